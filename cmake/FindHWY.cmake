@@ -1,0 +1,10 @@
+# Debian's Highway ships a pkg-config file; other systems ship a CMake package. Take either.
+find_package(hwy CONFIG QUIET)
+if(TARGET hwy::hwy)
+  add_library(HWY::HWY ALIAS hwy::hwy)
+  set(HWY_FOUND TRUE)
+else()
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+  add_library(HWY::HWY ALIAS PkgConfig::HWY)
+endif()

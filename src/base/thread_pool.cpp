@@ -1,0 +1,103 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace onefold {
+namespace {
+
+// Workers spin this long before they sleep: kernels follow each other within microseconds, and a futex wake costs more.
+constexpr int kSpins = 4000;
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+ThreadPool::ThreadPool(int threads) {
+  if (threads == 0) threads = available_cores();
+  require(threads > 0, "thread pool of {} threads", threads);
+  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    ++generation_;
+  }
+  wake_.notify_all();
+  for (auto& thread : workers_) thread.join();
+}
+
+void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& work) {
+  if (chunks <= 0) return;
+  if (chunks == 1 || workers_.empty()) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) work(chunk, 0);
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    work_ = &work;
+    chunks_ = chunks;
+    next_ = 0;
+    error_ = nullptr;
+    running_ = static_cast<int>(workers_.size());
+    ++generation_;
+  }
+  wake_.notify_all();
+  drain(0);
+  for (int spin = 0; running_.load(std::memory_order_acquire) != 0; ++spin) {
+    if (spin < kSpins)
+      relax();
+    else
+      std::this_thread::yield();
+  }
+  if (error_) std::rethrow_exception(error_);
+}
+
+void ThreadPool::worker(int thread) {
+  uint64_t seen = 0;
+  while (true) {
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) relax();
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      seen = generation_;
+      if (stop_) return;
+    }
+    drain(thread);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void ThreadPool::drain(int thread) {
+  try {
+    for (int64_t chunk; (chunk = next_.fetch_add(1)) < chunks_;) (*work_)(chunk, thread);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    next_ = chunks_;
+  }
+}
+
+}  // namespace onefold

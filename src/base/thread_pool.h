@@ -1,0 +1,49 @@
+// A pool of threads that share out numbered chunks of work. What a chunk is must never depend on the number of threads:
+// that is how results stay bitwise the same on any machine. A pool belongs to one rank; there is no global one.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace onefold {
+
+class ThreadPool {
+ public:
+  // `threads` counts the caller, who works too; 0 means one for each core this process may use.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls work(chunk, thread) once for each chunk in [0, chunks), in no particular order, thread in [0, threads()).
+  // Returns when all are done; the first exception is rethrown. Calls must not nest.
+  void run(int64_t chunks, const std::function<void(int64_t chunk, int thread)>& work);
+
+ private:
+  void worker(int thread);
+  void drain(int thread);
+
+  std::vector<std::thread> workers_;
+  const std::function<void(int64_t, int)>* work_ = nullptr;
+  int64_t chunks_ = 0;
+  std::atomic<int64_t> next_{0};
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::exception_ptr error_;
+};
+
+// Cores that this process may run on (its affinity mask, not the machine's count).
+int available_cores();
+
+}  // namespace onefold
