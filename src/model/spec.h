@@ -1,0 +1,61 @@
+// A model's architecture as data. One block, configured: a new architecture is a new spec, not a new engine.
+// The JSON form has exactly these field names; docs/config.md lists them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "kernels/kernels.h"
+
+namespace onefold {
+
+enum class Positions : uint8_t { learned, rope };
+
+struct ModelSpec {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;       // default: num_heads
+  int64_t head_dim = 0;           // default: hidden_size / num_heads
+  int64_t intermediate_size = 0;  // default: 4 * hidden_size
+  int64_t max_sequence_length = 1024;
+  Norm norm = Norm::layernorm;
+  float norm_eps = 1e-5f;
+  Positions positions = Positions::learned;
+  float rope_theta = 10000.0f;
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  Activation activation = Activation::gelu_tanh;
+  bool gated = false;  // JSON: "activation" is one of relu gelu gelu_tanh silu, or (gated) reglu geglu swiglu
+  bool tie_embeddings = true;
+  float dropout = 0.0f;
+  float init_std = 0.02f;
+
+  int64_t query_size() const { return num_heads * head_dim; }
+  int64_t kv_size() const { return num_kv_heads * head_dim; }
+  int64_t qkv_size() const { return query_size() + 2 * kv_size(); }
+
+  // Fills defaults and throws UserError, naming `where` and the field, if the sizes make no model.
+  void complete(const std::string& where);
+  int64_t parameter_count() const;  // distinct parameters (a tied head counts once)
+  // Model FLOPs of one trained token (forward and backward) at this sequence length: 6 for each parameter that takes part in a
+  // matrix product (so not positions; the token table once, as the head), plus attention over the causal half.
+  double flops_per_token(int64_t sequence_length) const;
+
+  Json to_json() const;
+};
+
+// An inline spec ("model": {...}): strict; `where` is its JSON path.
+ModelSpec spec_from_json(const Json& json, const std::string& where);
+// A Hugging Face config.json (gpt2, llama, mistral, qwen2, qwen3).
+ModelSpec spec_from_hf_config(const Json& json, const std::string& where);
+// A named preset; throws UserError with the nearest name.
+ModelSpec spec_from_preset(const std::string& name, const std::string& where);
+std::vector<std::string> preset_names();
+
+}  // namespace onefold
