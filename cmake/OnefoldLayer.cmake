@@ -2,7 +2,7 @@
 # to it (globbed: a new file needs no edit here). A layer sees the headers of the layers it names, and no others' symbols.
 
 function(onefold_warnings target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers)
   if(ONEFOLD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer
                                              -fno-sanitize-recover=all)
@@ -27,4 +27,12 @@ function(onefold_layer name)
   target_link_libraries(onefold_${name} PUBLIC ${deps} PRIVATE ${L_PRIVATE})
   onefold_warnings(onefold_${name})
   set_property(GLOBAL APPEND PROPERTY ONEFOLD_LAYERS onefold_${name})
+endfunction()
+
+# The library that programs link: one archive of all layers, with the public headers, installable as a CMake package.
+function(onefold_library)
+  get_property(layers GLOBAL PROPERTY ONEFOLD_LAYERS)
+  add_library(onefold INTERFACE)
+  list(REVERSE layers)
+  target_link_libraries(onefold INTERFACE ${layers})
 endfunction()

@@ -1,17 +1,88 @@
-// JSON with positions in errors, and a reader that lets nothing pass unread: every key of an object must be taken by
-// someone, with the right type, or reading ends in a UserError that names the JSON path and the nearest known key.
+// JSON with positions in errors, and a reader that lets nothing pass unread: every key of an object
+// must be taken by someone, with the right type, or reading ends in a UserError that names the JSON
+// path and the nearest known key.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace onefold {
 
 using Json = nlohmann::ordered_json;
 
-// Parses a document; the error names `source`, line and column.
+// Parses a document; the error names `source`, line and column. Comments (// and /* */) are
+// allowed, a key that appears twice in one object is not. Objects keep their order and are searched
+// linearly: not for tables of a million keys.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
+
+// A value as it appears in an error: its JSON text, shortened if long.
+std::string brief_json(const Json& value);
+// "a number", "a string", ...: what a value is, for people.
+std::string_view json_kind(const Json& value);
+
+// One object of a configuration, read key by key. Usage: take everything that is understood, then
+// finish(). A key counts as known once it has been asked for, and as read once its value has been
+// taken.
+class JsonObject {
+ public:
+  // `path` is where the object sits in its document: "" for the root, else like "optimizer.params".
+  JsonObject(Json value, std::string path);
+
+  const std::string& path() const { return path_; }
+  std::string path(std::string_view key) const;  // "optimizer.params.lr"
+  const Json& value() const { return value_; }
+
+  // For the keys named, the string "auto" (DeepSpeed configurations filled in by a trainer) means:
+  // as if absent.
+  void allow_auto(std::initializer_list<std::string_view> keys);
+
+  bool has(std::string_view key);  // present (and not an allowed "auto")
+
+  // T: bool, int64_t, double, float, std::string, Json, std::vector<std::string>,
+  // std::vector<double>. Integers may be written 1000, 1e3 or 1000.0; a list of strings may be one
+  // string.
+  template <typename T>
+  T require(std::string_view key);
+  template <typename T>
+  T get(std::string_view key, T fallback) {
+    return has(key) ? require<T>(key) : fallback;
+  }
+
+  // Values with a range; the fallback is not checked.
+  int64_t at_least(std::string_view key, int64_t minimum, int64_t fallback);
+  double positive(std::string_view key, double fallback);
+  double non_negative(std::string_view key, double fallback);
+  double fraction(std::string_view key, double fallback);  // [0, 1)
+  double ratio(std::string_view key, double fallback);     // [0, 1]
+
+  // One of `names`, else an error that lists them.
+  std::string choice(std::string_view key, std::initializer_list<std::string_view> names,
+                     std::string_view fallback);
+  // The object under `key`, empty if absent. The caller finishes it.
+  JsonObject object(std::string_view key);
+
+  // If the key is present: an error that says why it would change nothing here.
+  void no_effect(std::string_view key, std::string_view why);
+  // What has not been read, as an object at the same path: for telling misplaced keys from unknown ones.
+  JsonObject unread() const;
+  [[noreturn]] void fail(std::string_view key, std::string_view message) const;
+
+  // Throws if a key was not read: it is unknown, or a misspelling of one that was asked for.
+  void finish() const;
+
+ private:
+  const Json& take(std::string_view key);
+
+  Json value_;
+  std::string path_;
+  std::set<std::string, std::less<>> known_, read_, auto_;
+};
 
 }  // namespace onefold

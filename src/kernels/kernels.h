@@ -132,9 +132,6 @@ class Kernels {
 class ThreadPool;
 std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool);
 
-// Does no arithmetic and counts floating-point operations of matrix products and attention; scratch sizes are those
-// of `like`, the device it stands in for.
-class DryKernels;
 
 // The SIMD instruction set the vector kernels dispatch to on this machine ("AVX2", "AVX3", "NEON", ...).
 const char* cpu_simd_name();

@@ -1,0 +1,292 @@
+#include "base/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace onefold {
+namespace {
+
+// "3:14" for the byte at which the parser stopped (counted from 1; one past the end for a cut-off
+// document).
+std::string position(std::string_view text, size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte > 0 ? byte - 1 : 0, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t start = before.rfind('\n');
+  const size_t column = start == std::string_view::npos ? before.size() + 1 : before.size() - start;
+  return fmt::format("{}:{}", line, column);
+}
+
+// The library's text without its own prefix and position, which ours replaces.
+std::string reason(std::string_view what) {
+  const size_t colon = what.find(": ");
+  if (what.find("parse error at line") != std::string_view::npos && colon != std::string_view::npos)
+    what.remove_prefix(colon + 2);
+  else if (const size_t bracket = what.find("] "); bracket != std::string_view::npos)
+    what.remove_prefix(bracket + 2);
+  return std::string(what);
+}
+
+// Refuses a key that is repeated in its object; the library would keep one of the two without a
+// word.
+class RepeatedKeys {
+ public:
+  explicit RepeatedKeys(const std::string& source) : source_(source) {}
+
+  bool operator()(Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_.back().insert(key).second)
+        user_error("{}: the key \"{}\" appears twice in one object; keep one", source_, key);
+    }
+    return true;
+  }
+
+ private:
+  const std::string& source_;
+  std::vector<std::set<std::string>> open_;
+};
+
+[[noreturn]] void wrong_type(const Json& value, const std::string& path,
+                             std::string_view expected) {
+  std::string hint;
+  if (value == "auto")
+    hint = "; \"auto\" is for a trainer that fills it in, which nothing does here: write the value";
+  user_error("{} must be {}, not {} ({}){}", path, expected, json_kind(value), brief_json(value),
+             hint);
+}
+
+template <typename T>
+T convert(const Json& value, const std::string& path);
+
+template <>
+Json convert<Json>(const Json& value, const std::string&) {
+  return value;
+}
+
+template <>
+bool convert<bool>(const Json& value, const std::string& path) {
+  if (!value.is_boolean()) wrong_type(value, path, "true or false");
+  return value.get<bool>();
+}
+
+template <>
+int64_t convert<int64_t>(const Json& value, const std::string& path) {
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})
+    user_error("{} is too large ({})", path, brief_json(value));
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number()) wrong_type(value, path, "an integer");
+  const auto number = value.get<double>();
+  // Beyond 2^53 a double no longer says which integer was meant.
+  if (std::floor(number) != number || std::abs(number) > 0x1p53)
+    user_error("{} must be an integer, not {}", path, brief_json(value));
+  return static_cast<int64_t>(number);
+}
+
+template <>
+double convert<double>(const Json& value, const std::string& path) {
+  if (!value.is_number()) wrong_type(value, path, "a number");
+  return value.get<double>();
+}
+
+template <>
+float convert<float>(const Json& value, const std::string& path) {
+  const auto number = convert<double>(value, path);
+  if (std::abs(number) > 3.4e38) user_error("{} is too large ({})", path, brief_json(value));
+  return static_cast<float>(number);
+}
+
+template <>
+std::string convert<std::string>(const Json& value, const std::string& path) {
+  if (!value.is_string()) wrong_type(value, path, "a string");
+  return value.get<std::string>();
+}
+
+template <>
+std::vector<std::string> convert<std::vector<std::string>>(const Json& value,
+                                                           const std::string& path) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (!value.is_array()) wrong_type(value, path, "a string or a list of strings");
+  std::vector<std::string> strings;
+  for (const Json& item : value)
+    strings.push_back(convert<std::string>(item, fmt::format("{}[{}]", path, strings.size())));
+  return strings;
+}
+
+template <>
+std::vector<double> convert<std::vector<double>>(const Json& value, const std::string& path) {
+  if (!value.is_array()) wrong_type(value, path, "a list of numbers");
+  std::vector<double> numbers;
+  for (const Json& item : value)
+    numbers.push_back(convert<double>(item, fmt::format("{}[{}]", path, numbers.size())));
+  return numbers;
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source) {
+  RepeatedKeys repeated(source);
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    return repeated(event, parsed);
+  };
+  try {
+    return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+  } catch (const Json::parse_error& error) {
+    user_error("{}:{}: not valid JSON: {}", source, position(text, error.byte),
+               reason(error.what()));
+  } catch (const Json::exception& error) {  // a number that no double can hold
+    user_error("{}: not valid JSON: {}", source, reason(error.what()));
+  }
+}
+
+Json read_json(const std::string& path) { return parse_json(read_file(path), path); }
+
+std::string brief_json(const Json& value) {
+  constexpr size_t kLongest = 60;
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() <= kLongest) return text;
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // whole characters
+  return text.substr(0, end) + "...";
+}
+
+std::string_view json_kind(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  if (value.is_string()) return "a string";
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_number()) return "a number";
+  return "null";
+}
+
+JsonObject::JsonObject(Json value, std::string path)
+    : value_(std::move(value)), path_(std::move(path)) {
+  if (!value_.is_object()) wrong_type(value_, path_.empty() ? "the document" : path_, "an object");
+}
+
+std::string JsonObject::path(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+}
+
+void JsonObject::allow_auto(std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    auto_.emplace(key);
+    known_.emplace(key);
+    const auto found = value_.find(key);
+    if (found != value_.end() && *found == "auto") read_.emplace(key);
+  }
+}
+
+bool JsonObject::has(std::string_view key) {
+  known_.emplace(key);
+  const auto found = value_.find(key);
+  return found != value_.end() && !(*found == "auto" && auto_.contains(key));
+}
+
+const Json& JsonObject::take(std::string_view key) {
+  if (!has(key)) user_error("{} is missing", path(key));
+  read_.emplace(key);
+  return *value_.find(key);
+}
+
+template <typename T>
+T JsonObject::require(std::string_view key) {
+  return convert<T>(take(key), path(key));
+}
+
+template bool JsonObject::require<bool>(std::string_view);
+template int64_t JsonObject::require<int64_t>(std::string_view);
+template double JsonObject::require<double>(std::string_view);
+template float JsonObject::require<float>(std::string_view);
+template Json JsonObject::require<Json>(std::string_view);
+template std::string JsonObject::require<std::string>(std::string_view);
+template std::vector<std::string> JsonObject::require<std::vector<std::string>>(std::string_view);
+template std::vector<double> JsonObject::require<std::vector<double>>(std::string_view);
+
+int64_t JsonObject::at_least(std::string_view key, int64_t minimum, int64_t fallback) {
+  if (!has(key)) return fallback;
+  const auto value = require<int64_t>(key);
+  if (value < minimum) fail(key, fmt::format("must be at least {}, not {}", minimum, value));
+  return value;
+}
+
+double JsonObject::positive(std::string_view key, double fallback) {
+  if (!has(key)) return fallback;
+  const auto value = require<double>(key);
+  if (!(value > 0)) fail(key, fmt::format("must be greater than 0, not {}", value));
+  return value;
+}
+
+double JsonObject::non_negative(std::string_view key, double fallback) {
+  if (!has(key)) return fallback;
+  const auto value = require<double>(key);
+  if (!(value >= 0)) fail(key, fmt::format("must not be negative, but is {}", value));
+  return value;
+}
+
+double JsonObject::fraction(std::string_view key, double fallback) {
+  if (!has(key)) return fallback;
+  const auto value = require<double>(key);
+  if (!(value >= 0 && value < 1))
+    fail(key, fmt::format("must be at least 0 and less than 1, not {}", value));
+  return value;
+}
+
+double JsonObject::ratio(std::string_view key, double fallback) {
+  if (!has(key)) return fallback;
+  const auto value = require<double>(key);
+  if (!(value >= 0 && value <= 1)) fail(key, fmt::format("must be from 0 to 1, not {}", value));
+  return value;
+}
+
+std::string JsonObject::choice(std::string_view key, std::initializer_list<std::string_view> names,
+                               std::string_view fallback) {
+  if (!has(key)) return std::string(fallback);
+  std::string value = require<std::string>(key);
+  if (std::find(names.begin(), names.end(), value) != names.end()) return value;
+  const std::vector<std::string> candidates(names.begin(), names.end());
+  fail(key, fmt::format("must be one of {}, not \"{}\"{}", join(candidates, ", "), value,
+                        did_you_mean(value, candidates)));
+}
+
+JsonObject JsonObject::object(std::string_view key) {
+  return {has(key) ? take(key) : Json::object(), path(key)};
+}
+
+void JsonObject::no_effect(std::string_view key, std::string_view why) {
+  if (has(key)) fail(key, fmt::format("has no effect: {}", why));
+}
+
+JsonObject JsonObject::unread() const {
+  Json rest = Json::object();
+  for (const auto& [key, value] : value_.items())
+    if (!read_.contains(key)) rest[key] = value;
+  return {rest, path_};
+}
+
+void JsonObject::fail(std::string_view key, std::string_view message) const {
+  user_error("{} {}", path(key), message);
+}
+
+void JsonObject::finish() const {
+  for (const auto& [key, value] : value_.items()) {
+    if (read_.contains(key)) continue;
+    std::vector<std::string> candidates;
+    for (const std::string& name : known_)
+      if (!value_.contains(name)) candidates.push_back(name);
+    const std::string hint = did_you_mean(key, candidates);
+    user_error("{} is not a known key{}", path(key),
+               hint.empty() && !known_.empty()
+                   ? fmt::format("; known here: {}", fmt::join(known_, ", "))
+                   : hint);
+  }
+}
+
+}  // namespace onefold

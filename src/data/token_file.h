@@ -1,0 +1,79 @@
+// The token file: tokenized documents on disk, mapped into memory for training. docs/formats.md gives it byte by byte.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace onefold {
+
+// What a token file says about itself.
+struct TokenFileInfo {
+  int64_t vocab_size = 0;
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  int32_t end_of_text = -1;     // -1: documents do not end with a token
+  uint64_t tokenizer_hash = 0;  // Tokenizer::hash(); 0 if unknown
+  int token_bytes = 2;          // 2 up to a vocabulary of 65536, else 4
+};
+
+// Bytes for each token of a vocabulary.
+int token_bytes_for(int64_t vocab_size);
+
+// Writes a token file document by document in bounded memory. The file appears under its name only when finish() has
+// flushed it to disk; without finish() nothing is left behind.
+class TokenFileWriter {
+ public:
+  TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text, uint64_t tokenizer_hash);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  // A document is any number of add() calls, then end_document(), which appends end-of-text where there is one.
+  // Documents without tokens are left out.
+  void add(std::span<const int32_t> tokens);
+  void end_document();
+  TokenFileInfo finish();
+
+ private:
+  struct Spool {  // a file being appended to through a buffer
+    std::string path;
+    int fd = -1;
+    std::string buffer;
+  };
+
+  void open(Spool& spool, std::string path);
+  void append(Spool& spool, const void* data, size_t bytes);
+  void flush(Spool& spool);
+  void put_token(int32_t token);
+  void discard();
+
+  std::string path_;
+  TokenFileInfo info_;
+  Spool tokens_;   // header and tokens
+  Spool offsets_;  // where documents start; joins the other file at the end
+  int64_t document_begin_ = 0;
+  bool finished_ = false;
+};
+
+// A token file mapped into memory. Everything but the tokens themselves is checked on opening; each token is checked
+// against the vocabulary when it is read.
+class TokenFile {
+ public:
+  explicit TokenFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const TokenFileInfo& info() const { return info_; }
+  const std::byte* tokens() const;                            // info().tokens of info().token_bytes each
+  std::span<const uint64_t> document_starts() const { return starts_; }  // increasing, the first is 0
+
+ private:
+  MappedFile file_;
+  TokenFileInfo info_;
+  std::span<const uint64_t> starts_;
+};
+
+}  // namespace onefold

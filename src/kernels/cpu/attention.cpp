@@ -1,0 +1,284 @@
+// Causal attention in tiles of queries by keys: scores exist for one tile at a time, so memory grows with the sequence, not
+// with its square. Products are the library's on 128x128 tiles (90 % of its large-matrix rate; 64x64 gets 65 %), the softmax
+// between them is ours, on a tile that is still in cache.
+//
+// Forward shares out (sequence, head, query tile), with the online softmax of FlashAttention. Backward shares out
+// (sequence, key head) and walks its tiles in order: gradients of keys and values are summed over queries and over the heads of a
+// group without partial buffers, at the price of batch * kv_heads chunks of parallelism.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
+#include "kernels/cpu/targets.h"
+// clang-format off: foreach_target must come before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/dropout-inl.h"
+#include "kernels/cpu/math-inl.h"
+
+#ifndef ONEFOLD_ATTENTION_TILE_
+#define ONEFOLD_ATTENTION_TILE_
+namespace onefold::cpu {
+
+constexpr int64_t kTile = 128;
+
+// One tile of scores: rows are queries, columns keys. Row r sees the first visible(r) columns.
+struct ScoreTile {
+  float* data;  // [rows, kTile]
+  int64_t rows, cols;
+  int64_t visible_in_row0;  // may be <= 0 for rows that see nothing here
+  int64_t visible(int64_t row) const {
+    return std::clamp<int64_t>(visible_in_row0 + row, 0, cols);
+  }
+};
+
+// Where a tile's dropout multipliers come from: element = first + row * row_step + column.
+struct TileDropout {
+  float rate = 0;
+  PhiloxKey key;
+  int64_t sample = 0;
+  uint64_t first = 0;
+  uint64_t row_step = 0;
+};
+
+}  // namespace onefold::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace onefold::cpu {
+namespace HWY_NAMESPACE {
+
+HWY_INLINE float RowMax(const float* row, size_t n) {
+  const DF d;
+  VF top = hn::Set(d, -std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) top = hn::Max(top, hn::LoadU(d, row + i));
+  float best = hn::GetLane(hn::MaxOfLanes(d, top));
+  for (; i < n; ++i) best = std::max(best, row[i]);
+  return best;
+}
+
+// row[i] = exp(row[i] - shift); returns the sum.
+HWY_INLINE float ExpRow(float* HWY_RESTRICT row, size_t n, float shift) {
+  const DF d;
+  VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  const VF minus = hn::Set(d, shift);
+  SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
+    const VF e = Exp(d, hn::Sub(io.Load(d, row + i), minus));
+    io.Store(e, d, row + i);
+    sums[k] = hn::Add(sums[k], io.OnlyValid(d, e));
+  });
+  return Total(sums);
+}
+
+HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, size_t n, float factor) {
+  const DF d;
+  const VF f = hn::Set(d, factor);
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
+}
+
+// Turns scores into unnormalised probabilities relative to each row's running maximum, and keeps the running maximum, sum and
+// result (`out`, scaled down when the maximum grows) of each row in step.
+void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima, float* sums, float* out,
+                   int64_t out_stride, int64_t head_dim) {
+  HWY_ALIGN float multipliers[kTile];
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* row = tile.data + r * kTile;
+    const auto seen = static_cast<size_t>(tile.visible(r));
+    std::fill(row + seen, row + tile.cols, 0.0f);
+    if (seen == 0) continue;
+    const float top = std::max(maxima[r], RowMax(row, seen));
+    const float shrink = first ? 0.0f : std::exp(maxima[r] - top);
+    sums[r] = sums[r] * shrink + ExpRow(row, seen, top);
+    maxima[r] = top;
+    if (!first && shrink != 1.0f) ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
+    if (dropout.rate > 0) {
+      FillMultipliers(dropout.key, dropout.sample, dropout.rate,
+                      dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+      for (size_t i = 0; i < seen; ++i) row[i] *= multipliers[i];
+    }
+  }
+}
+
+// out[r] /= sums[r]; lse[r] = maximum + log(sum).
+void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out, int64_t out_stride, int64_t head_dim,
+                float* lse) {
+  for (int64_t r = 0; r < rows; ++r) {
+    ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), 1.0f / sums[r]);
+    lse[r] = maxima[r] + std::log(sums[r]);
+  }
+}
+
+// delta[r] = dout[r] · out[r]
+void RowDots(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t n, float* dots) {
+  const DF d;
+  for (int64_t r = 0; r < rows; ++r) {
+    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    SweepBy4(static_cast<size_t>(n), [&](size_t i, auto io, auto k) HWY_ATTR {
+      sums[k] = hn::MulAdd(io.Load(d, a + r * a_stride + i), io.Load(d, b + r * b_stride + i), sums[k]);
+    });
+    dots[r] = Total(sums);
+  }
+}
+
+// Scores become probabilities (with dropout's multipliers: what the values were weighted with), and `gradient`, given as
+// dout · values', becomes the gradient of the unscaled scores.
+void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta, float scale,
+                  const TileDropout& dropout) {
+  const DF d;
+  HWY_ALIGN float multipliers[kTile];
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* HWY_RESTRICT p = tile.data + r * kTile;
+    float* HWY_RESTRICT g = gradient + r * kTile;
+    const auto seen = static_cast<size_t>(tile.visible(r));
+    std::fill(p + seen, p + tile.cols, 0.0f);
+    std::fill(g + seen, g + tile.cols, 0.0f);
+    const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
+    if (dropout.rate > 0)
+      FillMultipliers(dropout.key, dropout.sample, dropout.rate,
+                      dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+    Sweep(seen, [&](size_t i, auto io) HWY_ATTR {
+      VF probability = Exp(d, hn::Sub(io.Load(d, p + i), shift));
+      VF dprobability = io.Load(d, g + i);
+      VF weight = probability;
+      if (dropout.rate > 0) {
+        const VF multiplier = io.Load(d, multipliers + i);
+        weight = hn::Mul(weight, multiplier);
+        dprobability = hn::Mul(dprobability, multiplier);
+      }
+      io.Store(weight, d, p + i);
+      io.Store(hn::Mul(hn::Mul(probability, hn::Sub(dprobability, dot)), factor), d, g + i);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/sgemm.h"
+
+namespace onefold::cpu {
+namespace {
+
+HWY_EXPORT(OnlineSoftmax);
+HWY_EXPORT(FinishRows);
+HWY_EXPORT(RowDots);
+HWY_EXPORT(BackwardTile);
+
+// One head's rows of a [batch*length, heads*head_dim] tensor.
+struct HeadRows {
+  float* data;
+  int64_t stride;
+  HeadRows(Tensor t, int64_t first_row, int64_t head, int64_t head_dim)
+      : data(t.f32() + first_row * t.stride + head * head_dim), stride(t.stride) {}
+  float* row(int64_t r) const { return data + r * stride; }
+};
+
+TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h, int64_t query, int64_t key) {
+  if (dropout.rate == 0) return {};
+  return {dropout.rate, dropout.key, dropout.samples[b],
+          static_cast<uint64_t>((h * s.query_length + query) * s.key_length + key), static_cast<uint64_t>(s.key_length)};
+}
+
+void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range queries, Tensor q, Tensor k, Tensor v,
+                        Tensor out, Tensor lse, const Dropout& dropout, float* scores) {
+  const int64_t hd = s.head_dim, kv_head = h / (s.heads / s.kv_heads), offset = s.key_length - s.query_length;
+  const HeadRows query(q, b * s.query_length + queries.begin, h, hd), result(out, b * s.query_length + queries.begin, h, hd);
+  const HeadRows keys(k, b * s.key_length, kv_head, hd), values(v, b * s.key_length, kv_head, hd);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  float maxima[kTile], sums[kTile];
+  std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
+  std::fill_n(sums, kTile, 0.0f);
+  const int64_t rows = queries.size(), last_key = queries.end + offset;
+  for (int64_t key = 0; key < last_key; key += kTile) {
+    const ScoreTile tile{scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1};
+    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, keys.row(key), keys.stride, 0, scores, kTile);
+    HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
+    (tile, key == 0, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums, result.data, result.stride, hd);
+    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, values.row(key), values.stride, key == 0 ? 0.0f : 1.0f,
+          result.data, result.stride);
+  }
+  HWY_DYNAMIC_DISPATCH(FinishRows)
+  (rows, maxima, sums, result.data, result.stride, hd, lse.f32() + (b * s.heads + h) * lse.stride + queries.begin);
+}
+
+struct BackwardTensors {
+  Tensor q, k, v, out, dout, lse, dq, dk, dv;
+};
+
+// All tiles of one query head against its key head. `first_of_group` starts the sums of dk and dv.
+void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_group, const BackwardTensors& t,
+                   const Dropout& dropout, float* scratch) {
+  const int64_t hd = s.head_dim, length = s.query_length, kv_head = h / (s.heads / s.kv_heads), start = b * length;
+  const HeadRows q(t.q, start, h, hd), k(t.k, start, kv_head, hd), v(t.v, start, kv_head, hd);
+  const HeadRows out(t.out, start, h, hd), dout(t.dout, start, h, hd);
+  const HeadRows dq(t.dq, start, h, hd), dk(t.dk, start, kv_head, hd), dv(t.dv, start, kv_head, hd);
+  const float* lse = t.lse.f32() + (b * s.heads + h) * t.lse.stride;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  float* scores = scratch;
+  float* gradient = scratch + kTile * kTile;
+  float* delta = scratch + 2 * kTile * kTile;
+  HWY_DYNAMIC_DISPATCH(RowDots)(length, dout.data, dout.stride, out.data, out.stride, hd, delta);
+  for (int64_t key = 0; key < length; key += kTile) {
+    const int64_t cols = std::min(kTile, length - key);
+    for (int64_t query = key; query < length; query += kTile) {
+      const int64_t rows = std::min(kTile, length - query);
+      const ScoreTile tile{scores, rows, cols, query - key + 1};
+      const float onto_keys = first_of_group && query == key ? 0.0f : 1.0f;
+      const float onto_queries = key == 0 ? 0.0f : 1.0f;
+      sgemm(false, true, rows, cols, hd, scale, q.row(query), q.stride, k.row(key), k.stride, 0, scores, kTile);
+      sgemm(false, true, rows, cols, hd, 1, dout.row(query), dout.stride, v.row(key), v.stride, 0, gradient, kTile);
+      HWY_DYNAMIC_DISPATCH(BackwardTile)
+      (tile, gradient, lse + query, delta + query, scale, tile_dropout(dropout, s, b, h, query, key));
+      sgemm(true, false, cols, hd, rows, 1, scores, kTile, dout.row(query), dout.stride, onto_keys, dv.row(key), dv.stride);
+      sgemm(false, false, rows, hd, cols, 1, gradient, kTile, k.row(key), k.stride, onto_queries, dq.row(query), dq.stride);
+      sgemm(true, false, cols, hd, rows, 1, gradient, kTile, q.row(query), q.stride, onto_keys, dk.row(key), dk.stride);
+    }
+  }
+}
+
+int64_t backward_scratch_of_thread(const AttentionShape& s) { return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16; }
+
+}  // namespace
+
+int64_t attention_forward_scratch(const AttentionShape&, int threads) { return threads * kTile * kTile; }
+
+int64_t attention_backward_scratch(const AttentionShape& s, int threads) {
+  return threads * backward_scratch_of_thread(s);
+}
+
+void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse,
+                       const Dropout& dropout, Tensor scratch) {
+  const Chunks tiles{s.query_length, kTile};
+  pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
+    // The last tiles see the most keys: hand them out first, so that no thread is left with a long one at the end.
+    const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads), rest = chunk % (s.batch * s.heads);
+    forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
+                       scratch.f32() + thread * kTile * kTile);
+  });
+}
+
+void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout,
+                        Tensor lse, Tensor dq, Tensor dk, Tensor dv, const Dropout& dropout, Tensor scratch) {
+  require(s.query_length == s.key_length, "attention backward over a cache");
+  const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
+  const int64_t group = s.heads / s.kv_heads;
+  pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
+    const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
+    float* mine = scratch.f32() + thread * backward_scratch_of_thread(s);
+    for (int64_t member = 0; member < group; ++member)
+      backward_head(s, b, kv_head * group + member, member == 0, tensors, dropout, mine);
+  });
+}
+
+}  // namespace onefold::cpu
+#endif

@@ -1,0 +1,68 @@
+// Dropout with an optional residual; the mask comes from dropout-inl.h.
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/dropout.cpp"
+#include "kernels/cpu/targets.h"
+// Compiles this file again for each target.
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/dropout-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onefold::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// dst = residual + x * multiplier for elements [first, first + n) of the sample; residual may be null.
+// The multipliers pass through a buffer in the first-level cache, a block at a time.
+void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const float* x,
+             const float* residual, size_t n, float* dst) {
+  constexpr size_t kBlock = 1024;
+  const DF d;
+  HWY_ALIGN float multipliers[kBlock];
+  const KeepMask mask(key, sample, rate);
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    const size_t count = std::min(kBlock, n - begin);
+    mask.FillMultipliers(first + begin, count, multipliers);
+    Sweep(count, [&](size_t i, auto io) HWY_ATTR {
+      const VF value = io.Load(d, x + begin + i);
+      const VF multiplier = io.Load(d, multipliers + i);
+      io.Store(residual ? hn::MulAdd(value, multiplier, io.Load(d, residual + begin + i))
+                        : hn::Mul(value, multiplier),
+               d, dst + begin + i);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace onefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onefold::cpu {
+namespace {
+HWY_EXPORT(DropRow);
+}  // namespace
+
+void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
+             Tensor dst) {
+  require(dropout.rate >= 0 && dropout.rate < 1, "dropout: rate {} is not in [0, 1)", dropout.rate);
+  require(dst.rows == x.rows && dst.cols == x.cols, "dropout: {}x{} to {}x{}", x.rows, x.cols,
+          dst.rows, dst.cols);
+  require(residual.empty() || (residual.rows == x.rows && residual.cols == x.cols),
+          "dropout: residual {}x{} for {}x{}", residual.rows, residual.cols, x.rows, x.cols);
+  if (dropout.rate == 0) return residual.empty() ? copy(pool, x, dst) : add(pool, residual, x, dst);
+  for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(DropRow)
+    (dropout.key, dropout.samples[row / length], dropout.rate,
+     static_cast<uint64_t>((row % length) * x.cols + begin), x.f32() + row * x.stride + begin,
+     residual.empty() ? nullptr : residual.f32() + row * residual.stride + begin,
+     static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+  });
+}
+
+}  // namespace onefold::cpu
+#endif

@@ -1,0 +1,64 @@
+// Rotary position embedding, in place.
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"
+#include "kernels/cpu/targets.h"
+// Compiles this file again for each target.
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onefold::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Turns (x[i], x[i + half]) of each head by the angle whose cosine is angles[i] and whose sine is
+// angles[i + half]; backwards if inverse.
+void RotateRow(float* row, int64_t heads, size_t half, const float* angles, bool inverse) {
+  const DF d;
+  for (int64_t head = 0; head < heads; ++head) {
+    float* x = row + head * 2 * static_cast<int64_t>(half);
+    Sweep(half, [&](size_t i, auto io) HWY_ATTR {
+      const VF a = io.Load(d, x + i);
+      const VF b = io.Load(d, x + half + i);
+      const VF c = io.Load(d, angles + i);
+      VF s = io.Load(d, angles + half + i);
+      if (inverse) s = hn::Neg(s);
+      io.Store(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, x + i);
+      io.Store(hn::MulAdd(a, s, hn::Mul(b, c)), d, x + half + i);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace onefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onefold::cpu {
+namespace {
+HWY_EXPORT(RotateRow);
+}  // namespace
+
+void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length,
+          bool inverse) {
+  require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
+          "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
+  require(first >= 0 && first + length <= table.rows, "rope: positions {}+{} of {}", first, length,
+          table.rows);
+  const Chunks chunks = row_chunks(x.rows, x.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range rows = chunks[chunk];
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      HWY_DYNAMIC_DISPATCH(RotateRow)
+    (x.f32() + row * x.stride, heads, static_cast<size_t>(table.cols / 2),
+     table.f32() + (first + row % length) * table.stride, inverse);
+  });
+}
+
+}  // namespace onefold::cpu
+#endif

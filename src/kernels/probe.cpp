@@ -1,0 +1,67 @@
+#include "kernels/probe.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/clock.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/sgemm.h"
+
+namespace onefold {
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Orientation {
+  bool a_transposed, b_transposed;
+};
+
+// Forward, gradient of the input, gradient of the weight.
+constexpr Orientation kOrientations[] = {{false, true}, {false, false}, {true, false}};
+
+}  // namespace
+
+double measure_gemm_gflops(ThreadPool& pool, int repeats) {
+  // GPT-2's up projection; each thread takes its own 512 tokens, so nothing is lost to cutting or sharing out.
+  constexpr int64_t m = 512, n = 3072, k = 768;
+  const auto threads = static_cast<size_t>(pool.threads());
+  const std::vector<float> a(threads * m * k, 0.5f), b(n * k, 0.25f);
+  std::vector<float> c(threads * m * n);
+  double best = 0;
+  for (const Orientation o : kOrientations) {
+    std::vector<double> rates;
+    for (int repeat = 0; repeat <= repeats; ++repeat) {
+      const double begin = now_seconds();
+      pool.run(pool.threads(), [&](int64_t chunk, int) {
+        cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k, o.a_transposed ? m : k, b.data(),
+                   o.b_transposed ? k : n, 0, c.data() + chunk * m * n, n);
+      });
+      const double flops = 2.0 * m * n * k * static_cast<double>(threads);
+      if (repeat > 0) rates.push_back(flops / (now_seconds() - begin) / 1e9);  // the first one warms up
+    }
+    best = std::max(best, median(rates));
+  }
+  return best;
+}
+
+double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
+  constexpr int64_t elems = int64_t{32} << 20;  // 128 MiB each: beyond any cache
+  std::vector<float> a(elems, 1.0f), b(elems, 2.0f), c(elems, 3.0f);
+  const Tensor ta = matrix(a.data(), 1, elems), tb = matrix(b.data(), 1, elems), tc = matrix(c.data(), 1, elems);
+  double best = 0;
+  for (const Tensor& dst : {tc, ta}) {
+    std::vector<double> rates;
+    for (int repeat = 0; repeat <= repeats; ++repeat) {
+      const double begin = now_seconds();
+      cpu::add(pool, ta, tb, dst);
+      if (repeat > 0) rates.push_back(3.0 * sizeof(float) * elems / (now_seconds() - begin) / 1e9);
+    }
+    best = std::max(best, median(rates));
+  }
+  return best;
+}
+
+}  // namespace onefold

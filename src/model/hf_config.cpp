@@ -1,0 +1,195 @@
+// Hugging Face config.json. Such a file has many keys that say nothing about the arithmetic (token
+// ids, versions, generation settings), so unknown keys pass; what would change the arithmetic and
+// is not supported is refused by name.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/spec.h"
+
+namespace onefold {
+namespace {
+
+// The keys that may be null mean "default" then.
+template <typename T>
+T optional(JsonObject& in, std::string_view key, T fallback) {
+  const auto found = in.value().find(key);
+  if (found != in.value().end() && found->is_null()) return fallback;
+  return in.get<T>(key, fallback);
+}
+
+Activation activation(JsonObject& in, std::string_view key, std::string_view fallback) {
+  const std::string name = in.get<std::string>(key, std::string(fallback));
+  if (name == "relu") return Activation::relu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
+    return Activation::gelu_tanh;
+  if (name == "silu" || name == "swish") return Activation::silu;
+  in.fail(key, fmt::format("is \"{}\"; supported are relu, gelu, gelu_new, gelu_pytorch_tanh and "
+                           "silu",
+                           name));
+}
+
+void refuse_if(JsonObject& in, std::string_view key, bool refused, std::string_view why) {
+  if (refused) in.fail(key, fmt::format("is {}: {}", brief_json(in.value()[key]), why));
+}
+
+ModelSpec read_gpt2(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("n_embd");
+  spec.num_layers = in.require<int64_t>("n_layer");
+  spec.num_heads = in.require<int64_t>("n_head");
+  spec.intermediate_size = optional<int64_t>(in, "n_inner", 0);
+  spec.max_sequence_length = in.get<int64_t>("n_positions", 1024);
+  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  spec.activation = activation(in, "activation_function", "gelu_new");
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+
+  spec.dropout = in.get<float>("resid_pdrop", 0.1f);
+  for (const std::string_view key : {"embd_pdrop", "attn_pdrop"})
+    refuse_if(in, key, in.get<float>(key, 0.1f) != spec.dropout,
+              "one dropout rate is used everywhere; set it equal to resid_pdrop");
+  refuse_if(in, "scale_attn_weights", !in.get<bool>("scale_attn_weights", true),
+            "attention scores are always scaled by 1/sqrt(head_dim)");
+  refuse_if(in, "scale_attn_by_inverse_layer_idx",
+            in.get<bool>("scale_attn_by_inverse_layer_idx", false), "not supported");
+  refuse_if(in, "add_cross_attention", in.get<bool>("add_cross_attention", false),
+            "only decoders without cross-attention are supported");
+  return spec;
+}
+
+// Transformers 5 writes {"rope_parameters": {"rope_theta": ..., "rope_type": ...}}, earlier
+// versions "rope_theta" and "rope_scaling". Scaled frequencies differ from the first position on,
+// so none of them can pass.
+void read_rope(JsonObject& in, ModelSpec& spec) {
+  spec.positions = Positions::rope;
+  spec.rope_theta = optional<float>(in, "rope_theta", 10000.0f);
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = in.value().find(key);
+    if (found == in.value().end() || found->is_null()) continue;
+    JsonObject rope = in.object(key);
+    std::string type = rope.get<std::string>("type", "default");
+    type = rope.get<std::string>("rope_type", type);
+    refuse_if(in, key, type != "default",
+              "scaled rotary frequencies are not supported, and plain ones would be wrong");
+    spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
+  }
+  refuse_if(in, "partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0) != 1.0,
+            "rope turns whole heads only");
+}
+
+// A window as long as the context masks nothing.
+void refuse_sliding_window(JsonObject& in, const ModelSpec& spec) {
+  const int64_t window = optional<int64_t>(in, "sliding_window", spec.max_sequence_length);
+  refuse_if(in, "sliding_window", window < spec.max_sequence_length,
+            fmt::format("sliding-window attention is not supported. Sequences no longer than the "
+                        "window do not meet it: max_position_embeddings {} would do",
+                        window));
+}
+
+void refuse_sliding_layers(JsonObject& in, const ModelSpec& spec) {
+  for (const std::string& layer : optional<std::vector<std::string>>(in, "layer_types", {}))
+    refuse_if(in, "layer_types", layer != "full_attention", "only full_attention is supported");
+  // Layers from max_window_layers on have the window.
+  if (in.get<bool>("use_sliding_window", false) &&
+      in.get<int64_t>("max_window_layers", 28) < spec.num_layers)
+    refuse_sliding_window(in, spec);
+}
+
+// What llama, mistral, qwen2 and qwen3 share.
+ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", default_kv_heads);
+  spec.head_dim = optional<int64_t>(in, "head_dim", 0);
+  spec.intermediate_size = in.require<int64_t>("intermediate_size");
+  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  spec.norm = Norm::rmsnorm;
+  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-6f);
+  spec.activation = activation(in, "hidden_act", "silu");
+  // Our spec has no name for a gate through the tanh approximation, and no model of these families
+  // uses it.
+  refuse_if(in, "hidden_act", spec.activation == Activation::gelu_tanh,
+            "gated layers take relu, gelu or silu");
+  spec.gated = true;
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  read_rope(in, spec);
+  refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
+            "dropout in attention alone is not supported; set it to 0");
+  return spec;
+}
+
+ModelSpec read_llama(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  spec.mlp_bias = in.get<bool>("mlp_bias", false);
+  return spec;
+}
+
+ModelSpec read_mistral(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 8);
+  refuse_sliding_window(in, spec);
+  return spec;
+}
+
+ModelSpec read_qwen2(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  spec.qkv_bias = true;
+  refuse_sliding_layers(in, spec);
+  return spec;
+}
+
+ModelSpec read_qwen3(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  if (spec.head_dim == 0) spec.head_dim = 128;  // the class's default, not hidden / heads
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  spec.qk_norm = true;
+  refuse_sliding_layers(in, spec);
+  return spec;
+}
+
+struct Family {
+  const char* model_type;
+  ModelSpec (*read)(JsonObject&);
+};
+
+constexpr std::array<Family, 5> kFamilies = {{
+    {"gpt2", read_gpt2},
+    {"llama", read_llama},
+    {"mistral", read_mistral},
+    {"qwen2", read_qwen2},
+    {"qwen3", read_qwen3},
+}};
+
+}  // namespace
+
+ModelSpec spec_from_hf_config(const Json& json, const std::string& where) {
+  JsonObject in(json, where);
+  if (!in.has("model_type"))
+    user_error("{} has no model_type: it is not a Hugging Face model configuration", where);
+  const std::string type = in.require<std::string>("model_type");
+  refuse_if(in, "quantization_config",
+            in.has("quantization_config") && !json["quantization_config"].is_null(),
+            "quantized checkpoints are not supported; start from the unquantized one");
+  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                   [&](const Family& f) { return f.model_type == type; });
+  if (family == kFamilies.end()) {
+    std::vector<std::string> supported;
+    for (const Family& f : kFamilies) supported.emplace_back(f.model_type);
+    in.fail("model_type", fmt::format("is \"{}\"; supported are {}", type, join(supported, ", ")));
+  }
+  ModelSpec spec = family->read(in);
+  spec.complete(where);
+  return spec;
+}
+
+}  // namespace onefold

@@ -1,0 +1,207 @@
+#include "model/spec.h"
+
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "model/zoo.h"
+
+namespace onefold {
+namespace {
+
+struct ActivationName {
+  std::string_view name;
+  Activation activation;
+  bool gated;
+};
+
+// gelu_tanh has no gated name: "geglu" is the exact GELU in the paper that named it (Shazeer 2020).
+constexpr std::array<ActivationName, 7> kActivations = {{
+    {"relu", Activation::relu, false},
+    {"gelu", Activation::gelu, false},
+    {"gelu_tanh", Activation::gelu_tanh, false},
+    {"silu", Activation::silu, false},
+    {"reglu", Activation::relu, true},
+    {"geglu", Activation::gelu, true},
+    {"swiglu", Activation::silu, true},
+}};
+
+std::string_view activation_name(Activation activation, bool gated) {
+  for (const ActivationName& entry : kActivations)
+    if (entry.activation == activation && entry.gated == gated) return entry.name;
+  internal_error("no name for activation {}, gated {}", static_cast<int>(activation), gated);
+}
+
+// JSON numbers are doubles: 1e-5f would be printed as 9.999999747378752e-06. The shortest decimal
+// that reads back as the same float is what the user wrote.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
+// Everything in bytes and offsets is int64; these bounds keep every product of two sizes inside it.
+constexpr int64_t kLargestSize = INT32_MAX;
+constexpr double kLargestModel = 1e15;
+
+// Reads the fields present in `in` over what `spec` holds already.
+void read_fields(JsonObject& in, ModelSpec& spec) {
+  // Absent sizes keep the base's value (0: derived by complete()); a size that is written must be a
+  // size.
+  spec.vocab_size = in.at_least("vocab_size", 1, spec.vocab_size);
+  spec.hidden_size = in.at_least("hidden_size", 1, spec.hidden_size);
+  spec.num_layers = in.at_least("num_layers", 1, spec.num_layers);
+  spec.num_heads = in.at_least("num_heads", 1, spec.num_heads);
+  spec.num_kv_heads = in.at_least("num_kv_heads", 1, spec.num_kv_heads);
+  spec.head_dim = in.at_least("head_dim", 1, spec.head_dim);
+  spec.intermediate_size = in.at_least("intermediate_size", 1, spec.intermediate_size);
+  spec.max_sequence_length = in.at_least("max_sequence_length", 1, spec.max_sequence_length);
+  spec.norm = in.choice("norm", {"layernorm", "rmsnorm"},
+                        spec.norm == Norm::layernorm ? "layernorm" : "rmsnorm") == "layernorm"
+                  ? Norm::layernorm
+                  : Norm::rmsnorm;
+  spec.norm_eps = in.get<float>("norm_eps", spec.norm_eps);
+  spec.positions = in.choice("positions", {"learned", "rope"},
+                             spec.positions == Positions::learned ? "learned" : "rope") == "learned"
+                       ? Positions::learned
+                       : Positions::rope;
+  if (spec.positions == Positions::learned)
+    in.no_effect("rope_theta", "positions are learned; set \"positions\": \"rope\" to use it");
+  spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
+  spec.qkv_bias = in.get<bool>("qkv_bias", spec.qkv_bias);
+  spec.attention_out_bias = in.get<bool>("attention_out_bias", spec.attention_out_bias);
+  spec.mlp_bias = in.get<bool>("mlp_bias", spec.mlp_bias);
+  spec.qk_norm = in.get<bool>("qk_norm", spec.qk_norm);
+  const std::string activation =
+      in.choice("activation", {"relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "swiglu"},
+                activation_name(spec.activation, spec.gated));
+  for (const ActivationName& entry : kActivations) {
+    if (entry.name != activation) continue;
+    spec.activation = entry.activation;
+    spec.gated = entry.gated;
+  }
+  spec.tie_embeddings = in.get<bool>("tie_embeddings", spec.tie_embeddings);
+  spec.dropout = in.get<float>("dropout", spec.dropout);
+  spec.init_std = in.get<float>("init_std", spec.init_std);
+}
+
+}  // namespace
+
+void ModelSpec::complete(const std::string& where) {
+  const auto fail = [&](std::string_view field, const std::string& message) {
+    user_error("{}.{} {}", where, field, message);
+  };
+  const auto check_size = [&](std::string_view field, int64_t value) {
+    if (value < 1) fail(field, value == 0 ? "is missing" : "must be at least 1");
+    if (value > kLargestSize) fail(field, fmt::format("is too large ({})", value));
+  };
+  if (vocab_size != 0)
+    check_size("vocab_size", vocab_size);  // 0: the tokenizer's, when it is known
+  check_size("hidden_size", hidden_size);
+  check_size("num_layers", num_layers);
+  check_size("num_heads", num_heads);
+  if (num_kv_heads == 0) num_kv_heads = num_heads;
+  check_size("num_kv_heads", num_kv_heads);
+  if (num_heads % num_kv_heads != 0)
+    fail("num_kv_heads",
+         fmt::format("must divide num_heads: {} heads cannot share {}", num_heads, num_kv_heads));
+  if (head_dim == 0) {
+    if (hidden_size % num_heads != 0)
+      fail("hidden_size", fmt::format("{} is not a multiple of num_heads {}; change one of them or "
+                                      "set head_dim",
+                                      hidden_size, num_heads));
+    head_dim = hidden_size / num_heads;
+  }
+  check_size("head_dim", head_dim);
+  if (positions == Positions::rope && head_dim % 2 != 0)
+    fail("head_dim", fmt::format("must be even, not {}: rope rotates pairs", head_dim));
+  if (intermediate_size == 0) intermediate_size = 4 * hidden_size;
+  check_size("intermediate_size", intermediate_size);
+  check_size("max_sequence_length", max_sequence_length);
+
+  if (!(norm_eps > 0)) fail("norm_eps", fmt::format("must be greater than 0, not {}", norm_eps));
+  if (positions == Positions::rope && !(rope_theta > 1))
+    fail("rope_theta", fmt::format("must be greater than 1, not {}", rope_theta));
+  if (!(dropout >= 0 && dropout < 1))
+    fail("dropout", fmt::format("must be at least 0 and less than 1, not {}", dropout));
+  if (!(init_std > 0 && std::isfinite(init_std)))
+    fail("init_std", fmt::format("must be greater than 0, not {}", init_std));
+
+  // In double, so that absurd sizes are refused and not wrapped around.
+  const auto d = [](int64_t n) { return static_cast<double>(n); };
+  const double block = d(hidden_size) * (d(num_heads) * d(head_dim) * 4 + 3 * d(intermediate_size));
+  const double tables = (2 * d(vocab_size) + d(max_sequence_length)) * d(hidden_size);
+  if (d(num_layers) * block + tables > kLargestModel)
+    user_error("{} describes a model of more than 10^15 parameters; check its sizes", where);
+}
+
+int64_t ModelSpec::parameter_count() const {
+  const int64_t norm_size = norm == Norm::layernorm ? 2 * hidden_size : hidden_size;
+  const int64_t up_size = gated ? 2 * intermediate_size : intermediate_size;
+
+  int64_t block = 2 * norm_size;
+  block += hidden_size * qkv_size() + (qkv_bias ? qkv_size() : 0);
+  block += query_size() * hidden_size + (attention_out_bias ? hidden_size : 0);
+  block += qk_norm ? 2 * head_dim : 0;
+  block += hidden_size * up_size + intermediate_size * hidden_size;
+  block += mlp_bias ? up_size + hidden_size : 0;
+
+  const int64_t table = vocab_size * hidden_size;
+  const int64_t learned = positions == Positions::learned ? max_sequence_length * hidden_size : 0;
+  return table + learned + num_layers * block + norm_size + (tie_embeddings ? 0 : table);
+}
+
+double ModelSpec::flops_per_token(int64_t sequence_length) const {
+  int64_t multiplied = parameter_count();
+  if (positions == Positions::learned) multiplied -= max_sequence_length * hidden_size;
+  if (!tie_embeddings)
+    multiplied -= vocab_size * hidden_size;  // looked up; the head's is multiplied
+  // Scores and their product with the values: 2 products of 2 FLOPs forward, twice that backward,
+  // and half of them masked away: 12 / 2.
+  const double attention = 6.0 * static_cast<double>(num_layers) *
+                           static_cast<double>(query_size()) * static_cast<double>(sequence_length);
+  return 6.0 * static_cast<double>(multiplied) + attention;
+}
+
+Json ModelSpec::to_json() const {
+  Json json;
+  if (vocab_size != 0) json["vocab_size"] = vocab_size;
+  json["hidden_size"] = hidden_size;
+  json["num_layers"] = num_layers;
+  json["num_heads"] = num_heads;
+  json["num_kv_heads"] = num_kv_heads;
+  json["head_dim"] = head_dim;
+  json["intermediate_size"] = intermediate_size;
+  json["max_sequence_length"] = max_sequence_length;
+  json["norm"] = norm == Norm::layernorm ? "layernorm" : "rmsnorm";
+  json["norm_eps"] = shortest(norm_eps);
+  json["positions"] = positions == Positions::learned ? "learned" : "rope";
+  if (positions == Positions::rope) json["rope_theta"] = shortest(rope_theta);
+  json["qkv_bias"] = qkv_bias;
+  json["attention_out_bias"] = attention_out_bias;
+  json["mlp_bias"] = mlp_bias;
+  json["qk_norm"] = qk_norm;
+  json["activation"] = activation_name(activation, gated);
+  json["tie_embeddings"] = tie_embeddings;
+  json["dropout"] = shortest(dropout);
+  json["init_std"] = shortest(init_std);
+  return json;
+}
+
+ModelSpec spec_from_json(const Json& json, const std::string& where) {
+  JsonObject in(json, where);
+  ModelSpec spec;
+  // The base still has its derived sizes open, so that {"preset": "gpt2", "hidden_size": 384}
+  // derives head_dim from 384.
+  if (in.has("preset")) spec = open_preset(in.require<std::string>("preset"), in.path("preset"));
+  read_fields(in, spec);
+  in.finish();
+  spec.complete(where);
+  return spec;
+}
+
+ModelSpec spec_from_preset(const std::string& name, const std::string& where) {
+  ModelSpec spec = open_preset(name, where);
+  spec.complete(where);
+  return spec;
+}
+
+}  // namespace onefold

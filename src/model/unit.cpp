@@ -1,0 +1,36 @@
+#include "model/unit.h"
+
+#include <cmath>
+
+namespace onefold {
+
+int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay) {
+  if (!present) return -1;
+  params_.push_back({name_ + "." + name, rows, cols, init, decay});
+  return static_cast<int>(params_.size()) - 1;
+}
+
+Dropout UnitCall::dropout_at(uint32_t unit, uint32_t site) const {
+  return {dropout, philox_key(seed, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), unit, site),
+          batch.samples};
+}
+
+Model::Model(const ModelSpec& s) : spec(s) {
+  units.push_back(make_embedding(spec));
+  for (int layer = 0; layer < spec.num_layers; ++layer) units.push_back(make_block(spec, layer));
+  units.push_back(make_head(spec));
+}
+
+void fill_rope_table(const ModelSpec& spec, Tensor table) {
+  const int64_t half = spec.head_dim / 2;
+  for (int64_t position = 0; position < table.rows; ++position) {
+    float* row = table.f32() + position * table.stride;
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half);
+      row[i] = static_cast<float>(std::cos(position * frequency));
+      row[half + i] = static_cast<float>(std::sin(position * frequency));
+    }
+  }
+}
+
+}  // namespace onefold

@@ -1,0 +1,77 @@
+// Learning-rate schedules, counted in optimizer steps. A schedule is a pure function of the step: a
+// resumed run, or one that is only planned, sees the same rates.
+//
+// Ours have a linear warm-up, lr * (step + 1) / (warmup_steps + 1), so that no step is wasted at 0
+// and step number `warmup_steps` is the first at the full rate; then, with p running from 0 there
+// to 1 at total_steps (one past the last step) and m = min_lr_ratio:
+//   constant   lr
+//   linear     lr * (m + (1 - m) * (1 - p))
+//   cosine     lr * (m + (1 - m) * (1 + cos(pi * p)) / 2)
+//   wsd        lr, until decay_steps before the end; then down to m * lr by decay_type: linear,
+//   cosine, or
+//              sqrt (1 - sqrt(p)), with p running over the decay alone
+// DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR give the rates that DeepSpeed puts
+// into the optimizer. It advances its schedule after the optimizer step, so step s runs at its
+// "last batch iteration" s - 1, and step 0 at the lowest rate of the warm-up (WarmupCosineLR: at
+// 0).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+
+namespace onefold {
+
+enum class ScheduleType : uint8_t {
+  constant,
+  linear,
+  cosine,
+  wsd,
+  warmup_lr,         // DeepSpeed's
+  warmup_decay_lr,   // DeepSpeed's
+  warmup_cosine_lr,  // DeepSpeed's
+};
+enum class DecayType : uint8_t { linear, cosine, sqrt };
+
+// The "scheduler" section. Fields that a type does not use keep their defaults.
+struct ScheduleConfig {
+  ScheduleType type = ScheduleType::constant;
+  int64_t warmup_steps = 0;  // DeepSpeed's: warmup_num_steps
+  int64_t total_steps = 0;   // DeepSpeed's: total_num_steps; 0: the run's
+  double min_lr_ratio = 0;   // DeepSpeed's: cos_min_ratio
+  int64_t decay_steps = 0;   // wsd; 0: a tenth of the total
+  DecayType decay_type = DecayType::linear;
+  double warmup_min_lr = 0;     // warmup_lr, warmup_decay_lr
+  double warmup_min_ratio = 0;  // warmup_cosine_lr
+  bool log_warmup = true;       // DeepSpeed's: warmup_type "log", else "linear"
+
+  bool is_deepspeed() const { return type >= ScheduleType::warmup_lr; }
+  Json to_json(
+      double peak_lr) const;  // {"type": ..., "params": {...}}: every value that has an effect
+};
+
+// Reads {"type", "params"}. `lr` is the optimizer's rate, and `lr_given` whether the user wrote it:
+// WarmupLR and WarmupDecayLR replace it by their warmup_max_lr, which must not contradict it.
+ScheduleConfig read_schedule(JsonObject& scheduler, double& lr, bool lr_given);
+
+class Schedule {
+ public:
+  // `lr` is the rate at the top; `run_steps` the length of the run. Throws UserError (naming
+  // scheduler.params...) if warm-up and decay do not fit in the total.
+  Schedule(const ScheduleConfig& config, double lr, int64_t run_steps);
+
+  // The rate of an optimizer step; the first is step 0. Past the total the rate stays where it
+  // ended.
+  double rate(int64_t step) const;
+  int64_t total_steps() const { return config_.total_steps; }
+
+ private:
+  double ours(int64_t step) const;
+  double deepspeed(int64_t step) const;
+
+  ScheduleConfig config_;
+  double lr_;
+};
+
+}  // namespace onefold

@@ -1,0 +1,226 @@
+#include "model/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+Json json(const char* text) { return parse_json(text, "test"); }
+
+ModelSpec inline_spec(const char* text) { return spec_from_json(json(text), "model"); }
+ModelSpec hf(const Json& config) { return spec_from_hf_config(config, "config"); }
+
+const char* const kSmall =
+    R"({"vocab_size": 100, "hidden_size": 32, "num_layers": 2, "num_heads": 4})";
+
+TEST(Presets, HaveThePublishedParameterCounts) {
+  const std::map<std::string, int64_t> published = {
+      {"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},      {"llama-2-7b", 6738415616},   {"llama-2-13b", 13015864320},
+      {"llama-2-70b", 68976648192}, {"llama-3-8b", 8030261248},   {"llama-3-70b", 70553706496},
+      {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824}, {"qwen2-0.5b", 494032768},
+      {"qwen2-1.5b", 1543714304},   {"qwen2-7b", 7615616512},     {"qwen3-0.6b", 596049920},
+      {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
+  };
+  for (const auto& [name, count] : published)
+    EXPECT_EQ(spec_from_preset(name, "model").parameter_count(), count) << name;
+}
+
+TEST(Presets, TinyOnesAreTinyAndAllAreComplete) {
+  for (const std::string& name : preset_names()) {
+    ModelSpec spec = spec_from_preset(name, "model");
+    EXPECT_GT(spec.head_dim, 0) << name;
+    if (contains(name, "tiny")) {
+      EXPECT_LT(spec.parameter_count(), 100000) << name;
+    }
+  }
+  ModelSpec demo = spec_from_preset("demo", "model");
+  EXPECT_EQ(demo.vocab_size, 0) << "the tokenizer decides";
+  demo.vocab_size = 256;
+  EXPECT_NEAR(static_cast<double>(demo.parameter_count()), 10e6, 2e6);
+}
+
+TEST(Presets, AMisspeltNameGetsTheNearest) {
+  EXPECT_ERROR(spec_from_preset("gtp2", "model"), "model", "\"gtp2\"", "did you mean \"gpt2\"?",
+               "llama-3-8b");
+}
+
+TEST(Spec, FillsDefaults) {
+  const ModelSpec spec = inline_spec(kSmall);
+  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_EQ(spec.head_dim, 8);
+  EXPECT_EQ(spec.intermediate_size, 128);
+  EXPECT_EQ(spec.max_sequence_length, 1024);
+  EXPECT_EQ(spec.qkv_size(), 96);
+}
+
+TEST(Spec, VocabularyMayBeLeftToTheTokenizer) {
+  EXPECT_EQ(inline_spec(R"({"hidden_size": 32, "num_layers": 2, "num_heads": 4})").vocab_size, 0);
+  EXPECT_ERROR(
+      inline_spec(R"({"vocab_size": 0, "hidden_size": 32, "num_layers": 2, "num_heads": 4})"),
+      "model.vocab_size must be at least 1");
+}
+
+TEST(Spec, RoundTripsThroughJson) {
+  for (const std::string& name : preset_names()) {
+    const Json once = spec_from_preset(name, "model").to_json();
+    EXPECT_EQ(spec_from_json(once, "model").to_json().dump(), once.dump()) << name;
+  }
+  EXPECT_EQ(spec_from_preset("qwen2-7b", "model").to_json()["norm_eps"].dump(), "1e-06");
+}
+
+TEST(Spec, ActivationNamesSayWhetherItIsGated) {
+  Json small = json(kSmall);
+  small["activation"] = "swiglu";
+  ModelSpec spec = spec_from_json(small, "model");
+  EXPECT_TRUE(spec.gated);
+  EXPECT_EQ(spec.activation, Activation::silu);
+  small["activation"] = "swigloo";
+  EXPECT_ERROR(spec_from_json(small, "model"), "model.activation must be one of",
+               "did you mean \"swiglu\"?");
+}
+
+TEST(Spec, PresetWithOverridesDerivesTheOpenSizesAgain) {
+  const ModelSpec spec = inline_spec(R"({"preset": "gpt2", "hidden_size": 384, "num_heads": 6})");
+  EXPECT_EQ(spec.head_dim, 64);
+  EXPECT_EQ(spec.intermediate_size, 1536);
+  EXPECT_EQ(spec.num_layers, 12);
+  EXPECT_EQ(spec.vocab_size, 50257);
+  EXPECT_ERROR(inline_spec(R"({"preset": "gpt3"})"), "model.preset", "did you mean");
+}
+
+TEST(Spec, RefusesWhatMakesNoModel) {
+  const auto with = [](const char* key, const Json& value) {
+    Json small = json(kSmall);
+    small[key] = value;
+    return [small] { spec_from_json(small, "model"); };
+  };
+  EXPECT_ERROR(with("hiden_size", 3)(), "model.hiden_size is not a known key");
+  EXPECT_ERROR(with("num_heads", 5)(), "model.hidden_size 32", "num_heads 5");
+  EXPECT_ERROR(with("num_kv_heads", 3)(), "model.num_kv_heads must divide num_heads");
+  EXPECT_ERROR(with("dropout", 1.0)(), "model.dropout");
+  EXPECT_ERROR(with("norm_eps", 0)(), "model.norm_eps");
+  EXPECT_ERROR(with("init_std", -1)(), "model.init_std");
+  EXPECT_ERROR(with("rope_theta", 1e6)(), "model.rope_theta has no effect", "learned");
+  EXPECT_ERROR(with("num_layers", 1e12)(), "model.num_layers is too large");
+  EXPECT_ERROR(with("vocab_size", "50257")(), "model.vocab_size must be an integer");
+  Json odd = json(kSmall);
+  odd["positions"] = "rope";
+  odd["head_dim"] = 7;
+  EXPECT_ERROR(spec_from_json(odd, "model"), "model.head_dim must be even");
+  EXPECT_ERROR(inline_spec(R"({"vocab_size": 10})"), "model.hidden_size is missing");
+  EXPECT_ERROR(
+      inline_spec(
+          R"({"vocab_size": 2e9, "hidden_size": 2e9, "num_layers": 2e9, "intermediate_size": 64,
+                               "num_heads": 1})"),
+      "model", "10^15");
+}
+
+TEST(Flops, CountMatrixProductsAndTheCausalHalfOfAttention) {
+  const ModelSpec spec = spec_from_preset("gpt2", "model");
+  const double matrices = 6.0 * (124439808 - 1024 * 768);
+  EXPECT_DOUBLE_EQ(spec.flops_per_token(1024), matrices + 12.0 * 12 * 768 * 1024 / 2);
+  const ModelSpec untied = spec_from_preset("llama-3-8b", "model");
+  EXPECT_DOUBLE_EQ(untied.flops_per_token(1),
+                   6.0 * (8030261248 - 128256LL * 4096) + 6.0 * 32 * 4096);
+}
+
+Json gpt2_config() {
+  return json(R"({"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12,
+    "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "activation_function": "gelu_new",
+    "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-05,
+    "n_inner": null, "architectures": ["GPT2LMHeadModel"], "bos_token_id": 50256})");
+}
+
+Json llama_config() {
+  return json(R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "max_position_embeddings": 8192, "hidden_act": "silu",
+    "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "rope_scaling": null, "attention_bias": false,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+}
+
+Json qwen3_config() {
+  return json(R"({"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024,
+    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "hidden_act": "silu",
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000, "rope_scaling": null, "attention_bias": false,
+    "use_sliding_window": false, "sliding_window": null, "max_window_layers": 28,
+    "tie_word_embeddings": true})");
+}
+
+TEST(HuggingFace, ConfigsGiveTheSpecsOfThePresets) {
+  Json gpt2 = spec_from_preset("gpt2", "model").to_json();
+  gpt2["dropout"] = 0.1;
+  EXPECT_EQ(hf(gpt2_config()).to_json().dump(), gpt2.dump());
+  EXPECT_EQ(hf(llama_config()).to_json().dump(),
+            spec_from_preset("llama-3-8b", "model").to_json().dump());
+  EXPECT_EQ(hf(qwen3_config()).to_json().dump(),
+            spec_from_preset("qwen3-0.6b", "model").to_json().dump());
+}
+
+TEST(HuggingFace, Qwen2HasBiasesOnQueriesKeysAndValuesOnly) {
+  Json config = qwen3_config();
+  config["model_type"] = "qwen2";
+  config.erase("head_dim");
+  const ModelSpec spec = hf(config);
+  EXPECT_TRUE(spec.qkv_bias);
+  EXPECT_FALSE(spec.attention_out_bias);
+  EXPECT_FALSE(spec.qk_norm);
+  EXPECT_EQ(spec.head_dim, 64);
+}
+
+TEST(HuggingFace, ReadsTheNewerRopeParameters) {
+  Json config = llama_config();
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+  config["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "default"}};
+  EXPECT_EQ(hf(config).rope_theta, 500000.0f);
+}
+
+TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
+  const auto llama = [](const char* key, const Json& value) {
+    Json config = llama_config();
+    config[key] = value;
+    return [config] { hf(config); };
+  };
+  EXPECT_ERROR(llama("model_type", "bloom")(), "config.model_type is \"bloom\"", "gpt2, llama");
+  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})(),
+               "config.rope_scaling", "llama3", "not supported");
+  EXPECT_ERROR(llama("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})(), "rope_scaling");
+  EXPECT_ERROR(llama("hidden_act", "mish")(), "config.hidden_act is \"mish\"", "silu");
+  EXPECT_ERROR(llama("attention_dropout", 0.1)(), "config.attention_dropout is 0.1");
+  EXPECT_ERROR(llama("partial_rotary_factor", 0.5)(), "config.partial_rotary_factor");
+  EXPECT_ERROR(llama("quantization_config", {{"bits", 4}})(), "config.quantization_config");
+  EXPECT_ERROR(hf(json(R"({"hidden_size": 3})")), "has no model_type");
+
+  Json gpt2 = gpt2_config();
+  gpt2["attn_pdrop"] = 0.2;
+  EXPECT_ERROR(hf(gpt2), "config.attn_pdrop is 0.2", "resid_pdrop");
+}
+
+TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
+  Json mistral = llama_config();
+  mistral["model_type"] = "mistral";
+  mistral["sliding_window"] = 4096;
+  EXPECT_ERROR(hf(mistral), "config.sliding_window is 4096", "max_position_embeddings 4096");
+  mistral["max_position_embeddings"] = 4096;
+  EXPECT_EQ(hf(mistral).max_sequence_length, 4096);
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(hf(mistral).num_kv_heads, 8);
+
+  Json qwen = qwen3_config();
+  qwen["sliding_window"] = 4096;
+  EXPECT_NO_THROW(hf(qwen)) << "use_sliding_window is false";
+  qwen["use_sliding_window"] = true;
+  EXPECT_NO_THROW(hf(qwen)) << "max_window_layers leaves no layer with a window";
+  qwen["max_window_layers"] = 14;
+  EXPECT_ERROR(hf(qwen), "config.sliding_window");
+}
+
+}  // namespace
+}  // namespace onefold
