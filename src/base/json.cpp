@@ -278,9 +278,7 @@ void JsonObject::fail(std::string_view key, std::string_view message) const {
 void JsonObject::finish() const {
   for (const auto& [key, value] : value_.items()) {
     if (read_.contains(key)) continue;
-    std::vector<std::string> candidates;
-    for (const std::string& name : known_)
-      if (!value_.contains(name)) candidates.push_back(name);
+    const std::vector<std::string> candidates(known_.begin(), known_.end());
     const std::string hint = did_you_mean(key, candidates);
     user_error("{} is not a known key{}", path(key),
                hint.empty() && !known_.empty()

@@ -10,7 +10,8 @@ namespace {
 
 using Merge = MergeTable::Merge;
 
-// Words are short: a scan of an array for the lowest rank beats any heap. Quadratic, so only up to kShort symbols.
+// Words are short: a scan of an array for the lowest rank beats any heap. Quadratic, so only up to
+// kShort symbols.
 constexpr size_t kShort = 64;
 
 void merge_short(const MergeTable& merges, std::vector<int32_t>& symbols) {
@@ -35,8 +36,9 @@ void merge_short(const MergeTable& merges, std::vector<int32_t>& symbols) {
   symbols.resize(n);
 }
 
-// For long words (a pattern without cuts, a megabyte of one letter): a heap over a linked list, n log n. Entries go stale
-// when a neighbour merges; they carry the pair they were made for, and are dropped if it is no longer there.
+// For long words (a pattern without cuts, a megabyte of one letter): a heap over a linked list, n
+// log n. Entries go stale when a neighbour merges; they carry the pair they were made for, and are
+// dropped if it is no longer there.
 void merge_long(const MergeTable& merges, std::vector<int32_t>& symbols) {
   struct Candidate {
     uint32_t rank, at;
@@ -48,7 +50,8 @@ void merge_long(const MergeTable& merges, std::vector<int32_t>& symbols) {
   constexpr uint32_t kEnd = UINT32_MAX;
   constexpr int32_t kGone = -1;
   const size_t n = symbols.size();
-  if (n >= kEnd) user_error("one word of the text has {} bytes; a word must be shorter than 4 GiB", n);
+  if (n >= kEnd)
+    user_error("one word of the text has {} bytes; a word must be shorter than 4 GiB", n);
   std::vector<uint32_t> next(n), previous(n);
   std::priority_queue<Candidate> heap;
   const auto consider = [&](uint32_t at) {

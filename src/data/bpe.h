@@ -7,8 +7,8 @@
 
 namespace onefold {
 
-// (left, right) -> (rank, merged). Open addressing in one flat array at most half full: a lookup is one multiplication
-// and, almost always, one cache line.
+// (left, right) -> (rank, merged). Open addressing in one flat array at most half full: a lookup is
+// one multiplication and, almost always, one cache line.
 class MergeTable {
  public:
   struct Merge {
@@ -40,14 +40,17 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
-  size_t slot_of(uint64_t key) const { return static_cast<size_t>((key * 0x9E3779B97F4A7C15u) >> shift_); }
+  size_t slot_of(uint64_t key) const {
+    return static_cast<size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
+  }
 
   std::vector<Entry> entries_;
   size_t mask_ = 0;
   int shift_ = 63;
 };
 
-// Merges `symbols` in place until no pair has a merge: always the pair of lowest rank, the leftmost of equals.
+// Merges `symbols` in place until no pair has a merge: always the pair of lowest rank, the leftmost
+// of equals.
 void merge_symbols(const MergeTable& merges, std::vector<int32_t>& symbols);
 
 }  // namespace onefold

@@ -8,7 +8,8 @@
 namespace onefold {
 namespace {
 
-// A run of letters without end (encoded data) would be walked anew for each merge; no useful token is this long.
+// A run of letters without end (encoded data) would be walked anew for each merge; no useful token
+// is this long.
 constexpr size_t kMaxWordBytes = 256;
 constexpr int64_t kFirstMerge = 257;
 
@@ -24,13 +25,14 @@ struct Pair {
 
 struct PairHash {
   size_t operator()(Pair pair) const {
-    const uint64_t key = uint64_t{static_cast<uint32_t>(pair.left)} << 32 | static_cast<uint32_t>(pair.right);
+    const uint64_t key =
+        uint64_t{static_cast<uint32_t>(pair.left)} << 32 | static_cast<uint32_t>(pair.right);
     return static_cast<size_t>((key * 0x9E3779B97F4A7C15u) >> 16);
   }
 };
 
-// Where a pair occurs. `words` may name a word more than once, or one that has lost the pair: both do no harm, and
-// cheaper than keeping a set.
+// Where a pair occurs. `words` may name a word more than once, or one that has lost the pair: both
+// do no harm, and cheaper than keeping a set.
 struct Occurrences {
   int64_t count = 0;
   std::vector<uint32_t> words;
@@ -40,7 +42,8 @@ class Merger {
  public:
   Merger(std::vector<Word> words, std::vector<std::string> tokens)
       : words_(std::move(words)), tokens_(std::move(tokens)), heap_(Later{&tokens_}) {
-    for (size_t id = 0; id < tokens_.size(); ++id) ids_.emplace(tokens_[id], static_cast<int32_t>(id));
+    for (size_t id = 0; id < tokens_.size(); ++id)
+      ids_.emplace(tokens_[id], static_cast<int32_t>(id));
     for (uint32_t w = 0; w < words_.size(); ++w) count_pairs(w, +1);
     for (const auto& [pair, seen] : pairs_) heap_.push({seen.count, pair});
   }
@@ -51,7 +54,8 @@ class Merger {
       const Entry entry = heap_.top();
       const int64_t count = pairs_[entry.pair].count;
       if (count == entry.count) return {entry.pair, count};
-      // Stale: the count has changed since. A rise was pushed when it happened; a fall is put back here.
+      // Stale: the count has changed since. A rise was pushed when it happened; a fall is put back
+      // here.
       heap_.pop();
       if (count > 0 && count < entry.count) heap_.push({count, entry.pair});
     }
@@ -59,7 +63,8 @@ class Merger {
   }
 
   TokenizerParts::Merge merge(Pair pair) {
-    const int32_t merged = token_for(tokens_[static_cast<size_t>(pair.left)] + tokens_[static_cast<size_t>(pair.right)]);
+    const int32_t merged = token_for(tokens_[static_cast<size_t>(pair.left)] +
+                                     tokens_[static_cast<size_t>(pair.right)]);
     const std::vector<uint32_t> where = std::move(pairs_[pair].words);
     risen_.clear();
     for (const uint32_t w : where) {
@@ -71,7 +76,8 @@ class Merger {
     pairs_.erase(pair);
     for (const Pair changed : risen_) {
       const auto found = pairs_.find(changed);
-      if (found != pairs_.end() && found->second.count > 0) heap_.push({found->second.count, changed});
+      if (found != pairs_.end() && found->second.count > 0)
+        heap_.push({found->second.count, changed});
     }
     return {pair.left, pair.right, merged};
   }
@@ -111,7 +117,8 @@ class Merger {
   static void replace(Word& word, Pair pair, int32_t merged) {
     size_t kept = 0;
     for (size_t i = 0; i < word.symbols.size(); ++kept) {
-      const bool here = i + 1 < word.symbols.size() && word.symbols[i] == pair.left && word.symbols[i + 1] == pair.right;
+      const bool here = i + 1 < word.symbols.size() && word.symbols[i] == pair.left &&
+                        word.symbols[i + 1] == pair.right;
       word.symbols[kept] = here ? merged : word.symbols[i];
       i += here ? 2 : 1;
     }
@@ -158,8 +165,8 @@ void BpeTrainer::add(std::string_view document) {
 
 Tokenizer BpeTrainer::train(const BpeOptions& options) const {
   if (options.vocab_size < kFirstMerge) {
-    user_error("a vocabulary of {} tokens is too small: the 256 bytes and {} take {}", options.vocab_size, kEndOfText,
-               kFirstMerge);
+    user_error("a vocabulary of {} tokens is too small: the 256 bytes and {} take {}",
+               options.vocab_size, kEndOfText, kFirstMerge);
   }
   if (counts_.empty()) user_error("there is no text to learn a vocabulary from");
   TokenizerParts parts;
@@ -179,7 +186,8 @@ Tokenizer BpeTrainer::train(const BpeOptions& options) const {
     const auto [pair, count] = merger.top();
     if (count < least) break;
     parts.merges.push_back(merger.merge(pair));
-    if (options.progress) options.progress(static_cast<int64_t>(merger.tokens().size()), options.vocab_size);
+    if (options.progress)
+      options.progress(static_cast<int64_t>(merger.tokens().size()), options.vocab_size);
   }
   parts.tokens = merger.tokens();
   parts.added.push_back({.id = 256, .text = std::string(kEndOfText)});

@@ -1,5 +1,5 @@
-// Learns a byte-level BPE vocabulary from text. The result depends on the words and their counts alone: not on the order
-// of the documents, the machine or the number of threads.
+// Learns a byte-level BPE vocabulary from text. The result depends on the words and their counts
+// alone: not on the order of the documents, the machine or the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,15 @@ class BpeTrainer {
  public:
   BpeTrainer();
 
-  // Counts the words of a document. Memory grows with the number of distinct words, not with the text.
+  // Counts the words of a document. Memory grows with the number of distinct words, not with the
+  // text.
   void add(std::string_view document);
   int64_t distinct_words() const { return static_cast<int64_t>(counts_.size()); }
 
-  // Repeats: merge the most frequent pair of neighbouring tokens; of equally frequent pairs, the one whose left token
-  // (then right token) comes first as a byte string. Ids: bytes 0-255, <|endoftext|> 256, merges from 257 in order. The
-  // vocabulary is smaller than asked for if the text has no more pairs to merge.
+  // Repeats: merge the most frequent pair of neighbouring tokens; of equally frequent pairs, the
+  // one whose left token (then right token) comes first as a byte string. Ids: bytes 0-255,
+  // <|endoftext|> 256, merges from 257 in order. The vocabulary is smaller than asked for if the
+  // text has no more pairs to merge.
   Tokenizer train(const BpeOptions& options) const;
 
  private:

@@ -6,7 +6,8 @@
 namespace onefold {
 namespace {
 
-// Printable Latin-1 bytes stand for themselves; the other 68 get the code points from 256 up, in order.
+// Printable Latin-1 bytes stand for themselves; the other 68 get the code points from 256 up, in
+// order.
 struct Alphabet {
   std::array<uint16_t, 256> code_point{};
   std::array<int16_t, 256 + 68> byte{};

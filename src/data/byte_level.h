@@ -1,5 +1,6 @@
-// Bytes as text: the byte-level alphabet of GPT-2, in which every byte has one printable code point (so that a
-// vocabulary of byte strings can live in JSON), and the UTF-8 checks that let arbitrary bytes pass the tokenizer unharmed.
+// Bytes as text: the byte-level alphabet of GPT-2, in which every byte has one printable code point
+// (so that a vocabulary of byte strings can live in JSON), and the UTF-8 checks that let arbitrary
+// bytes pass the tokenizer unharmed.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +10,13 @@
 
 namespace onefold {
 
-// "\n the" -> "ĊĠthe". The reverse returns false when `text` holds a code point outside the alphabet.
+// "\n the" -> "ĊĠthe". The reverse returns false when `text` holds a code point outside the
+// alphabet.
 std::string to_byte_alphabet(std::string_view bytes);
 bool from_byte_alphabet(std::string_view text, std::string& bytes);
 
-// Length in bytes of the well-formed UTF-8 sequence at the start of `text` (1 to 4), or 0 if there is none. Overlong
-// forms, surrogates and code points above 0x10FFFF are not well-formed.
+// Length in bytes of the well-formed UTF-8 sequence at the start of `text` (1 to 4), or 0 if there
+// is none. Overlong forms, surrogates and code points above 0x10FFFF are not well-formed.
 size_t utf8_sequence(std::string_view text);
 
 // Length of the longest prefix that is well-formed UTF-8.

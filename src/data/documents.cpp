@@ -11,11 +11,13 @@ namespace {
 
 using Visit = std::function<void(std::string_view)>;
 
-size_t choose(std::string_view name, std::string_view what, const std::vector<std::string>& choices) {
+size_t choose(std::string_view name, std::string_view what,
+              const std::vector<std::string>& choices) {
   for (size_t i = 0; i < choices.size(); ++i) {
     if (choices[i] == name) return i;
   }
-  user_error("{}: \"{}\" is none of {}{}", what, name, join(choices, ", "), did_you_mean(name, choices));
+  user_error("{}: \"{}\" is none of {}{}", what, name, join(choices, ", "),
+             did_you_mean(name, choices));
 }
 
 // Takes the first line off `text`, without its end.
@@ -60,7 +62,8 @@ std::string keys_of(const nlohmann::json& object) {
   return keys.empty() ? "none" : join(keys, ", ");
 }
 
-void visit_jsonl(std::string_view text, const std::string& path, const std::string& field, const Visit& visit) {
+void visit_jsonl(std::string_view text, const std::string& path, const std::string& field,
+                 const Visit& visit) {
   for (int64_t number = 1; !text.empty(); ++number) {
     const std::string_view line = take_line(text);
     if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
@@ -68,19 +71,23 @@ void visit_jsonl(std::string_view text, const std::string& path, const std::stri
     try {
       object = nlohmann::json::parse(line);
     } catch (const nlohmann::json::exception& error) {
-      user_error("{}:{}: this line is not JSON ({}); a JSONL file has one JSON object on each line", path, number,
-                 error.what());
+      user_error("{}:{}: this line is not JSON ({}); a JSONL file has one JSON object on each line",
+                 path, number, error.what());
     }
     if (!object.is_object()) {
-      user_error("{}:{}: this line holds {} where a JSON object is needed", path, number, object.type_name());
+      user_error("{}:{}: this line holds {} where a JSON object is needed", path, number,
+                 object.type_name());
     }
     const auto found = object.find(field);
     if (found == object.end()) {
-      user_error("{}:{}: there is no field \"{}\" on this line; its fields are {}. Set \"field\" to the one with the text",
-                 path, number, field, keys_of(object));
+      user_error(
+          "{}:{}: there is no field \"{}\" on this line; its fields are {}. Set \"field\" to the "
+          "one with the text",
+          path, number, field, keys_of(object));
     }
     if (!found->is_string()) {
-      user_error("{}:{}: the field \"{}\" holds {} where a string is needed", path, number, field, found->type_name());
+      user_error("{}:{}: the field \"{}\" holds {} where a string is needed", path, number, field,
+                 found->type_name());
     }
     const std::string& document = found->get_ref<const std::string&>();
     if (!document.empty()) visit(document);
@@ -97,11 +104,13 @@ TextDocuments parse_text_documents(std::string_view name, std::string_view what)
   return static_cast<TextDocuments>(choose(name, what, {"file", "line", "blank_line"}));
 }
 
-void for_each_document(const DataSource& source, const std::function<void(std::string_view)>& document) {
+void for_each_document(const DataSource& source,
+                       const std::function<void(std::string_view)>& document) {
   if (source.paths.empty()) user_error("no data files are given");
   for (const std::string& path : source.paths) {
     const MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                                file.bytes().size());
     if (text.empty()) user_error("{} is empty; give a file with text, or leave it out", path);
     if (source.format == DataFormat::kTokens) user_error("{}: a token file holds no text", path);
     if (source.format == DataFormat::kJsonl) {

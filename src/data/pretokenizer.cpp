@@ -4,7 +4,6 @@
 #include <pcre2.h>
 
 #include <array>
-#include <limits>
 #include <optional>
 
 #include "base/error.h"
@@ -50,7 +49,8 @@ size_t contraction(const char* p, const char* end) {
   }
 }
 
-// The end of the GPT-2 word that begins at `at`, or kAskRegex if a non-ASCII character has a say in it.
+// The end of the GPT-2 word that begins at `at`, or kAskRegex if a non-ASCII character has a say in
+// it.
 size_t gpt2_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
@@ -69,8 +69,9 @@ size_t gpt2_word_end(std::string_view text, size_t at) {
   return at + static_cast<size_t>(p - begin);
 }
 
-// PCRE2's \s has U+180E, which Unicode no longer counts as white space, and neither do the engines these patterns were
-// written for. Spelling the set out makes words agree with theirs on every code point.
+// PCRE2's \s has U+180E, which Unicode no longer counts as white space, and neither do the engines
+// these patterns were written for. Spelling the set out makes words agree with theirs on every code
+// point.
 std::string with_unicode_spaces(std::string_view pattern) {
   constexpr std::string_view kSet =
       R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -109,8 +110,9 @@ class Regex {
     if (!code_) {
       PCRE2_UCHAR message[256];
       pcre2_get_error_message(error, message, sizeof(message));
-      user_error("{}: the pre-tokenizer's pattern {} is not a regular expression that PCRE2 accepts: {}", source,
-                 pattern, reinterpret_cast<const char*>(message));
+      user_error(
+          "{}: the pre-tokenizer's pattern {} is not a regular expression that PCRE2 accepts: {}",
+          source, pattern, reinterpret_cast<const char*>(message));
     }
     pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);  // where there is no JIT, PCRE2 interprets
   }
@@ -126,28 +128,32 @@ class Regex {
 
 namespace {
 
-// One search at a time through one text, which must be well-formed UTF-8. Belongs to one call, so needs no locks.
+// One search at a time through one text, which must be well-formed UTF-8. Belongs to one call, so
+// needs no locks.
 class Matcher {
  public:
-  explicit Matcher(const Regex& regex)
-      : regex_(regex), data_(pcre2_match_data_create(1, nullptr)) {
+  explicit Matcher(const Regex& regex) : regex_(regex), data_(pcre2_match_data_create(1, nullptr)) {
     require(data_ != nullptr, "out of memory for a pattern match");
   }
   ~Matcher() { pcre2_match_data_free(data_); }
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  // The first match that is not empty, at or after `at`; the end of the text twice if there is none.
+  // The first match that is not empty, at or after `at`; the end of the text twice if there is
+  // none.
   std::pair<size_t, size_t> find(std::string_view text, size_t at) {
     int result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY);
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap, and larger
+    if (result ==
+        PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap, and larger
       result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT);
     }
     if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size()};
     if (result < 0) {
-      user_error("the pre-tokenizer's pattern gave up on a text of {} bytes (PCRE2 error {}); cut the document into "
-                 "smaller ones",
-                 text.size(), result);
+      user_error(
+          "the pre-tokenizer's pattern gave up on a text of {} bytes (PCRE2 error {}); cut the "
+          "document into "
+          "smaller ones",
+          text.size(), result);
     }
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(data_);
     return {span[0], span[1]};
@@ -155,8 +161,8 @@ class Matcher {
 
  private:
   int match(std::string_view text, size_t at, uint32_t options) {
-    return pcre2_match(regex_.code(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options, data_,
-                       nullptr);
+    return pcre2_match(regex_.code(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       options, data_, nullptr);
   }
 
   const Regex& regex_;
@@ -201,7 +207,8 @@ void PreTokenizer::split_valid(size_t stage, std::string_view text, const Word& 
   if (stage == stages_.size()) return word(text);
   const auto split = stages_[stage].gpt2 ? split_gpt2 : split_by_regex;
   if (stage + 1 == stages_.size()) return split(*stages_[stage].regex, text, word);
-  split(*stages_[stage].regex, text, [&](std::string_view piece) { split_valid(stage + 1, piece, word); });
+  split(*stages_[stage].regex, text,
+        [&](std::string_view piece) { split_valid(stage + 1, piece, word); });
 }
 
 void PreTokenizer::split(std::string_view text, const Word& word) const {

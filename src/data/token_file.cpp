@@ -5,7 +5,7 @@
 
 #include <bit>
 #include <cerrno>
-#include <cstdio>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -53,24 +53,30 @@ Header header_for(const TokenFileInfo& info) {
 }
 
 // Tokens are padded so that the document starts lie on a multiple of 8 bytes.
-uint64_t padded_token_bytes(const Header& header) { return (header.tokens * header.token_bytes + 7) / 8 * 8; }
+uint64_t padded_token_bytes(const Header& header) {
+  return (header.tokens * header.token_bytes + 7) / 8 * 8;
+}
 
 constexpr const char* kRemake = "make it again with `onefold tokenize`";
 
 void check_header(const Header& header, uint64_t file_bytes, const std::string& path) {
   if (header.version != kVersion) {
-    user_error("{} is a token file of version {}, and this Onefold reads version {}; {}", path, header.version, kVersion,
-               kRemake);
+    user_error("{} is a token file of version {}, and this Onefold reads version {}; {}", path,
+               header.version, kVersion, kRemake);
   }
-  if (header.checksum != checksum_of(header)) user_error("{}: the header is damaged; {}", path, kRemake);
+  if (header.checksum != checksum_of(header))
+    user_error("{}: the header is damaged; {}", path, kRemake);
   constexpr uint64_t kLimit = uint64_t{1} << 56;  // keeps the sums below from overflowing
-  const bool sane = (header.token_bytes == 2 || header.token_bytes == 4) && header.tokens < kLimit &&
-                    header.documents <= header.tokens && header.vocab_size > 0 &&
-                    header.vocab_size <= (uint64_t{1} << 31) && header.end_of_text >= -1 &&
+  const bool sane = (header.token_bytes == 2 || header.token_bytes == 4) &&
+                    header.tokens < kLimit && header.documents <= header.tokens &&
+                    header.vocab_size > 0 && header.vocab_size <= (uint64_t{1} << 31) &&
+                    header.end_of_text >= -1 &&
                     header.end_of_text < static_cast<int64_t>(header.vocab_size);
   if (!sane) user_error("{}: the header does not make sense; {}", path, kRemake);
-  if (header.tokens == 0 || header.documents == 0) user_error("{} holds no tokens; {}", path, kRemake);
-  const uint64_t expected = sizeof(Header) + padded_token_bytes(header) + header.documents * sizeof(uint64_t);
+  if (header.tokens == 0 || header.documents == 0)
+    user_error("{} holds no tokens; {}", path, kRemake);
+  const uint64_t expected =
+      sizeof(Header) + padded_token_bytes(header) + header.documents * sizeof(uint64_t);
   if (file_bytes != expected) {
     user_error("{} is {}: it has {} bytes and its header says {}; copy it anew or {}", path,
                file_bytes < expected ? "cut short" : "too long", file_bytes, expected, kRemake);
@@ -78,11 +84,12 @@ void check_header(const Header& header, uint64_t file_bytes, const std::string& 
 }
 
 void check_starts(std::span<const uint64_t> starts, uint64_t tokens, const std::string& path) {
-  if (starts[0] != 0) user_error("{}: the first document does not start at token 0; {}", path, kRemake);
+  if (starts[0] != 0)
+    user_error("{}: the first document does not start at token 0; {}", path, kRemake);
   for (size_t d = 1; d < starts.size(); ++d) {
     if (starts[d] <= starts[d - 1] || starts[d] >= tokens) {
-      user_error("{}: document {} starts at token {}, after one at {}, in a file of {} tokens; {}", path, d, starts[d],
-                 starts[d - 1], tokens, kRemake);
+      user_error("{}: document {} starts at token {}, after one at {}, in a file of {} tokens; {}",
+                 path, d, starts[d], starts[d - 1], tokens, kRemake);
     }
   }
 }
@@ -101,9 +108,11 @@ void write_all(int fd, const char* data, size_t bytes, const std::string& path) 
 
 int token_bytes_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 
-TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text, uint64_t tokenizer_hash)
+TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text,
+                                 uint64_t tokenizer_hash)
     : path_(std::move(path)) {
-  require(vocab_size > 0 && end_of_text < vocab_size, "end-of-text {} in a vocabulary of {}", end_of_text, vocab_size);
+  require(vocab_size > 0 && end_of_text < vocab_size, "end-of-text {} in a vocabulary of {}",
+          end_of_text, vocab_size);
   info_.vocab_size = vocab_size;
   info_.end_of_text = end_of_text;
   info_.tokenizer_hash = tokenizer_hash;
@@ -152,7 +161,8 @@ void TokenFileWriter::put_token(int32_t token) {
   if (token < 0 || token >= info_.vocab_size) {
     user_error("{}: token {} is outside the vocabulary of {}", path_, token, info_.vocab_size);
   }
-  append(tokens_, &token, static_cast<size_t>(info_.token_bytes));  // little-endian: the low bytes come first
+  append(tokens_, &token,
+         static_cast<size_t>(info_.token_bytes));  // little-endian: the low bytes come first
   ++info_.tokens;
 }
 
@@ -171,12 +181,14 @@ void TokenFileWriter::end_document() {
 
 TokenFileInfo TokenFileWriter::finish() {
   end_document();
-  if (info_.tokens == 0) user_error("{}: there are no tokens to write; the input holds no text", path_);
+  if (info_.tokens == 0)
+    user_error("{}: there are no tokens to write; the input holds no text", path_);
   const Header header = header_for(info_);
   const char padding[8] = {};
   append(tokens_, padding, padded_token_bytes(header) - header.tokens * header.token_bytes);
   flush(offsets_);
-  if (::lseek(offsets_.fd, 0, SEEK_SET) != 0) user_error("cannot read {}: {}", offsets_.path, std::strerror(errno));
+  if (::lseek(offsets_.fd, 0, SEEK_SET) != 0)
+    user_error("cannot read {}: {}", offsets_.path, std::strerror(errno));
   char block[1 << 16];
   while (true) {
     const ssize_t n = ::read(offsets_.fd, block, sizeof(block));
@@ -204,9 +216,13 @@ TokenFile::TokenFile(const std::string& path) : file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   Header header;
   if (bytes.size() < sizeof(kMagic) || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
-    user_error("{} is not a token file; make one with `onefold tokenize`, or set format to \"text\" or \"jsonl\"", path);
+    user_error(
+        "{} is not a token file; make one with `onefold tokenize`, or set format to \"text\" or "
+        "\"jsonl\"",
+        path);
   }
-  if (bytes.size() < sizeof(header)) user_error("{} is cut short inside its header; {}", path, kRemake);
+  if (bytes.size() < sizeof(header))
+    user_error("{} is cut short inside its header; {}", path, kRemake);
   std::memcpy(&header, bytes.data(), sizeof(header));
   check_header(header, bytes.size(), path);
   info_.vocab_size = static_cast<int64_t>(header.vocab_size);

@@ -1,4 +1,5 @@
-// The token file: tokenized documents on disk, mapped into memory for training. docs/formats.md gives it byte by byte.
+// The token file: tokenized documents on disk, mapped into memory for training. docs/formats.md
+// gives it byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +24,18 @@ struct TokenFileInfo {
 // Bytes for each token of a vocabulary.
 int token_bytes_for(int64_t vocab_size);
 
-// Writes a token file document by document in bounded memory. The file appears under its name only when finish() has
-// flushed it to disk; without finish() nothing is left behind.
+// Writes a token file document by document in bounded memory. The file appears under its name only
+// when finish() has flushed it to disk; without finish() nothing is left behind.
 class TokenFileWriter {
  public:
-  TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text, uint64_t tokenizer_hash);
+  TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text,
+                  uint64_t tokenizer_hash);
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
-  // A document is any number of add() calls, then end_document(), which appends end-of-text where there is one.
-  // Documents without tokens are left out.
+  // A document is any number of add() calls, then end_document(), which appends end-of-text where
+  // there is one. Documents without tokens are left out.
   void add(std::span<const int32_t> tokens);
   void end_document();
   TokenFileInfo finish();
@@ -59,16 +61,18 @@ class TokenFileWriter {
   bool finished_ = false;
 };
 
-// A token file mapped into memory. Everything but the tokens themselves is checked on opening; each token is checked
-// against the vocabulary when it is read.
+// A token file mapped into memory. Everything but the tokens themselves is checked on opening; each
+// token is checked against the vocabulary when it is read.
 class TokenFile {
  public:
   explicit TokenFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const TokenFileInfo& info() const { return info_; }
-  const std::byte* tokens() const;                            // info().tokens of info().token_bytes each
-  std::span<const uint64_t> document_starts() const { return starts_; }  // increasing, the first is 0
+  const std::byte* tokens() const;  // info().tokens of info().token_bytes each
+  std::span<const uint64_t> document_starts() const {
+    return starts_;
+  }  // increasing, the first is 0
 
  private:
   MappedFile file_;

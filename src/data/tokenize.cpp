@@ -6,19 +6,26 @@
 namespace onefold {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 18;  // enough work to hide the hand-over, small enough to share out evenly
+constexpr size_t kPieceBytes =
+    size_t{1} << 18;  // enough work to hide the hand-over, small enough to share out evenly
 
-// Collects pieces of documents until every thread has some, encodes them together, and hands them on in order.
+// Collects pieces of documents until every thread has some, encodes them together, and hands them
+// on in order.
 class Batcher {
  public:
   Batcher(const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink)
-      : tokenizer_(tokenizer), pool_(pool), sink_(sink), caches_(static_cast<size_t>(pool.threads())) {
+      : tokenizer_(tokenizer),
+        pool_(pool),
+        sink_(sink),
+        caches_(static_cast<size_t>(pool.threads())) {
     limit_ = kPieceBytes * 4 * caches_.size();
   }
 
   void add(std::string_view document) {
     while (!document.empty()) {
-      const size_t cut = document.size() <= kPieceBytes ? document.size() : tokenizer_.safe_cut(document, kPieceBytes);
+      const size_t cut = document.size() <= kPieceBytes
+                             ? document.size()
+                             : tokenizer_.safe_cut(document, kPieceBytes);
       pieces_.push_back({std::string(document.substr(0, cut)), cut == document.size(), {}});
       held_ += cut;
       document.remove_prefix(cut);
@@ -58,17 +65,19 @@ class Batcher {
 
 }  // namespace
 
-void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink) {
+void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
+              const TokenSink& sink) {
   Batcher batcher(tokenizer, pool, sink);
   for_each_document(source, [&](std::string_view document) { batcher.add(document); });
   batcher.run();
 }
 
-TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
-                               const std::string& path) {
+TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
+                               ThreadPool& pool, const std::string& path) {
   TokenFileWriter writer(path, tokenizer.vocab_size(), tokenizer.end_of_text(), tokenizer.hash());
   tokenize(source, tokenizer, pool,
-           {[&](std::span<const int32_t> tokens) { writer.add(tokens); }, [&] { writer.end_document(); }});
+           {[&](std::span<const int32_t> tokens) { writer.add(tokens); },
+            [&] { writer.end_document(); }});
   return writer.finish();
 }
 

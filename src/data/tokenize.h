@@ -19,12 +19,14 @@ struct TokenSink {
   std::function<void()> end_document;
 };
 
-// Encodes every document of `source`. Long documents are cut where the cut cannot be seen in the tokens, so that one
-// large file keeps all threads busy.
-void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink);
+// Encodes every document of `source`. Long documents are cut where the cut cannot be seen in the
+// tokens, so that one large file keeps all threads busy; where the tokenizer's pattern allows no
+// such cut, a document is held whole.
+void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
+              const TokenSink& sink);
 
 // The same into a token file.
-TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
-                               const std::string& path);
+TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
+                               ThreadPool& pool, const std::string& path);
 
 }  // namespace onefold

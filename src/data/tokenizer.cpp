@@ -11,8 +11,8 @@
 namespace onefold {
 namespace {
 
-// A word of at most 16 bytes as two integers; with its length they identify it. Overlapping loads, because a copy of
-// variable length costs more than the rest of a cache hit.
+// A word of at most 16 bytes as two integers; with its length they identify it. Overlapping loads,
+// because a copy of variable length costs more than the rest of a cache hit.
 struct PackedWord {
   uint64_t low, high;
 };
@@ -28,7 +28,8 @@ PackedWord pack(std::string_view word) {
     std::memcpy(&packed.low, p, 4);
     std::memcpy(&packed.high, p + n - 4, 4);
   } else {
-    packed.low = static_cast<unsigned char>(p[0]) | uint64_t{static_cast<unsigned char>(p[n / 2])} << 8 |
+    packed.low = static_cast<unsigned char>(p[0]) |
+                 uint64_t{static_cast<unsigned char>(p[n / 2])} << 8 |
                  uint64_t{static_cast<unsigned char>(p[n - 1])} << 16;
   }
   return packed;
@@ -48,7 +49,8 @@ WordCache& thread_cache() {
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerParts parts)
-    : parts_(std::make_shared<const TokenizerParts>(std::move(parts))), merges_(parts_->merges.size()) {
+    : parts_(std::make_shared<const TokenizerParts>(std::move(parts))),
+      merges_(parts_->merges.size()) {
   static std::atomic<uint32_t> next_number{1};
   number_ = next_number++;
   byte_ids_.fill(-1);
@@ -64,19 +66,21 @@ Tokenizer::Tokenizer(TokenizerParts parts)
     added_.push_back(&token);
     added_starts_[static_cast<unsigned char>(token.text[0])] = true;
   }
-  std::stable_sort(added_.begin(), added_.end(),
-                   [](const AddedToken* a, const AddedToken* b) { return a->text.size() > b->text.size(); });
+  std::stable_sort(added_.begin(), added_.end(), [](const AddedToken* a, const AddedToken* b) {
+    return a->text.size() > b->text.size();
+  });
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     byte_ids_[static_cast<size_t>(b)] = token_id({&byte, 1});
-    require(byte_ids_[static_cast<size_t>(b)] >= 0, "a tokenizer without a token for byte 0x{:02x}", b);
+    require(byte_ids_[static_cast<size_t>(b)] >= 0, "a tokenizer without a token for byte 0x{:02x}",
+            b);
   }
   for (size_t rank = 0; rank < parts_->merges.size(); ++rank) {
     const auto& [left, right, merged] = parts_->merges[rank];
     merges_.add(left, right, {static_cast<uint32_t>(rank), merged});
   }
-  for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"),
-                                      std::string_view("<eos>")}) {
+  for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"),
+                                      std::string_view("</s>"), std::string_view("<eos>")}) {
     if (end_of_text_ >= 0) break;
     for (const AddedToken& token : parts_->added) {
       if (token.text == name) end_of_text_ = token.id;
@@ -101,8 +105,10 @@ uint64_t Tokenizer::hash() const { return fnv1a64(to_json()); }
 
 const std::string& Tokenizer::token_text(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
-    user_error("token {} is outside the tokenizer's vocabulary of {}; was the text made with another tokenizer?", id,
-               vocab_size());
+    user_error(
+        "token {} is outside the tokenizer's vocabulary of {}; was the text made with another "
+        "tokenizer?",
+        id, vocab_size());
   }
   return parts_->tokens[static_cast<size_t>(id)];
 }
@@ -149,12 +155,14 @@ void Tokenizer::encode(std::string_view text, Specials specials, WordCache& cach
 const AddedToken* Tokenizer::added_at(std::string_view text, Specials specials) const {
   if (!added_starts_[static_cast<unsigned char>(text[0])]) return nullptr;
   for (const AddedToken* token : added_) {
-    if ((!token->special || specials == Specials::kMatch) && text.starts_with(token->text)) return token;
+    if ((!token->special || specials == Specials::kMatch) && text.starts_with(token->text))
+      return token;
   }
   return nullptr;
 }
 
-void Tokenizer::encode_plain(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_plain(std::string_view text, WordCache& cache,
+                             std::vector<int32_t>& ids) const {
   if (text.empty()) return;
   std::string prefixed;
   if (parts_->add_prefix_space && text[0] != ' ') {
@@ -164,12 +172,14 @@ void Tokenizer::encode_plain(std::string_view text, WordCache& cache, std::vecto
   parts_->pretokenizer.split(text, [&](std::string_view word) { encode_word(word, cache, ids); });
 }
 
-void Tokenizer::encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& ids) const {
+void Tokenizer::encode_word(std::string_view word, WordCache& cache,
+                            std::vector<int32_t>& ids) const {
   if (word.size() > WordCache::kMaxBytes) return merge_word(word, ids);
   const PackedWord packed = pack(word);
   WordCache::Slot& slot =
       cache.slots_[mix(packed, word.size(), number_) & ((size_t{1} << WordCache::kSlotsLog2) - 1)];
-  if (slot.low == packed.low && slot.high == packed.high && slot.bytes == word.size() && slot.owner == number_) {
+  if (slot.low == packed.low && slot.high == packed.high && slot.bytes == word.size() &&
+      slot.owner == number_) {
     ids.insert(ids.end(), slot.tokens.begin(), slot.tokens.begin() + slot.count);
     return;
   }
@@ -200,10 +210,11 @@ void Tokenizer::merge_word(std::string_view word, std::vector<int32_t>& ids) con
 }
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t at_least) const {
-  const bool added_may_span = std::any_of(added_.begin(), added_.end(), [](const AddedToken* token) {
-    return token->text.find(' ') != std::string::npos;
-  });
-  if (parts_->add_prefix_space || added_may_span || !parts_->pretokenizer.cuts_before_spaces()) return text.size();
+  const bool added_may_span = std::any_of(
+      added_.begin(), added_.end(),
+      [](const AddedToken* token) { return token->text.find(' ') != std::string::npos; });
+  if (parts_->add_prefix_space || added_may_span || !parts_->pretokenizer.cuts_before_spaces())
+    return text.size();
   for (size_t at = std::max<size_t>(at_least, 1); at < text.size(); ++at) {
     const char before = static_cast<char>(text[at - 1] | 0x20);
     if (text[at] == ' ' && before >= 'a' && before <= 'z') return at;

@@ -1,6 +1,6 @@
-// Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen use it: text to token ids and back, without loss for any
-// bytes. Reads and writes Hugging Face's tokenizer.json. A Tokenizer never changes once made; any number of threads may
-// use one.
+// Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen use it: text to token ids and back,
+// without loss for any bytes. Reads and writes Hugging Face's tokenizer.json. A Tokenizer never
+// changes once made; any number of threads may use one.
 #pragma once
 
 #include <array>
@@ -19,11 +19,13 @@ namespace onefold {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-// A token that merging never makes: it is found in the text as it is written, or put there by the program.
+// A token that merging never makes: it is found in the text as it is written, or put there by the
+// program.
 struct AddedToken {
   int32_t id = -1;
   std::string text;
-  // Special tokens steer the model. Text that merely spells one is plain text unless the caller says otherwise.
+  // Special tokens steer the model. Text that merely spells one is plain text unless the caller
+  // says otherwise.
   bool special = true;
   // As in tokenizer.json; kept for saving. Matching here is literal and strips nothing.
   bool single_word = false, lstrip = false, rstrip = false, normalized = false;
@@ -46,10 +48,12 @@ struct TokenizerParts {
   std::vector<std::string> remarks;
 };
 
-// Recently encoded words. One for each thread; a Tokenizer without one given uses the calling thread's.
+// Recently encoded words. One for each thread; a Tokenizer without one given uses the calling
+// thread's.
 class WordCache {
  public:
-  static constexpr size_t kMaxBytes = 16, kMaxTokens = 6;  // longer words are rare, and merged anew each time
+  static constexpr size_t kMaxBytes = 16,
+                          kMaxTokens = 6;  // longer words are rare, and merged anew each time
 
  private:
   friend class Tokenizer;
@@ -67,7 +71,8 @@ class Tokenizer {
  public:
   enum class Specials { kAsText, kMatch };
 
-  // 256 tokens for the bytes, and <|endoftext|> as 256: what a vocabulary learnt by BpeTrainer begins with.
+  // 256 tokens for the bytes, and <|endoftext|> as 256: what a vocabulary learnt by BpeTrainer
+  // begins with.
   static Tokenizer bytes();
   // Reads a tokenizer.json: a BPE model over the byte-level alphabet.
   static Tokenizer load(const std::string& path);
@@ -83,11 +88,12 @@ class Tokenizer {
   // Special tokens that a template would add (Llama 3's <|begin_of_text|>) are not added.
   std::vector<int32_t> encode(std::string_view text, Specials specials = Specials::kAsText) const;
   // Appends to `ids`.
-  void encode(std::string_view text, Specials specials, WordCache& cache, std::vector<int32_t>& ids) const;
+  void encode(std::string_view text, Specials specials, WordCache& cache,
+              std::vector<int32_t>& ids) const;
   std::string decode(std::span<const int32_t> ids) const;
 
-  // The first place at or after `at_least` where text may be cut and its parts encoded alone with the same result;
-  // text.size() if there is none.
+  // The first place at or after `at_least` where text may be cut and its parts encoded alone with
+  // the same result; text.size() if there is none.
   size_t safe_cut(std::string_view text, size_t at_least) const;
 
   int64_t vocab_size() const { return static_cast<int64_t>(parts_->tokens.size()); }

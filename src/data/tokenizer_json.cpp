@@ -1,5 +1,5 @@
-// tokenizer.json, read and written. Parsed with nlohmann's sorted object rather than our ordered one, whose insertion
-// looks through all earlier keys: quadratic in a vocabulary of 128,000.
+// tokenizer.json, read and written. Parsed with nlohmann's sorted object rather than our ordered
+// one, whose insertion looks through all earlier keys: quadratic in a vocabulary of 128,000.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,8 @@ class Reader {
     read_normalizer();
     read_pretokenizer();
     read_decoder();
-    if (root_.contains("post_processor")) parts_.post_processor_json = root_["post_processor"].dump();
+    if (root_.contains("post_processor"))
+      parts_.post_processor_json = root_["post_processor"].dump();
     return std::move(parts_);
   }
 
@@ -42,8 +43,10 @@ class Reader {
 
   const json& at(const json& object, const char* key, json::value_t type) const {
     const auto found = object.find(key);
-    if (found == object.end()) user_error("{}: \"{}\" is missing; is this a tokenizer.json?", source_, key);
-    if (found->type() != type) user_error("{}: \"{}\" has the wrong type ({})", source_, key, found->type_name());
+    if (found == object.end())
+      user_error("{}: \"{}\" is missing; is this a tokenizer.json?", source_, key);
+    if (found->type() != type)
+      user_error("{}: \"{}\" has the wrong type ({})", source_, key, found->type_name());
     return *found;
   }
 
@@ -58,21 +61,25 @@ class Reader {
 
   void refuse(const json& model, const char* key, const char* meaning) const {
     const auto found = model.find(key);
-    if (found == model.end() || found->is_null() || *found == json("") || *found == json(false)) return;
-    user_error("{}: model.{} is {} ({}); Onefold reads byte-level BPE without it", source_, key, found->dump(),
-               meaning);
+    if (found == model.end() || found->is_null() || *found == json("") || *found == json(false))
+      return;
+    user_error("{}: model.{} is {} ({}); Onefold reads byte-level BPE without it", source_, key,
+               found->dump(), meaning);
   }
 
   void place(int64_t id, std::string bytes) {
     constexpr int64_t kLimit = int64_t{1} << 24;
-    if (id < 0 || id >= kLimit) user_error("{}: token id {} is not in [0, {})", source_, id, kLimit);
-    if (static_cast<size_t>(id) >= parts_.tokens.size()) parts_.tokens.resize(static_cast<size_t>(id) + 1);
+    if (id < 0 || id >= kLimit)
+      user_error("{}: token id {} is not in [0, {})", source_, id, kLimit);
+    if (static_cast<size_t>(id) >= parts_.tokens.size())
+      parts_.tokens.resize(static_cast<size_t>(id) + 1);
     parts_.tokens[static_cast<size_t>(id)] = std::move(bytes);
   }
 
   void read_model(const json& model) {
     if (const std::string type = model.value("type", std::string("BPE")); type != "BPE") {
-      user_error("{}: the model is {}; Onefold reads byte-level BPE (GPT-2, Llama 3, Qwen)", source_, type);
+      user_error("{}: the model is {}; Onefold reads byte-level BPE (GPT-2, Llama 3, Qwen)",
+                 source_, type);
     }
     refuse(model, "dropout", "random merges");
     refuse(model, "continuing_subword_prefix", "a marker before pieces");
@@ -81,7 +88,8 @@ class Reader {
     parts_.ignore_merges = flag(model, "ignore_merges", false);
     const json& vocab = at(model, "vocab", json::value_t::object);
     for (const auto& [text, id] : vocab.items()) {
-      if (!id.is_number_integer()) user_error("{}: model.vocab[{}] is not a number", source_, json(text).dump());
+      if (!id.is_number_integer())
+        user_error("{}: model.vocab[{}] is not a number", source_, json(text).dump());
       std::string bytes;
       if (!from_byte_alphabet(text, bytes)) bytes = text;  // an added token, spelt as itself
       place(id.get<int64_t>(), std::move(bytes));
@@ -97,14 +105,15 @@ class Reader {
       const std::string& both = merge.get_ref<const std::string&>();
       const size_t space = both.find(' ');
       if (space != std::string::npos) left = both.substr(0, space), right = both.substr(space + 1);
-    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
       left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
     }
     const auto id = [&](const std::string& token) {
       const auto found = vocab.find(token);
       if (token.empty() || found == vocab.end()) {
-        user_error("{}: model.merges[{}] is {}, but model.vocab has no token {}", source_, parts_.merges.size(),
-                   merge.dump(), json(token).dump());
+        user_error("{}: model.merges[{}] is {}, but model.vocab has no token {}", source_,
+                   parts_.merges.size(), merge.dump(), json(token).dump());
       }
       return found->get<int32_t>();
     };
@@ -116,7 +125,8 @@ class Reader {
       AddedToken token;
       if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_number_integer() ||
           !entry.contains("content") || !entry["content"].is_string()) {
-        user_error("{}: added_tokens[{}] needs an \"id\" and a \"content\"", source_, parts_.added.size());
+        user_error("{}: added_tokens[{}] needs an \"id\" and a \"content\"", source_,
+                   parts_.added.size());
       }
       const int64_t id = entry["id"].get<int64_t>();
       token.text = entry["content"].get<std::string>();
@@ -140,9 +150,11 @@ class Reader {
     }
     const auto missing = std::find(present.begin(), present.end(), false);
     if (missing == present.end()) return;
-    user_error("{}: the vocabulary has no token for byte 0x{:02x} (and {} bytes in all), so some text could not be "
-               "encoded; train it with all 256 bytes as its initial alphabet",
-               source_, missing - present.begin(), std::count(present.begin(), present.end(), false));
+    user_error(
+        "{}: the vocabulary has no token for byte 0x{:02x} (and {} bytes in all), so some text "
+        "could not be "
+        "encoded; train it with all 256 bytes as its initial alphabet",
+        source_, missing - present.begin(), std::count(present.begin(), present.end(), false));
   }
 
   void read_normalizer() {
@@ -150,11 +162,13 @@ class Reader {
     parts_.normalizer_json = normalizer.dump();
     if (normalizer.is_null()) return;
     if (type_of(normalizer) != "NFC") {
-      user_error("{}: the normalizer {} is not supported; Onefold encodes bytes as they are", source_,
-                 type_of(normalizer));
+      user_error("{}: the normalizer {} is not supported; Onefold encodes bytes as they are",
+                 source_, type_of(normalizer));
     }
-    parts_.remarks.push_back(fmt::format(
-        "{}: its normalizer NFC is not applied; text that is not in Unicode's NFC form is encoded as it is", source_));
+    parts_.remarks.push_back(
+        fmt::format("{}: its normalizer NFC is not applied; text that is not in Unicode's NFC form "
+                    "is encoded as it is",
+                    source_));
   }
 
   void read_pretokenizer() {
@@ -162,13 +176,15 @@ class Reader {
     parts_.pretokenizer_json = pretokenizer.dump();
     bool byte_level = false;
     if (type_of(pretokenizer) == "Sequence" && pretokenizer.contains("pretokenizers")) {
-      for (const json& stage : pretokenizer["pretokenizers"]) byte_level |= read_stage(stage, false);
+      for (const json& stage : pretokenizer["pretokenizers"])
+        byte_level |= read_stage(stage, false);
     } else {
       byte_level = read_stage(pretokenizer, true);
     }
     if (!byte_level) {
-      user_error("{}: this is not a byte-level tokenizer (its pre_tokenizer is {}, without ByteLevel)", source_,
-                 type_of(pretokenizer));
+      user_error(
+          "{}: this is not a byte-level tokenizer (its pre_tokenizer is {}, without ByteLevel)",
+          source_, type_of(pretokenizer));
     }
   }
 
@@ -184,20 +200,24 @@ class Reader {
       return true;
     }
     if (type == "Digits") {
-      parts_.pretokenizer.add_regex(flag(stage, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", source_);
+      parts_.pretokenizer.add_regex(
+          flag(stage, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", source_);
       return false;
     }
     if (type != "Split") {
-      user_error("{}: the pre-tokenizer {} is not supported; Onefold reads ByteLevel, alone or after Split and Digits",
-                 source_, type);
+      user_error(
+          "{}: the pre-tokenizer {} is not supported; Onefold reads ByteLevel, alone or after "
+          "Split and Digits",
+          source_, type);
     }
     const std::string behavior = stage.value("behavior", std::string());
     const bool invert = flag(stage, "invert", false);
-    // "Removed" with "invert" keeps the matches and drops what lies between them. Such patterns (GPT-4's) match
-    // everything, which makes the two the same; we keep every byte in any case.
+    // "Removed" with "invert" keeps the matches and drops what lies between them. Such patterns
+    // (GPT-4's) match everything, which makes the two the same; we keep every byte in any case.
     if (!(behavior == "Isolated" && !invert) && !(behavior == "Removed" && invert)) {
-      user_error("{}: a Split pre-tokenizer with behavior \"{}\" is not supported, only \"Isolated\"", source_,
-                 behavior);
+      user_error(
+          "{}: a Split pre-tokenizer with behavior \"{}\" is not supported, only \"Isolated\"",
+          source_, behavior);
     }
     const json pattern = stage.value("pattern", json());
     if (pattern.contains("Regex")) {
@@ -230,13 +250,16 @@ std::string json_string(std::string_view text) {
 
 std::string added_json(const AddedToken& token) {
   return fmt::format(
-      "    {{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, \"rstrip\": {}, \"normalized\": {}, "
+      "    {{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, \"rstrip\": {}, "
+      "\"normalized\": {}, "
       "\"special\": {}}}",
-      token.id, json_string(token.text), token.single_word, token.lstrip, token.rstrip, token.normalized, token.special);
+      token.id, json_string(token.text), token.single_word, token.lstrip, token.rstrip,
+      token.normalized, token.special);
 }
 
+// Spelt as the reader gives JSON back, so that a tokenizer and its saved self have the same hash.
 constexpr std::string_view kByteLevelJson =
-    R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
+    R"({"add_prefix_space":false,"trim_offsets":true,"type":"ByteLevel","use_regex":true})";
 
 }  // namespace
 
@@ -248,15 +271,18 @@ Tokenizer Tokenizer::parse(std::string_view text, const std::string& source) {
   }
 }
 
-// Written by hand, one token to a line: tokens in order of id, which a sorted JSON object would lose. Merges are "a b",
-// the form that every version of `tokenizers` reads; byte-level tokens hold no spaces.
+// Written by hand, one token to a line: tokens in order of id, which a sorted JSON object would
+// lose. Merges are "a b", the form that every version of `tokenizers` reads; byte-level tokens hold
+// no spaces.
 std::string Tokenizer::to_json() const {
   const TokenizerParts& parts = *parts_;
   const auto or_default = [](const std::string& json_text, std::string_view otherwise) {
     return json_text.empty() ? std::string(otherwise) : json_text;
   };
   std::vector<const AddedToken*> added_by_id(parts.tokens.size());
-  std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
+  std::string out =
+      "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  "
+      "\"added_tokens\": [";
   for (const AddedToken& token : parts.added) {
     added_by_id[static_cast<size_t>(token.id)] = &token;
     out += (&token == parts.added.data() ? "\n" : ",\n") + added_json(token);
@@ -265,16 +291,20 @@ std::string Tokenizer::to_json() const {
   out += ",\n  \"pre_tokenizer\": " + or_default(parts.pretokenizer_json, kByteLevelJson);
   out += ",\n  \"post_processor\": " + or_default(parts.post_processor_json, "null");
   out += ",\n  \"decoder\": " + or_default(parts.decoder_json, kByteLevelJson);
-  out += ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
-         "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
-         "    \"byte_fallback\": false,\n    \"ignore_merges\": ";
+  out +=
+      ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": "
+      "null,\n"
+      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    "
+      "\"fuse_unk\": false,\n"
+      "    \"byte_fallback\": false,\n    \"ignore_merges\": ";
   out += parts.ignore_merges ? "true" : "false";
   out += ",\n    \"vocab\": {";
   const char* separator = "\n";
   for (size_t id = 0; id < parts.tokens.size(); ++id) {
     const AddedToken* const added = added_by_id[id];
     if (parts.tokens[id].empty() || (added && !added->in_vocabulary)) continue;
-    out += fmt::format("{}      {}: {}", separator, json_string(added ? added->text : to_byte_alphabet(parts.tokens[id])), id);
+    out += fmt::format("{}      {}: {}", separator,
+                       json_string(added ? added->text : to_byte_alphabet(parts.tokens[id])), id);
     separator = ",\n";
   }
   out += "\n    },\n    \"merges\": [";

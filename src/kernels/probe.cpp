@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/sgemm.h"
+#include "tensor/ledger.h"
 
 namespace onefold {
 namespace {
@@ -49,14 +50,20 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
 
 double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
   constexpr int64_t elems = int64_t{32} << 20;  // 128 MiB each: beyond any cache
-  std::vector<float> a(elems, 1.0f), b(elems, 2.0f), c(elems, 3.0f);
-  const Tensor ta = matrix(a.data(), 1, elems), tb = matrix(b.data(), 1, elems), tc = matrix(c.data(), 1, elems);
+  Ledger ledger;                                // as the training state is: on huge pages where the system grants them
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> x;
+  for (int i = 0; i < 3; ++i) {
+    buffers.push_back(ledger.allocate(Kind::workspace, elems * dtype_bytes(DType::f32), "memory probe"));
+    x.push_back(buffers.back().as(1, elems));
+    cpu::fill(pool, x.back(), 1.0f);
+  }
   double best = 0;
-  for (const Tensor& dst : {tc, ta}) {
+  for (const Tensor& dst : {x[2], x[0]}) {
     std::vector<double> rates;
     for (int repeat = 0; repeat <= repeats; ++repeat) {
       const double begin = now_seconds();
-      cpu::add(pool, ta, tb, dst);
+      cpu::add(pool, x[0], x[1], dst);
       if (repeat > 0) rates.push_back(3.0 * sizeof(float) * elems / (now_seconds() - begin) / 1e9);
     }
     best = std::max(best, median(rates));

@@ -6,13 +6,10 @@
 
 namespace onefold {
 
-struct MachineRates {
-  double gemm_gflops = 0;        // the best of the three orientations that training uses, one large product for each thread
-  double memory_gb_per_s = 0;    // bytes read and written by the best of an in-place and an out-of-place sum
-};
-
-// The median of `repeats` runs of about 20 ms each.
+// The best of the three orientations that training uses, one large product for each thread; median of `repeats`.
 double measure_gemm_gflops(ThreadPool& pool, int repeats = 7);
+
+// Bytes read and written by the better of an in-place and an out-of-place sum of long vectors; median of `repeats`.
 double measure_memory_gb_per_s(ThreadPool& pool, int repeats = 7);
 
 }  // namespace onefold

@@ -1,5 +1,6 @@
-// Activations, plain and gated, forward and backward. Elementwise: each vector is loaded before it is
-// stored, so dst may be x's own memory and dx may be x or dy wherever their columns are the same.
+// Activations, plain and gated, forward and backward. Elementwise: each vector is loaded before it
+// is stored, so dst may be x's own memory and dx may be x or dy wherever their columns are the
+// same.
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -16,8 +17,9 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// A function f of x with f(x) and f'(x) computed together; where only the value is used, the compiler
-// drops the rest. One function for both directions: y rewritten by backward has forward's bits.
+// A function f of x with f(x) and f'(x) computed together; where only the value is used, the
+// compiler drops the rest. One function for both directions: y rewritten by backward has forward's
+// bits.
 struct ValueAndSlope {
   VF value;
   VF slope;
@@ -161,11 +163,11 @@ void check(bool gated, const Tensor& x, const Tensor& other, const char* name) {
 
 void activation_forward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dst) {
   check(gated, x, dst, "dst");
+  const auto forward = HWY_DYNAMIC_DISPATCH(Forward);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
     const float* src = x.f32() + row * x.stride + begin;
-    HWY_DYNAMIC_DISPATCH(Forward)
-    (act, src, gated ? src + dst.cols : nullptr, static_cast<size_t>(end - begin),
-     dst.f32() + row * dst.stride + begin);
+    forward(act, src, gated ? src + dst.cols : nullptr, static_cast<size_t>(end - begin),
+            dst.f32() + row * dst.stride + begin);
   });
 }
 
@@ -174,13 +176,14 @@ void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x,
   check(gated, x, dy, "dy");
   check(false, x, dx, "dx");
   if (!y.empty()) check(gated, x, y, "y");
+  const auto backward = HWY_DYNAMIC_DISPATCH(Backward);
   for_each_piece(pool, dy.rows, dy.cols, [&](int64_t row, int64_t begin, int64_t end) {
     const float* src = x.f32() + row * x.stride + begin;
     float* gradient = dx.f32() + row * dx.stride + begin;
-    HWY_DYNAMIC_DISPATCH(Backward)
-    (act, src, gated ? src + dy.cols : nullptr, dy.f32() + row * dy.stride + begin, gradient,
-     gated ? gradient + dy.cols : nullptr, y.empty() ? nullptr : y.f32() + row * y.stride + begin,
-     static_cast<size_t>(end - begin));
+    backward(act, src, gated ? src + dy.cols : nullptr, dy.f32() + row * dy.stride + begin,
+             gradient, gated ? gradient + dy.cols : nullptr,
+             y.empty() ? nullptr : y.f32() + row * y.stride + begin,
+             static_cast<size_t>(end - begin));
   });
 }
 

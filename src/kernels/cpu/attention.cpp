@@ -98,8 +98,8 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout
     maxima[r] = top;
     if (!first && shrink != 1.0f) ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
     if (dropout.rate > 0) {
-      FillMultipliers(dropout.key, dropout.sample, dropout.rate,
-                      dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+      KeepMask(dropout.key, dropout.sample, dropout.rate)
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
       for (size_t i = 0; i < seen; ++i) row[i] *= multipliers[i];
     }
   }
@@ -140,8 +140,8 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
     std::fill(g + seen, g + tile.cols, 0.0f);
     const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
     if (dropout.rate > 0)
-      FillMultipliers(dropout.key, dropout.sample, dropout.rate,
-                      dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+      KeepMask(dropout.key, dropout.sample, dropout.rate)
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
     Sweep(seen, [&](size_t i, auto io) HWY_ATTR {
       VF probability = Exp(d, hn::Sub(io.Load(d, p + i), shift));
       VF dprobability = io.Load(d, g + i);

@@ -11,8 +11,8 @@
 
 namespace onefold::cpu {
 
-// Elements of a chunk: long enough (128 KiB of f32) to hide the cost of handing it out, short enough
-// to balance a few megabytes over many cores.
+// Elements of a chunk: long enough (128 KiB of f32) to hide the cost of handing it out, short
+// enough to balance a few megabytes over many cores.
 inline constexpr int64_t kChunkElems = 32 * 1024;
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -38,9 +38,8 @@ inline Chunks row_chunks(int64_t rows, int64_t cols) {
 // that adding up the partials stays a small part of the work.
 inline Chunks sum_chunks(int64_t rows) { return {rows, std::max<int64_t>(16, ceil_div(rows, 64))}; }
 
-
-// Calls work(row, begin, end) for pieces that cover [rows, cols], from many threads. Long rows are cut
-// into several pieces, short ones are taken together: only for elementwise kernels, whose bits
+// Calls work(row, begin, end) for pieces that cover [rows, cols], from many threads. Long rows are
+// cut into several pieces, short ones are taken together: only for elementwise kernels, whose bits
 // do not depend on the cuts.
 template <typename Work>
 void for_each_piece(ThreadPool& pool, int64_t rows, int64_t cols, const Work& work) {
@@ -54,7 +53,8 @@ void for_each_piece(ThreadPool& pool, int64_t rows, int64_t cols, const Work& wo
   });
 }
 
-// dst (+)= the sum over chunks of their partial results, in chunk order. Partials are `spacing` apart.
+// dst (+)= the sum over chunks of their partial results, in chunk order. Partials are `spacing`
+// apart.
 inline void add_partials(ThreadPool& pool, const float* partials, int64_t chunks, int64_t spacing,
                          bool accumulate, Tensor dst) {
   constexpr int64_t kColumns = 1024;

@@ -57,8 +57,7 @@ HWY_INLINE double SumExp(float* x, size_t n, float max, bool write) {
 HWY_INLINE void Scale(float* x, size_t n, float factor) {
   const DF d;
   const VF f = hn::Set(d, factor);
-  Sweep(n, [&](size_t i, auto io)
-               HWY_ATTR { io.Store(hn::Mul(f, io.Load(d, x + i)), d, x + i); });
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(f, io.Load(d, x + i)), d, x + i); });
 }
 
 // The loss of one row; the row becomes its gradient if gradient_scale is not 0.
@@ -89,6 +88,7 @@ void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradie
   require(targets.elems() == logits.rows && losses.elems() == logits.rows,
           "cross_entropy: {} targets and {} losses for {} rows", targets.elems(), losses.elems(),
           logits.rows);
+  const auto row_loss = HWY_DYNAMIC_DISPATCH(RowLoss);
   const Chunks chunks = row_chunks(logits.rows, logits.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
@@ -98,8 +98,8 @@ void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradie
       require(target < logits.cols, "cross_entropy: target {} of row {} with {} classes", target,
               row, logits.cols);
       if (target >= 0) {
-        losses.f32()[row] = HWY_DYNAMIC_DISPATCH(RowLoss)(
-            x, static_cast<size_t>(logits.cols), static_cast<size_t>(target), gradient_scale);
+        losses.f32()[row] = row_loss(x, static_cast<size_t>(logits.cols),
+                                     static_cast<size_t>(target), gradient_scale);
       } else {
         losses.f32()[row] = 0;
         if (gradient_scale != 0) std::fill_n(x, logits.cols, 0.0f);

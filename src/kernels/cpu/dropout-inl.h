@@ -4,8 +4,8 @@
 //   kept  = philox_uniform(words[e % 4]) >= rate
 //   multiplier = kept ? 1 / (1 - rate) : 0
 //
-// KeepMask(key, s, rate).FillMultipliers(e, count, dst) writes those of `count` consecutive elements
-// from any first element on; 0 <= rate < 1.
+// KeepMask(key, s, rate).FillMultipliers(e, count, dst) writes those of `count` consecutive
+// elements from any first element on; 0 <= rate < 1.
 #if defined(ONEFOLD_KERNELS_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEFOLD_KERNELS_CPU_DROPOUT_INL_H_
 #undef ONEFOLD_KERNELS_CPU_DROPOUT_INL_H_
@@ -35,9 +35,9 @@ class KeepMask {
   KeepMask(PhiloxKey key, int64_t sample, float rate)
       : key_(key),
         sample_(static_cast<uint64_t>(sample)),
-        // The comparison with the rate is exact on words: rate * 2^24 is exact, and philox_uniform
-        // takes the upper 24 bits of a word.
-        threshold_(static_cast<uint32_t>(std::ceil(rate * 0x1p24f)) << 8),
+        // The comparison with the rate is exact on integers: rate * 2^24 is exact, and
+        // philox_uniform is the upper 24 bits of a word over 2^24.
+        threshold_(static_cast<int32_t>(std::ceil(rate * 0x1p24f))),
         scale_(1.0f / (1.0f - rate)) {}
 
   // dst[i] = the multiplier of element first + i, i in [0, count).
@@ -52,7 +52,8 @@ class KeepMask {
       std::memcpy(dst, group + skip, done * sizeof(float));
       block += kGroup / 4;
     }
-    for (; done + kGroup <= count; done += kGroup, block += kGroup / 4) FillGroup(block, dst + done);
+    for (; done + kGroup <= count; done += kGroup, block += kGroup / 4)
+      FillGroup(block, dst + done);
     if (done < count) {
       HWY_ALIGN float group[kGroup];
       FillGroup(block, group);
@@ -99,16 +100,17 @@ class KeepMask {
   }
 
   HWY_INLINE VU64 Multipliers(VU64 words) const {
-    const DU32 d;
+    const hn::RebindToSigned<DU32> d;
     const DF df;
-    const auto kept = hn::Ge(hn::BitCast(d, words), hn::Set(d, threshold_));
-    const VF multipliers = hn::IfThenElseZero(hn::RebindMask(df, kept), hn::Set(df, scale_));
+    const auto upper = hn::BitCast(d, hn::ShiftRight<8>(hn::BitCast(DU32(), words)));
+    const auto dropped = hn::Lt(upper, hn::Set(d, threshold_));
+    const VF multipliers = hn::IfThenZeroElse(hn::RebindMask(df, dropped), hn::Set(df, scale_));
     return hn::BitCast(DU64(), multipliers);
   }
 
   PhiloxKey key_;
   uint64_t sample_;
-  uint32_t threshold_;
+  int32_t threshold_;
   float scale_;
 };
 

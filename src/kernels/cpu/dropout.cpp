@@ -15,8 +15,8 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// dst = residual + x * multiplier for elements [first, first + n) of the sample; residual may be null.
-// The multipliers pass through a buffer in the first-level cache, a block at a time.
+// dst = residual + x * multiplier for elements [first, first + n) of the sample; residual may be
+// null. The multipliers pass through a buffer in the first-level cache, a block at a time.
 void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const float* x,
              const float* residual, size_t n, float* dst) {
   constexpr size_t kBlock = 1024;
@@ -55,12 +55,13 @@ void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length,
   require(residual.empty() || (residual.rows == x.rows && residual.cols == x.cols),
           "dropout: residual {}x{} for {}x{}", residual.rows, residual.cols, x.rows, x.cols);
   if (dropout.rate == 0) return residual.empty() ? copy(pool, x, dst) : add(pool, residual, x, dst);
+  const auto drop_row = HWY_DYNAMIC_DISPATCH(DropRow);
   for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(DropRow)
-    (dropout.key, dropout.samples[row / length], dropout.rate,
-     static_cast<uint64_t>((row % length) * x.cols + begin), x.f32() + row * x.stride + begin,
-     residual.empty() ? nullptr : residual.f32() + row * residual.stride + begin,
-     static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+    drop_row(dropout.key, dropout.samples[row / length], dropout.rate,
+             static_cast<uint64_t>((row % length) * x.cols + begin),
+             x.f32() + row * x.stride + begin,
+             residual.empty() ? nullptr : residual.f32() + row * residual.stride + begin,
+             static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
   });
 }
 

@@ -95,10 +95,10 @@ void column_sum(ThreadPool& pool, Tensor x, Tensor dst, bool accumulate, Tensor 
   require(dst.elems() == x.cols, "column_sum: {} sums of {} columns", dst.elems(), x.cols);
   require(scratch.elems() >= column_sum_scratch(x.rows, x.cols), "column_sum: scratch of {}",
           scratch.elems());
+  const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
   const Chunks chunks = sum_chunks(x.rows);
-  pool.run(chunks.count(), [&](int64_t chunk, int) {
-    HWY_DYNAMIC_DISPATCH(SumRows)(x, chunks[chunk], scratch.f32() + chunk * x.cols);
-  });
+  pool.run(chunks.count(),
+           [&](int64_t chunk, int) { sum_rows(x, chunks[chunk], scratch.f32() + chunk * x.cols); });
   add_partials(pool, scratch.f32(), chunks.count(), x.cols, accumulate, dst);
 }
 
@@ -122,9 +122,9 @@ void copy(ThreadPool& pool, Tensor src, Tensor dst) {
 
 void fill(ThreadPool& pool, Tensor dst, float value) {
   dst = joined(dst, dst.contiguous());
+  const auto fill_piece = HWY_DYNAMIC_DISPATCH(FillPiece);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(FillPiece)
-    (value, static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+    fill_piece(value, static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
   });
 }
 
@@ -135,10 +135,10 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst) {
   a = joined(a, contiguous);
   b = joined(b, contiguous);
   dst = joined(dst, contiguous);
+  const auto add_piece = HWY_DYNAMIC_DISPATCH(AddPiece);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AddPiece)
-    (a.f32() + row * a.stride + begin, b.f32() + row * b.stride + begin,
-     static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+    add_piece(a.f32() + row * a.stride + begin, b.f32() + row * b.stride + begin,
+              static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
   });
 }
 
@@ -147,11 +147,11 @@ double sum_squares(ThreadPool& pool, Tensor x, Tensor scratch) {
   x = x.flat();
   require(scratch.elems() >= sum_squares_scratch(x.elems()), "sum_squares: scratch of {}",
           scratch.elems());
+  const auto chunk_sum = HWY_DYNAMIC_DISPATCH(SumSquares);
   const Chunks chunks{x.elems(), kChunkElems};
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
-    const double sum = HWY_DYNAMIC_DISPATCH(SumSquares)(x.f32() + range.begin,
-                                                        static_cast<size_t>(range.size()));
+    const double sum = chunk_sum(x.f32() + range.begin, static_cast<size_t>(range.size()));
     std::memcpy(scratch.f32() + 2 * chunk, &sum, sizeof(sum));
   });
   double total = 0;

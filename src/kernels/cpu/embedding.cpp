@@ -1,5 +1,6 @@
-// Token and position embeddings. Backward adds up the rows of each token in row order, on one thread
-// for each token, so no two threads write the same row and the bits do not depend on their number.
+// Token and position embeddings. Backward adds up the rows of each token in row order, on one
+// thread for each token, so no two threads write the same row and the bits do not depend on their
+// number.
 #include <cstring>
 
 #include "kernels/cpu/chunk.h"
@@ -63,14 +64,14 @@ HWY_EXPORT(SumStridedRows);
 
 int32_t checked_token(const Tensor& tokens, int64_t row, int64_t vocabulary) {
   const int32_t token = tokens.i32()[row];
-  require(token >= 0 && token < vocabulary, "embedding: token {} of row {}, vocabulary of {}", token,
-          row, vocabulary);
+  require(token >= 0 && token < vocabulary, "embedding: token {} of row {}, vocabulary of {}",
+          token, row, vocabulary);
   return token;
 }
 
 // Rows by token, in row order within each: the rows of a token are
-// order[ends[token - 1] .. ends[token]), with ends[-1] = 0. A counting sort: one thread is enough for
-// vocabulary + rows steps.
+// order[ends[token - 1] .. ends[token]), with ends[-1] = 0. A counting sort: one thread is enough
+// for vocabulary + rows steps.
 void sort_rows(const Tensor& tokens, int64_t rows, int64_t vocabulary, int32_t* ends,
                int32_t* order) {
   std::fill_n(ends, vocabulary, 0);
@@ -91,6 +92,7 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
   auto* ends = static_cast<int32_t*>(scratch.data);  // [vocabulary]
   int32_t* order = ends + vocabulary;                // [rows]
   sort_rows(tokens, dx.rows, vocabulary, ends, order);
+  const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
   const Chunks chunks = row_chunks(vocabulary, dtable.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
@@ -99,7 +101,7 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
       const int32_t count = ends[token] - begin;
       float* dst = dtable.f32() + token * dtable.stride;
       if (count > 0)
-        HWY_DYNAMIC_DISPATCH(SumRows)(dx, order + begin, count, accumulate, dst);
+        sum_rows(dx, order + begin, count, accumulate, dst);
       else if (!accumulate)
         std::fill_n(dst, dtable.cols, 0.0f);
     }
@@ -108,13 +110,14 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
 
 void add_position_gradients(ThreadPool& pool, const Tensor& dx, int64_t length,
                             const Tensor& dpositions, bool accumulate) {
+  const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumStridedRows);
   const Chunks chunks = row_chunks(dpositions.rows, dpositions.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
     for (int64_t position = range.begin; position < range.end; ++position) {
       float* dst = dpositions.f32() + position * dpositions.stride;
       if (position < length)
-        HWY_DYNAMIC_DISPATCH(SumStridedRows)(dx, position, length, accumulate, dst);
+        sum_rows(dx, position, length, accumulate, dst);
       else if (!accumulate)
         std::fill_n(dst, dpositions.cols, 0.0f);
     }
@@ -131,6 +134,7 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
   require(positions.empty() ||
               (positions.cols == dst.cols && first >= 0 && first + length <= positions.rows),
           "embedding: positions {}+{} of {}x{}", first, length, positions.rows, positions.cols);
+  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
   const Chunks chunks = row_chunks(dst.rows, dst.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
@@ -140,9 +144,8 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
       if (positions.empty())
         std::memcpy(out, src, static_cast<size_t>(dst.cols) * sizeof(float));
       else
-        HWY_DYNAMIC_DISPATCH(AddRows)
-      (src, positions.f32() + (first + row % length) * positions.stride,
-       static_cast<size_t>(dst.cols), out);
+        add_rows(src, positions.f32() + (first + row % length) * positions.stride,
+                 static_cast<size_t>(dst.cols), out);
     }
   });
 }

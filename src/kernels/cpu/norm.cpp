@@ -131,7 +131,8 @@ void BackwardRows(Norm norm, const Tensor& x, int64_t groups, const float* weigh
   if (dbias) std::fill_n(dbias, n, 0.0f);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      Piece piece = {norm, static_cast<size_t>(n), {}, x.f32() + row * x.stride + group * n,
+      Piece piece = {norm,   static_cast<size_t>(n),
+                     {},     x.f32() + row * x.stride + group * n,
                      weight, dy.f32() + row * dy.stride + group * n};
       piece.stats = PieceStats(norm, piece.x, piece.n, eps);
       const GradientMeans means = AddParameterGradients(piece, dweight, dbias);
@@ -160,16 +161,18 @@ void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor 
   require(weight.elems() == x.cols / groups && (bias.empty() || bias.elems() == weight.elems()),
           "norm: {} weights and {} biases for pieces of {}", weight.elems(), bias.elems(),
           x.cols / groups);
-  require(dst.rows == x.rows && dst.cols == x.cols, "norm: {}x{} to {}x{}", x.rows, x.cols, dst.rows,
-          dst.cols);
+  require(dst.rows == x.rows && dst.cols == x.cols, "norm: {}x{} to {}x{}", x.rows, x.cols,
+          dst.rows, dst.cols);
+  const auto forward_rows = HWY_DYNAMIC_DISPATCH(ForwardRows);
   const Chunks chunks = row_chunks(x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
-    HWY_DYNAMIC_DISPATCH(ForwardRows)
-    (norm, x, groups, weight.f32(), bias.empty() ? nullptr : bias.f32(), eps, dst, chunks[chunk]);
+    forward_rows(norm, x, groups, weight.f32(), bias.empty() ? nullptr : bias.f32(), eps, dst,
+                 chunks[chunk]);
   });
 }
 
-// scratch: for each row chunk the partial dweight, then the partial dbias: [chunks, 2, cols / groups].
+// scratch: for each row chunk the partial dweight, then the partial dbias: [chunks, 2, cols /
+// groups].
 void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
                    Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
                    bool accumulate_weights, Tensor scratch) {
@@ -183,13 +186,13 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
           x.cols);
   require(scratch.elems() >= norm_backward_scratch(x.rows, x.cols, groups), "norm: scratch of {}",
           scratch.elems());
+  const auto backward_rows = HWY_DYNAMIC_DISPATCH(BackwardRows);
   const Chunks chunks = sum_chunks(x.rows);
   float* partials = scratch.f32();
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     float* partial = partials + chunk * 2 * n;
-    HWY_DYNAMIC_DISPATCH(BackwardRows)
-    (norm, x, groups, weight.f32(), eps, dy, dx, accumulate_dx, partial,
-     dbias.empty() ? nullptr : partial + n, chunks[chunk]);
+    backward_rows(norm, x, groups, weight.f32(), eps, dy, dx, accumulate_dx, partial,
+                  dbias.empty() ? nullptr : partial + n, chunks[chunk]);
   });
   add_partials(pool, partials, chunks.count(), 2 * n, accumulate_weights, dweight);
   if (!dbias.empty())

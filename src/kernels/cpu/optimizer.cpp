@@ -1,5 +1,5 @@
-// Optimizer steps: one pass over flat tensors, bound by memory. Each element's arithmetic is the same
-// wherever it lies in the tensor, so a shard's step has the bits of the whole's.
+// Optimizer steps: one pass over flat tensors, bound by memory. Each element's arithmetic is the
+// same wherever it lies in the tensor, so a shard's step has the bits of the whole's.
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -83,9 +83,9 @@ void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Te
   const float* g = grads.flat().f32();
   float* m = moment1.flat().f32();
   float* v = moment2.flat().f32();
+  const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);
   for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(AdamWPiece)
-    (hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m + begin, v + begin);
+    piece(hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m + begin, v + begin);
   });
 }
 
@@ -96,9 +96,9 @@ void sgd(ThreadPool& pool, const Sgd& hyper, Tensor params, Tensor grads, Tensor
   float* p = params.flat().f32();
   const float* g = grads.flat().f32();
   float* m = hyper.momentum == 0 ? nullptr : momentum.flat().f32();
+  const auto piece = HWY_DYNAMIC_DISPATCH(SgdPiece);
   for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(SgdPiece)
-    (hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m ? m + begin : nullptr);
+    piece(hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m ? m + begin : nullptr);
   });
 }
 

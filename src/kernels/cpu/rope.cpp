@@ -50,13 +50,13 @@ void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first
           "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
   require(first >= 0 && first + length <= table.rows, "rope: positions {}+{} of {}", first, length,
           table.rows);
+  const auto rotate_row = HWY_DYNAMIC_DISPATCH(RotateRow);
   const Chunks chunks = row_chunks(x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row)
-      HWY_DYNAMIC_DISPATCH(RotateRow)
-    (x.f32() + row * x.stride, heads, static_cast<size_t>(table.cols / 2),
-     table.f32() + (first + row % length) * table.stride, inverse);
+      rotate_row(x.f32() + row * x.stride, heads, static_cast<size_t>(table.cols / 2),
+                 table.f32() + (first + row % length) * table.stride, inverse);
   });
 }
 

@@ -1,7 +1,7 @@
-// Loops over vectors with a partial one at the end, for all -inl headers and kernels. A loop body is
-// written once, as a function of (index, io): io.Load and io.Store move a whole vector, or only
-// the first lanes of one, so no byte outside the array is touched and the tail is computed by the same
-// arithmetic as the rest. Bits therefore do not depend on where a vector starts.
+// Loops over vectors with a partial one at the end, for all -inl headers and kernels. A loop body
+// is written once, as a function of (index, io): io.Load and io.Store move a whole vector, or only
+// the first lanes of one, so no byte outside the array is touched and the tail is computed by the
+// same arithmetic as the rest. Bits therefore do not depend on where a vector starts.
 #if defined(ONEFOLD_KERNELS_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEFOLD_KERNELS_CPU_VECTOR_INL_H_
 #undef ONEFOLD_KERNELS_CPU_VECTOR_INL_H_
@@ -82,8 +82,8 @@ HWY_INLINE void Sweep(size_t n, const Body& body) {
   if (i < n) body(i, Part{n - i});
 }
 
-// The same, four vectors at a time: body(i, io, k) with k = 0, 1, 2, 3 a compile-time number, so that a
-// sum can keep four independent accumulators.
+// The same, four vectors at a time: body(i, io, k) with k = 0, 1, 2, 3 a compile-time number, so
+// that a sum can keep four independent accumulators.
 template <class Body>
 HWY_INLINE void SweepBy4(size_t n, const Body& body) {
   const size_t lanes = hn::Lanes(DF());

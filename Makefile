@@ -1,0 +1,55 @@
+# Onefold's front door. `make demo` and `make test` work on a bare Debian 12 with git, a C++ compiler and apt.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-slow asan tsan bench format check-format tidy install clean
+
+PRESET ?= release
+BIN := build/$(PRESET)/onefold
+JOBS := $(shell nproc)
+# The demo trains on the King James Bible (Debian's bible-kjv), or on any text: make demo TEXT=my.txt
+TEXT ?=
+SOURCES = $(shell git ls-files '*.cpp' '*.h')
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup:  ## Install the packages that building needs (Debian, apt)
+	@scripts/setup.sh
+
+build: setup  ## Build the library, the program and the tests
+	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+demo: build  ## Train a small GPT on the King James Bible for about a minute, and read what it writes
+	@scripts/demo.sh $(BIN) "$(TEXT)"
+
+test: build  ## Run the test suite (minutes on two cores)
+	@ctest --preset $(PRESET)
+
+test-slow: build  ## Run all tests, the slow ones too
+	@ctest --preset slow
+
+asan:  ## Build and run the unit tests under the address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory test PRESET=asan
+
+tsan:  ## Build and run the unit tests under the thread sanitizer
+	@$(MAKE) --no-print-directory test PRESET=tsan
+
+bench: build  ## Measure this machine and a GPT-2 training step against its ceilings
+	@$(BIN) info
+	@$(BIN) bench step --model gpt2 --batch 4 --sequence 256
+	@$(BIN) bench step --model gpt2 --batch 1 --sequence 1024
+
+format:  ## Format all sources
+	@clang-format -i $(SOURCES)
+
+check-format:  ## Fail if a source is not formatted
+	@clang-format --dry-run -Werror $(SOURCES)
+
+tidy: build  ## Run clang-tidy over the library and the program
+	@clang-tidy -quiet -p build/$(PRESET) $(filter src/%.cpp,$(SOURCES))
+
+install: build  ## Install the program, the library and its CMake package (DESTDIR and PREFIX apply)
+	@cmake --install build/$(PRESET) $(if $(PREFIX),--prefix $(PREFIX))
+
+clean:  ## Remove what was built
+	@rm -rf build

@@ -1,0 +1,137 @@
+// onefold bench: rates against a ceiling measured in the same run.
+#include <algorithm>
+#include <random>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "engine/engine.h"
+#include "kernels/probe.h"
+
+namespace onefold::cli {
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct StepBench {
+  std::string model = "gpt2";
+  int64_t batch = 4, sequence = 256;
+  int threads = 0, steps = 5, warmup = 1, micros = 1;
+  bool recompute = false, json = false;
+};
+
+// Random tokens: the time of a step does not depend on their values.
+struct RandomBatch {
+  std::vector<int32_t> tokens, targets;
+  std::vector<int64_t> samples;
+  BatchView view;
+
+  RandomBatch(int64_t batch, int64_t sequence, int64_t vocabulary) : samples(static_cast<size_t>(batch)) {
+    std::mt19937 random(1);
+    for (int64_t i = 0; i < batch * sequence; ++i) {
+      tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
+      targets.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
+    }
+    view = {matrix(tokens.data(), 1, batch * sequence, DType::i32), matrix(targets.data(), 1, batch * sequence, DType::i32),
+            samples.data(), batch, sequence};
+  }
+};
+
+int run_step(const StepBench& b) {
+  const int64_t baseline = current_rss_bytes();
+  ModelSpec spec = spec_from_preset(b.model, "--model");
+  spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
+  EngineOptions options{.threads = b.threads,
+                        .micro_batch = b.batch,
+                        .sequence = b.sequence,
+                        .micros = b.micros,
+                        .recompute = b.recompute,
+                        .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
+                        .clipping = 1.0};
+  Engine engine(spec, options);
+  const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
+  const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
+  ThreadPool pool(b.threads);
+  std::vector<double> seconds, gemm;
+  VerbTimes before{};
+  for (int step = 0; step < b.warmup + b.steps; ++step) {
+    if (step == b.warmup) before = engine.times();
+    const double begin = now_seconds();
+    engine.train_step(micros, 1e-4);
+    if (step >= b.warmup) {
+      seconds.push_back(now_seconds() - begin);
+      gemm.push_back(measure_gemm_gflops(pool, 3));  // between the steps: the same noise hits both
+    }
+  }
+  const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
+  const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros);
+  const double rate = tokens / median(seconds);
+  const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9, ceiling = median(gemm);
+  const auto& now = engine.times();
+  const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
+  const double memory_rate = measure_memory_gb_per_s(pool);
+  const double optimizer_seconds = per_step(now.step, before.step);
+  const double optimizer_rate = 28.0 * static_cast<double>(spec.parameter_count()) / optimizer_seconds / 1e9;
+  const Json result = {{"model", b.model},
+                       {"batch", b.batch},
+                       {"sequence", b.sequence},
+                       {"micros", b.micros},
+                       {"threads", engine.threads()},
+                       {"tokens_per_second", rate},
+                       {"step_seconds", seconds},
+                       {"forward_seconds", per_step(now.forward, before.forward)},
+                       {"backward_seconds", per_step(now.backward, before.backward)},
+                       {"norm_seconds", per_step(now.norm, before.norm)},
+                       {"optimizer_seconds", optimizer_seconds},
+                       {"optimizer_gb_per_s", optimizer_rate},
+                       {"memory_gb_per_s", memory_rate},
+                       {"gemm_gflops", ceiling},
+                       {"model_gflops", gflops},
+                       {"gemm_fraction", gflops / ceiling},
+                       {"peak_rss_bytes", peak},
+                       {"baseline_rss_bytes", baseline},
+                       {"ledger_peak_bytes", engine.ledger().peak_bytes()},
+                       {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
+                       {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
+  if (b.json) {
+    print_json(result);
+    return kOk;
+  }
+  fmt::print("{}: {} x {} tokens, {} threads\n", b.model, b.batch * b.micros, b.sequence, engine.threads());
+  fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
+  fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n", gflops,
+             100 * gflops / ceiling, ceiling);
+  fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s\n",
+             per_step(now.forward, before.forward), per_step(now.backward, before.backward),
+             per_step(now.norm, before.norm), optimizer_seconds);
+  fmt::print("  optimizer at {:.1f} GB/s = {:.0f} % of the {:.1f} measured for memory\n", optimizer_rate,
+             100 * optimizer_rate / memory_rate, memory_rate);
+  fmt::print("  peak resident set {}, of which the ledger holds {}\n\n{}", format_bytes(peak),
+             format_bytes(engine.ledger().peak_bytes()), engine.ledger().table());
+  return kOk;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Run& run) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure rates against this machine's ceilings");
+  bench->require_subcommand(1);
+  auto options = std::make_shared<StepBench>();
+  CLI::App* step = bench->add_subcommand("step", "A whole training step: forward, backward, clipping, AdamW");
+  step->add_option("--model", options->model, "A model preset")->capture_default_str();
+  step->add_option("--batch", options->batch, "Sequences of a micro-batch")->check(CLI::PositiveNumber)->capture_default_str();
+  step->add_option("--sequence", options->sequence, "Tokens of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
+  step->add_option("--micros", options->micros, "Micro-batches of a step")->check(CLI::PositiveNumber)->capture_default_str();
+  step->add_option("--threads", options->threads, "Threads; 0 takes all cores")->check(CLI::NonNegativeNumber)->capture_default_str();
+  step->add_option("--steps", options->steps, "Timed steps")->check(CLI::PositiveNumber)->capture_default_str();
+  step->add_option("--warmup", options->warmup, "Untimed steps first")->check(CLI::NonNegativeNumber)->capture_default_str();
+  step->add_flag("--recompute", options->recompute, "Keep only block inputs; compute the rest again in backward");
+  step->add_flag("--json", options->json, "One JSON object instead of text");
+  step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
+  step->callback([options, &run] { run = [options] { return run_step(*options); }; });
+}
+
+}  // namespace onefold::cli

@@ -1,0 +1,37 @@
+// The command line's shared pieces: one function for each subcommand, exit codes, and how --json results are printed.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "base/json.h"
+
+namespace onefold::cli {
+
+// Documented in docs/cli.md.
+enum ExitCode : int {
+  kOk = 0,
+  kUserError = 1,      // bad input: configuration, file, flag
+  kUsage = 2,          // the command line itself could not be parsed
+  kDiverged = 3,       // a loss or gradient was not finite
+  kInterrupted = 130,  // stopped by Ctrl-C or SIGTERM, after finishing the step and saving
+  kInternalError = 70,
+};
+
+// Each adds its subcommand; what it must do when chosen is left in `run`, which returns an exit code.
+using Run = std::function<int()>;
+void add_train(CLI::App& app, Run& run);
+void add_generate(CLI::App& app, Run& run);
+void add_tokenize(CLI::App& app, Run& run);
+void add_bench(CLI::App& app, Run& run);
+void add_info(CLI::App& app, Run& run);
+
+// One JSON document on standard output.
+void print_json(const Json& json);
+
+// Peak and current resident set of this process, from the operating system.
+int64_t peak_rss_bytes();
+int64_t current_rss_bytes();
+
+}  // namespace onefold::cli

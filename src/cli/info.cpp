@@ -1,0 +1,88 @@
+// onefold info: what this machine is, and what it measures.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.h"
+#include "base/thread_pool.h"
+#include "cli/cli.h"
+#include "kernels/kernels.h"
+#include "kernels/probe.h"
+
+namespace onefold::cli {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+// Devices that the NVIDIA driver shows; none of them is used by a build without CUDA.
+int64_t visible_gpus() {
+  std::error_code error;
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
+    (void)entry;
+    ++count;
+  }
+  return count;
+}
+
+int64_t memory_field(const std::string& name) {
+  std::ifstream info("/proc/meminfo");
+  std::string field, unit;
+  for (int64_t kib = 0; info >> field >> kib; std::getline(info, unit))
+    if (field == name + ":") return kib * 1024;
+  return 0;
+}
+
+struct InfoArguments {
+  int threads = 0;
+  bool json = false;
+};
+
+int run_info(const InfoArguments& arguments) {
+  ThreadPool pool(arguments.threads);
+  const double gemm = measure_gemm_gflops(pool), memory = measure_memory_gb_per_s(pool);
+  const int64_t gpus = visible_gpus();
+  const Json result = {{"version", ONEFOLD_VERSION},
+                       {"cpu", cpu_model()},
+                       {"cores", available_cores()},
+                       {"threads", pool.threads()},
+                       {"simd", cpu_simd_name()},
+                       {"memory_bytes", memory_field("MemTotal")},
+                       {"available_bytes", memory_field("MemAvailable")},
+                       {"gpus", gpus},
+                       {"cuda", false},
+                       {"mpi", false},
+                       {"gemm_gflops", gemm},
+                       {"memory_gb_per_s", memory}};
+  if (arguments.json) {
+    print_json(result);
+    return kOk;
+  }
+  fmt::print("onefold  {}\n", ONEFOLD_VERSION);
+  fmt::print("CPU      {}, {} cores available, SIMD in use: {}\n", cpu_model(), available_cores(), cpu_simd_name());
+  fmt::print("memory   {}, {} available\n", format_bytes(memory_field("MemTotal")), format_bytes(memory_field("MemAvailable")));
+  fmt::print("GPUs     {}\n", gpus == 0 ? "none visible" : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
+  fmt::print("MPI      not in this build: one rank\n");
+  fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n", pool.threads(),
+             pool.threads() == 1 ? "" : "s", gemm, memory);
+  return kOk;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Run& run) {
+  auto arguments = std::make_shared<InfoArguments>();
+  CLI::App* info = app.add_subcommand("info", "Describe this machine and measure its ceilings");
+  info->add_option("--threads", arguments->threads, "Threads to measure with; 0 takes all cores")->check(CLI::NonNegativeNumber);
+  info->add_flag("--json", arguments->json, "One JSON object instead of text");
+  info->callback([arguments, &run] { run = [arguments] { return run_info(*arguments); }; });
+}
+
+}  // namespace onefold::cli

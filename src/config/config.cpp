@@ -1,0 +1,102 @@
+#include "config/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/sections.h"
+
+namespace onefold {
+
+Config Config::from_json(const Json& root_json, int64_t world_size) {
+  JsonObject root(root_json, "");
+  Config config;
+  read_deepspeed_keys(root);
+  config.batch = read_batch(root, world_size);
+  config.gradient_clipping = root.non_negative("gradient_clipping", 0);
+  read_optimizer(root, config);
+  config.steps_per_print = root.at_least("steps_per_print", 1, 10);
+  config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
+  read_model(root, config);
+  read_data(root, config);
+  read_run(root, config);
+  root.finish();
+  // Whether warm-up and decay fit can be told now if the length is known, and else when the data
+  // is.
+  if (config.run.steps > 0 || config.run.tokens > 0)
+    Schedule(config.schedule, config.learning_rate, config.total_steps(0));
+  return config;
+}
+
+void Config::require_training() const {
+  if (data.train.paths.empty())
+    user_error("data.train is missing: name the file or files to train on");
+  if (run.steps == 0 && run.epochs == 0 && run.tokens == 0)
+    user_error("run.steps, run.epochs or run.tokens is missing: one must say how long to train");
+}
+
+int64_t Config::total_steps(int64_t sequences) const {
+  if (run.steps > 0) return run.steps;
+  if (run.tokens > 0) {
+    const int64_t step_tokens = batch.global * data.sequence_length;
+    return run.tokens / step_tokens + (run.tokens % step_tokens != 0);
+  }
+  const double samples = run.epochs * static_cast<double>(sequences);
+  return static_cast<int64_t>(std::floor(samples / static_cast<double>(batch.global)));
+}
+
+Json Config::effective() const {
+  Json json;
+  json["model"] = model.to_json();
+  json["data"] = data_json(data);
+  json["run"] = run_json(*this);
+  json["train_batch_size"] = batch.global;
+  json["train_micro_batch_size_per_gpu"] = batch.micro;
+  json["gradient_accumulation_steps"] = batch.accumulation;
+  json["gradient_clipping"] = gradient_clipping;
+  json["optimizer"] = optimizer_json(*this);
+  json["scheduler"] = schedule.to_json(learning_rate);
+  json["steps_per_print"] = steps_per_print;
+  json["wall_clock_breakdown"] = wall_clock_breakdown;
+  return json;
+}
+
+void apply_override(Json& root, const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0)
+    user_error("--set {}: write it as path=value, like --set optimizer.params.lr=3e-4", assignment);
+  const std::string path = assignment.substr(0, equals);
+  const std::string text = assignment.substr(equals + 1);
+  const std::vector<std::string> keys = split(path, '.');
+  if (std::any_of(keys.begin(), keys.end(), [](const std::string& key) { return key.empty(); }))
+    user_error("--set {}: the path \"{}\" has an empty part", assignment, path);
+
+  Json* at = &root;
+  std::string walked;
+  for (const std::string& key : keys) {
+    if (at->is_null()) *at = Json::object();
+    if (!at->is_object()) {
+      const bool preset = walked == "model" && at->is_string();
+      user_error("--set {}: {} is {} ({}), not an object{}", assignment,
+                 walked.empty() ? "the document" : walked, json_kind(*at), brief_json(*at),
+                 preset ? "; write it as {\"preset\": ...} to change parts of a preset" : "");
+    }
+    walked += (walked.empty() ? "" : ".") + key;
+    at = &(*at)[key];
+  }
+  *at = Json::accept(text) ? Json::parse(text) : Json(text);
+}
+
+Config load_config(const std::string& path, std::span<const std::string> overrides,
+                   int64_t world_size) {
+  Json root = read_json(path);
+  for (const std::string& assignment : overrides) apply_override(root, assignment);
+  try {
+    return Config::from_json(root, world_size);
+  } catch (const UserError& error) {
+    user_error("{}: {}", path, error.what());
+  }
+}
+
+}  // namespace onefold

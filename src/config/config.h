@@ -1,0 +1,91 @@
+// A run's configuration: one JSON file with DeepSpeed's keys under DeepSpeed's names and meanings,
+// plus our sections "model", "data" and "run". docs/config.md lists every key. Nothing is ignored:
+// an unknown key, a key that has no effect in its combination, and a DeepSpeed key that is not
+// supported are three different errors. Paths are relative to the current directory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "data/documents.h"
+#include "model/spec.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+namespace onefold {
+
+// global = micro * accumulation * world_size, in sequences.
+struct BatchConfig {
+  int64_t global = 0;        // train_batch_size
+  int64_t micro = 0;         // train_micro_batch_size_per_gpu
+  int64_t accumulation = 0;  // gradient_accumulation_steps
+  int64_t world_size = 1;    // ranks; not a key
+};
+
+struct DataConfig {
+  DataSource train;                     // no paths: only a plan can be made
+  std::vector<std::string> validation;  // read like `train`
+  double validation_fraction = 0;       // of the training documents, held out; 0: none
+  std::string tokenizer = "bytes";  // or the path of a tokenizer.json; "" (only for tokens): none
+  int64_t sequence_length = 0;      // default: the model's longest, at most 1024
+  bool separate_documents = false;  // "documents": "separated", else "packed"
+  bool shuffle = true;
+
+  bool has_validation() const { return !validation.empty() || validation_fraction > 0; }
+};
+
+struct RunConfig {
+  std::string output;  // folder for checkpoints, metrics and event files; "": nothing is written
+  uint64_t seed = 1;
+  // The length of the run: at most one is not 0.
+  int64_t steps = 0;
+  double epochs = 0;
+  int64_t tokens = 0;
+  int64_t eval_every = 0;    // steps; 0: no evaluation
+  int64_t eval_batches = 0;  // micro-batches of one evaluation; 0: the whole validation data
+  int threads = 0;           // 0: all cores this process may use
+  int64_t memory_bytes = 0;  // limit; 0: none
+  int64_t save_every = 0;    // steps; 0: at the end only
+  bool tensorboard = false;
+  bool recompute = false;    // keep only block inputs; compute the rest again in backward
+};
+
+struct Config {
+  BatchConfig batch;
+  double gradient_clipping = 0;  // largest global gradient norm; 0: off
+  OptimizerSpec optimizer;
+  double learning_rate = 1e-3;  // optimizer.params.lr: the schedule's top
+  ScheduleConfig schedule;
+  int64_t steps_per_print = 10;
+  bool wall_clock_breakdown = false;
+  ModelSpec model;           // vocab_size 0: the tokenizer's
+  std::string model_source;  // the preset's name, the path of config.json, or "inline"
+  DataConfig data;
+  RunConfig run;
+
+  static Config from_json(const Json& root, int64_t world_size = 1);
+
+  // What training needs and a plan does not: data.train, and the length of the run. Throws
+  // UserError.
+  void require_training() const;
+
+  // Optimizer steps of the run, for a training set that makes `sequences` sequences. Whole batches
+  // only.
+  int64_t total_steps(int64_t sequences) const;
+
+  // Every value in force, as a configuration that reads back to the same Config.
+  Json effective() const;
+};
+
+// Reads the file and applies the overrides ("a.b=c") in order.
+Config load_config(const std::string& path, std::span<const std::string> overrides,
+                   int64_t world_size = 1);
+
+// Sets one value by its path. The value is JSON if it parses as such, else a string; objects on the
+// way are made.
+void apply_override(Json& root, const std::string& assignment);
+
+}  // namespace onefold

@@ -1,0 +1,23 @@
+// The pieces of Config::from_json, one for each part of the file. Private to src/config.
+#pragma once
+
+#include "config/config.h"
+
+namespace onefold {
+
+// Refuses DeepSpeed's keys that are known and not supported, unless their value says "off".
+void read_deepspeed_keys(JsonObject& root);
+BatchConfig read_batch(JsonObject& root, int64_t world_size);
+// optimizer and scheduler together: either may set the learning rate.
+void read_optimizer(JsonObject& root, Config& config);
+// model, data and run, in this order: data needs the model's longest sequence, run whether there is
+// validation data.
+void read_model(JsonObject& root, Config& config);
+void read_data(JsonObject& root, Config& config);
+void read_run(JsonObject& root, Config& config);
+
+Json optimizer_json(const Config& config);
+Json data_json(const DataConfig& data);
+Json run_json(const Config& config);
+
+}  // namespace onefold

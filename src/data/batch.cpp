@@ -1,0 +1,72 @@
+#include "data/batch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace onefold {
+namespace {
+
+void fill_row(const SequenceSet& sequences, int64_t index, Batch& batch, int64_t row) {
+  const size_t begin = static_cast<size_t>(row * batch.sequence),
+               length = static_cast<size_t>(batch.sequence);
+  sequences.get(index, std::span(batch.tokens).subspan(begin, length),
+                std::span(batch.targets).subspan(begin, length));
+}
+
+}  // namespace
+
+Batch::Batch(int64_t batch, int64_t sequence)
+    : batch(batch),
+      sequence(sequence),
+      tokens(static_cast<size_t>(batch * sequence), 0),
+      targets(static_cast<size_t>(batch * sequence), kIgnoredTarget),
+      samples(static_cast<size_t>(batch), -1) {}
+
+int64_t Batch::valid_targets() const {
+  return std::count_if(targets.begin(), targets.end(),
+                       [](int32_t target) { return target != kIgnoredTarget; });
+}
+
+BatchLoader::BatchLoader(SequenceSet sequences, uint64_t seed, bool shuffle, BatchLayout layout)
+    : sequences_(std::move(sequences)),
+      sampler_(sequences_.count(), seed, shuffle),
+      layout_(layout) {
+  require(layout.micro_batch > 0 && layout.accumulation > 0 && layout.ranks > 0,
+          "a batch of {} x {} x {}", layout.micro_batch, layout.accumulation, layout.ranks);
+}
+
+Batch BatchLoader::get(int64_t step, int64_t micro, int64_t rank) const {
+  require(micro >= 0 && micro < layout_.accumulation && rank >= 0 && rank < layout_.ranks,
+          "micro-batch {} of {}, rank {} of {}", micro, layout_.accumulation, rank, layout_.ranks);
+  Batch batch(layout_.micro_batch, sequences_.length());
+  const int64_t first = layout_.position(step, micro, rank);
+  for (int64_t row = 0; row < batch.batch; ++row) {
+    batch.samples[static_cast<size_t>(row)] = first + row;
+    fill_row(sequences_, sampler_.sample(first + row).index, batch, row);
+  }
+  return batch;
+}
+
+double BatchLoader::epochs(int64_t step) const {
+  return static_cast<double>(layout_.position(step)) / static_cast<double>(sampler_.count());
+}
+
+ValidationLoader::ValidationLoader(SequenceSet sequences, int64_t batch, int64_t limit)
+    : sequences_(std::move(sequences)),
+      batch_(batch),
+      rows_(limit > 0 ? std::min(limit, sequences_.count()) : sequences_.count()) {
+  require(batch > 0, "validation batches of {}", batch);
+}
+
+Batch ValidationLoader::get(int64_t index) const {
+  require(index >= 0 && index < count(), "validation batch {} of {}", index, count());
+  Batch batch(batch_, sequences_.length());
+  for (int64_t row = 0; row < batch_ && index * batch_ + row < rows_; ++row) {
+    batch.samples[static_cast<size_t>(row)] = index * batch_ + row;
+    fill_row(sequences_, index * batch_ + row, batch, row);
+  }
+  return batch;
+}
+
+}  // namespace onefold

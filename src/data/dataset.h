@@ -1,0 +1,82 @@
+// Training data as one stream of tokens with the places where documents start: mapped from token
+// files, or encoded from text when opened. A Dataset is a handle; copies share the tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "data/documents.h"
+#include "data/tokenizer.h"
+
+namespace onefold {
+
+class Dataset {
+ public:
+  // Text needs a tokenizer. Token files do not; given one, they must have been made with it.
+  static Dataset open(const DataSource& source, const Tokenizer* tokenizer, ThreadPool& pool);
+  // Tokens that are in memory already. Every document gets end_of_text at its end, unless that is
+  // -1.
+  static Dataset from_documents(std::span<const std::vector<int32_t>> documents, int64_t vocab_size,
+                                int32_t end_of_text);
+
+  int64_t tokens() const { return tokens_; }  // with an end-of-text for each document
+  int64_t documents() const { return documents_; }
+  int64_t vocab_size() const { return vocab_size_; }
+  int32_t end_of_text() const { return end_of_text_; }  // -1 if documents do not end with a token
+  int64_t memory_bytes() const {
+    return memory_bytes_;
+  }  // held in memory; mapped files are not counted
+
+  // Token at which document d starts; for d == documents(), tokens().
+  int64_t document_start(int64_t d) const;
+  // The document that holds a token.
+  int64_t document_of(int64_t token) const;
+  // Copies tokens [begin, begin + dst.size()), checking each against the vocabulary.
+  void read(int64_t begin, std::span<int32_t> dst) const;
+
+  // Throws UserError unless a model with this vocabulary can read every token.
+  void check_vocabulary(int64_t model_vocab_size) const;
+
+ private:
+  struct Segment {  // one file's tokens
+    std::string name;
+    std::shared_ptr<const void> owner;
+    const std::byte* data = nullptr;
+    int token_bytes = 2;
+    int64_t first_token = 0, tokens = 0;
+    int64_t first_document = 0;
+    std::span<const uint64_t> starts;  // of its documents, within it
+  };
+
+  void append(Segment segment);
+  void append_token_file(const std::string& path, const Tokenizer* tokenizer);
+  template <typename Word, typename Fill>
+  void append_memory(std::string name, const Fill& fill);
+  const Segment& segment_of_token(int64_t token) const;
+
+  std::vector<Segment> segments_;
+  int64_t tokens_ = 0, documents_ = 0, vocab_size_ = 0, memory_bytes_ = 0;
+  int32_t end_of_text_ = -1;
+};
+
+// Tokens [begin, end) of a dataset.
+struct TokenRange {
+  int64_t begin = 0, end = 0;
+  int64_t tokens() const { return end - begin; }
+};
+
+struct DataSplit {
+  TokenRange train, validation;
+};
+
+// Sets the end of the data aside. The parts never share a token, and the same data and fraction
+// give the same parts. The cut is at the start of the document nearest to the wanted place; but
+// where that would hold out less than half or more than twice the fraction (one document, or few
+// and large ones), it is at the wanted token itself. 0 holds out nothing.
+DataSplit split_dataset(const Dataset& dataset, double validation_fraction);
+
+}  // namespace onefold

@@ -1,0 +1,93 @@
+#include "data/sequences.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace onefold {
+
+DocumentMode parse_document_mode(std::string_view name, std::string_view what) {
+  if (name == "packed") return DocumentMode::kPacked;
+  if (name == "separated") return DocumentMode::kSeparated;
+  const std::vector<std::string> choices = {"packed", "separated"};
+  user_error("{}: \"{}\" is none of {}{}", what, name, join(choices, ", "),
+             did_you_mean(name, choices));
+}
+
+SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
+                         std::string what)
+    : dataset_(std::move(dataset)), range_(range), length_(length), mode_(mode) {
+  if (length < 1) user_error("sequence_length is {}; it must be at least 1", length);
+  require(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_.tokens(),
+          "tokens {} to {} of {}", range.begin, range.end, dataset_.tokens());
+  if (mode == DocumentMode::kPacked) {
+    count_ = std::max<int64_t>(range.tokens() - 1, 0) / length;
+    targets_ = count_ * length;
+    unused_ = count_ > 0 ? range.tokens() - 1 - targets_ : range.tokens();
+    if (count_ > 0) return;
+    user_error(
+        "the {} has {} tokens, and one sequence of {} needs {}; give more text or lower "
+        "sequence_length",
+        what, range.tokens(), length, length + 1);
+  }
+  index_documents();
+  if (count_ > 0) return;
+  user_error(
+      "the {} has {} tokens, and no document of two tokens or more, which is what one sequence "
+      "needs",
+      what, range.tokens());
+}
+
+TokenRange SequenceSet::document_range(int64_t document) const {
+  return {std::max(dataset_.document_start(document), range_.begin),
+          std::min(dataset_.document_start(document + 1), range_.end)};
+}
+
+int64_t SequenceSet::pieces_of(int64_t document) const {
+  return (document_range(document).tokens() - 1 + length_ - 1) /
+         length_;  // a last token has nothing to predict
+}
+
+void SequenceSet::index_documents() {
+  if (range_.tokens() == 0) return;
+  first_document_ = dataset_.document_of(range_.begin);
+  const int64_t last = dataset_.document_of(range_.end - 1);
+  first_piece_.reserve(static_cast<size_t>(last - first_document_ + 2));
+  for (int64_t document = first_document_; document <= last; ++document) {
+    first_piece_.push_back(count_);
+    count_ += pieces_of(document);
+    targets_ += document_range(document).tokens() - 1;
+  }
+  first_piece_.push_back(count_);
+}
+
+void SequenceSet::get(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const {
+  require(index >= 0 && index < count_, "sequence {} of {}", index, count_);
+  require(static_cast<int64_t>(tokens.size()) == length_ &&
+              static_cast<int64_t>(targets.size()) == length_,
+          "room for {} tokens and {} targets, for sequences of {}", tokens.size(), targets.size(),
+          length_);
+  if (mode_ == DocumentMode::kSeparated) return get_separated(index, tokens, targets);
+  const int64_t begin = range_.begin + index * length_;
+  dataset_.read(begin, tokens);
+  dataset_.read(begin + 1, targets);
+}
+
+void SequenceSet::get_separated(int64_t index, std::span<int32_t> tokens,
+                                std::span<int32_t> targets) const {
+  // The last document whose first sequence is not after `index`: documents without sequences share
+  // their successor's.
+  const auto after = std::upper_bound(first_piece_.begin(), first_piece_.end(), index);
+  const int64_t nth = after - first_piece_.begin() - 1;
+  const TokenRange document = document_range(first_document_ + nth);
+  const int64_t begin = document.begin + (index - first_piece_[static_cast<size_t>(nth)]) * length_;
+  const size_t count = static_cast<size_t>(std::min(length_, document.end - 1 - begin));
+  dataset_.read(begin, tokens.first(count));
+  dataset_.read(begin + 1, targets.first(count));
+  std::fill(tokens.begin() + static_cast<ptrdiff_t>(count), tokens.end(),
+            std::max(dataset_.end_of_text(), 0));
+  std::fill(targets.begin() + static_cast<ptrdiff_t>(count), targets.end(), kIgnoredTarget);
+}
+
+}  // namespace onefold

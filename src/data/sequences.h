@@ -1,0 +1,59 @@
+// Fixed-length training sequences cut from a dataset. A sequence is `length` input tokens and, for
+// each, the token that follows it: the target. A target of -1 is not trained on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace onefold {
+
+inline constexpr int32_t kIgnoredTarget = -1;
+
+// packed: the stream of documents is cut every `length` tokens, across documents; no token is
+// wasted on padding. separated: a sequence holds tokens of one document only (long ones take
+// several), and is padded to `length`.
+enum class DocumentMode { kPacked, kSeparated };
+DocumentMode parse_document_mode(std::string_view name, std::string_view what);
+
+class SequenceSet {
+ public:
+  // `what` names the data in errors ("training data", "validation data"). Throws UserError if there
+  // is not one sequence.
+  SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
+              std::string what);
+
+  int64_t count() const { return count_; }
+  int64_t length() const { return length_; }
+  // Targets that are trained on in one pass over all sequences. Packed: every token but the first,
+  // and but those of the last stretch that fills no sequence. Separated: every token but the first
+  // of each document. None is a target twice.
+  int64_t targets() const { return targets_; }
+  // Tokens at the end that fill no sequence (packed), fewer than `length`.
+  int64_t unused_tokens() const { return unused_; }
+
+  // Sequence `index` of count(); both spans have `length` elements. Padding is end-of-text (0 if
+  // there is none) with target -1.
+  void get(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+
+ private:
+  TokenRange document_range(int64_t document) const;  // clipped to range_
+  int64_t pieces_of(int64_t document) const;
+  void index_documents();
+  void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+
+  Dataset dataset_;
+  TokenRange range_;
+  int64_t length_;
+  DocumentMode mode_;
+  int64_t count_ = 0, targets_ = 0, unused_ = 0;
+  int64_t first_document_ = 0;
+  std::vector<int64_t>
+      first_piece_;  // separated: the first sequence of each document, and count() at the end
+};
+
+}  // namespace onefold

@@ -1,0 +1,279 @@
+#include "io/safetensors.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace onefold {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors are mapped as they lie");
+
+constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's limit
+constexpr size_t kHeaderAlignment = 8;            // so that mapped tensors of 8 bytes are aligned
+
+struct DTypeBytes {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr std::array<DTypeBytes, 13> kDTypes = {{{"F64", 8},
+                                                 {"F32", 4},
+                                                 {"F16", 2},
+                                                 {"BF16", 2},
+                                                 {"I64", 8},
+                                                 {"I32", 4},
+                                                 {"I16", 2},
+                                                 {"I8", 1},
+                                                 {"U64", 8},
+                                                 {"U32", 4},
+                                                 {"U16", 2},
+                                                 {"U8", 1},
+                                                 {"BOOL", 1}}};
+
+// The number of bytes of a shape, or -1 if it does not fit in int64 or a size is negative.
+int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {
+  int64_t bytes = element_bytes;
+  for (const int64_t size : shape)
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return -1;
+  return bytes;
+}
+
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+void flush_folder(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);  // not every file system can; the file itself is safe already
+  ::close(fd);
+}
+
+}  // namespace
+
+int64_t SafetensorsEntry::elems() const {
+  int64_t elems = 1;
+  for (const int64_t size : shape) elems *= size;
+  return elems;
+}
+
+int64_t safetensors_dtype_bytes(const std::string& dtype) {
+  for (const DTypeBytes& known : kDTypes)
+    if (known.name == dtype) return known.bytes;
+  return 0;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const std::span<const std::byte> all = file_.bytes();
+  if (all.size() < kLengthBytes)
+    fail(fmt::format("it has {} bytes, too few for the header's length", all.size()));
+  uint64_t length = 0;
+  std::memcpy(&length, all.data(), kLengthBytes);
+  if (length > kLongestHeader)
+    fail(fmt::format("its header would have {} bytes, more than the format allows", length));
+  if (length > all.size() - kLengthBytes)
+    fail(fmt::format("its header should have {} bytes, but the file ends after {}; it is cut off",
+                     length, all.size() - kLengthBytes));
+  data_start_ = kLengthBytes + length;
+  read_header({reinterpret_cast<const char*>(all.data()) + kLengthBytes, length});
+  check_layout();
+  for (size_t i = 0; i < entries_.size(); ++i) index_.emplace(entries_[i].name, i);
+}
+
+void SafetensorsFile::fail(const std::string& message) const {
+  user_error("{} is not a valid safetensors file: {}", path(), message);
+}
+
+void SafetensorsFile::read_header(std::string_view text) {
+  const Json header = parse_json(text, fmt::format("{} (header)", path()));
+  if (!header.is_object()) fail(fmt::format("its header is {}, not an object", json_kind(header)));
+  for (const auto& [name, value] : header.items()) {
+    JsonObject in(value, fmt::format("{} (header): {}", path(), name));
+    if (name == "__metadata__") {
+      for (const auto& [key, ignored] : value.items())
+        metadata_[key] = in.require<std::string>(key);
+      continue;
+    }
+    SafetensorsEntry entry;
+    entry.name = name;
+    entry.dtype = in.require<std::string>("dtype");
+    const int64_t element_bytes = safetensors_dtype_bytes(entry.dtype);
+    if (element_bytes == 0)
+      fail(fmt::format("tensor {} has the unknown dtype \"{}\"", name, entry.dtype));
+    const auto integers = [&](const char* key) {
+      const Json list = in.require<Json>(key);
+      std::vector<int64_t> numbers;
+      if (!list.is_array()) fail(fmt::format("tensor {}: {} is not a list", name, key));
+      for (const Json& item : list) {
+        if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{INT64_MAX})
+          fail(fmt::format("tensor {}: {} has the entry {}", name, key, brief_json(item)));
+        numbers.push_back(item.get<int64_t>());
+      }
+      return numbers;
+    };
+    entry.shape = integers("shape");
+    const std::vector<int64_t> offsets = integers("data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1])
+      fail(fmt::format("tensor {}: data_offsets {} are not a begin and an end", name,
+                       shape_text(offsets)));
+    entry.begin_bytes = offsets[0];
+    entry.end_bytes = offsets[1];
+    const int64_t bytes = shape_bytes(entry.shape, element_bytes);
+    if (bytes < 0)
+      fail(fmt::format("tensor {}: the shape {} is too large", name, shape_text(entry.shape)));
+    if (bytes != entry.bytes())
+      fail(fmt::format("tensor {}: {} {} takes {} bytes, but its offsets span {}", name,
+                       entry.dtype, shape_text(entry.shape), bytes, entry.bytes()));
+    in.finish();
+    entries_.push_back(std::move(entry));
+  }
+}
+
+void SafetensorsFile::check_layout() {
+  std::stable_sort(
+      entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+        return std::pair(a.begin_bytes, a.end_bytes) < std::pair(b.begin_bytes, b.end_bytes);
+      });
+  const auto data_bytes = static_cast<int64_t>(file_.bytes().size() - data_start_);
+  int64_t expected = 0;
+  for (const SafetensorsEntry& entry : entries_) {
+    if (entry.end_bytes > data_bytes)
+      fail(fmt::format("tensor {} ends at byte {}, but there are only {}; the file is cut off",
+                       entry.name, entry.end_bytes, data_bytes));
+    if (entry.begin_bytes < expected)
+      fail(fmt::format("tensor {} overlaps the one before it", entry.name));
+    if (entry.begin_bytes > expected)
+      fail(fmt::format("there is a hole of {} bytes before tensor {}", entry.begin_bytes - expected,
+                       entry.name));
+    expected = entry.end_bytes;
+  }
+  if (expected != data_bytes)
+    fail(fmt::format("{} bytes at its end belong to no tensor", data_bytes - expected));
+}
+
+const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return entries_[found->second];
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : entries_) names.push_back(entry.name);
+  user_error("{} has no tensor \"{}\"{}", path(), name, did_you_mean(name, names));
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  return file_.bytes().subspan(data_start_ + static_cast<size_t>(entry.begin_bytes),
+                               static_cast<size_t>(entry.bytes()));
+}
+
+void SafetensorsFile::copy(const std::string& name, const char* dtype, void* dst,
+                           size_t elems) const {
+  const SafetensorsEntry& found = entry(name);
+  if (found.dtype != dtype)
+    user_error("{}: tensor {} is {}, where {} is expected", path(), name, found.dtype, dtype);
+  if (static_cast<size_t>(found.elems()) != elems)
+    user_error("{}: tensor {} has the shape {}, where {} elements are expected", path(), name,
+               shape_text(found.shape), elems);
+  if (elems > 0) std::memcpy(dst, bytes(found).data(), static_cast<size_t>(found.bytes()));
+}
+
+void SafetensorsFile::read(const std::string& name, std::span<float> dst) const {
+  copy(name, "F32", dst.data(), dst.size());
+}
+void SafetensorsFile::read(const std::string& name, std::span<int32_t> dst) const {
+  copy(name, "I32", dst.data(), dst.size());
+}
+void SafetensorsFile::read(const std::string& name, std::span<int64_t> dst) const {
+  copy(name, "I64", dst.data(), dst.size());
+}
+
+SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsEntry> entries,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(std::move(path)), temporary_(path_ + ".tmp"), entries_(std::move(entries)) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::set<std::string> names = {"__metadata__"};
+  int64_t offset = 0;
+  for (SafetensorsEntry& entry : entries_) {
+    require(names.insert(entry.name).second, "two tensors named {}", entry.name);
+    const int64_t element_bytes = safetensors_dtype_bytes(entry.dtype);
+    const int64_t bytes = shape_bytes(entry.shape, element_bytes);
+    require(element_bytes > 0 && bytes >= 0, "tensor {}: {} {}", entry.name, entry.dtype,
+            shape_text(entry.shape));
+    entry.begin_bytes = offset;
+    entry.end_bytes = offset += bytes;
+    // push_back, not operator[]: the header's object is searched linearly, and the names are
+    // distinct already.
+    Json description;
+    description["dtype"] = entry.dtype;
+    description["shape"] = entry.shape;
+    description["data_offsets"] = {entry.begin_bytes, entry.end_bytes};
+    header.get_ref<Json::object_t&>().push_back({entry.name, std::move(description)});
+  }
+  std::string text = header.dump();
+  text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
+
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) user_error("cannot create {}: {}", temporary_, std::strerror(errno));
+  const uint64_t length = text.size();
+  put(std::as_bytes(std::span(&length, 1)));
+  put(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void SafetensorsWriter::put(std::span<const std::byte> piece) {
+  while (!piece.empty()) {
+    const ssize_t n = ::write(fd_, piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) user_error("cannot write {}: {}", temporary_, std::strerror(errno));
+    piece = piece.subspan(static_cast<size_t>(n));
+  }
+}
+
+void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> piece) {
+  require(fd_ >= 0, "write to {} after commit", path_);
+  while (current_ < entries_.size() && entries_[current_].name != name) {
+    require(current_bytes_ == entries_[current_].bytes(), "{}: tensor {} begins before {} is whole",
+            path_, name, entries_[current_].name);
+    ++current_;
+    current_bytes_ = 0;
+  }
+  require(current_ < entries_.size(), "{}: tensor {} is out of turn", path_, name);
+  current_bytes_ += static_cast<int64_t>(piece.size());
+  require(current_bytes_ <= entries_[current_].bytes(), "{}: tensor {} has more bytes than {}",
+          path_, name, entries_[current_].bytes());
+  put(piece);
+}
+
+void SafetensorsWriter::commit() {
+  require(fd_ >= 0, "{} is committed twice", path_);
+  for (; current_ < entries_.size(); ++current_, current_bytes_ = 0)
+    require(current_bytes_ == entries_[current_].bytes(), "{}: tensor {} is not whole", path_,
+            entries_[current_].name);
+  if (::fsync(fd_) != 0) user_error("cannot flush {}: {}", temporary_, std::strerror(errno));
+  if (::close(std::exchange(fd_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_.c_str());
+    user_error("cannot put {} into place: {}", path_, std::strerror(reason));
+  }
+  flush_folder(path_);
+}
+
+}  // namespace onefold

@@ -1,0 +1,96 @@
+// safetensors files: eight bytes of header length (little-endian), a JSON header, then the tensors'
+// bytes.
+//   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
+//   [begin, end]}, ...}
+// Offsets count from the end of the header; the tensors cover everything after it, without holes.
+// The reader trusts nothing: a file is checked whole, but for the tensors' values, before any of it
+// is handed out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace onefold {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype = "F32";  // as in the file: F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL
+  std::vector<int64_t> shape;  // empty: a scalar
+  int64_t begin_bytes = 0;     // from the end of the header
+  int64_t end_bytes = 0;
+
+  int64_t elems() const;
+  int64_t bytes() const { return end_bytes - begin_bytes; }
+};
+
+// Bytes of one element; 0 for a type this code does not know.
+int64_t safetensors_dtype_bytes(const std::string& dtype);
+
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by offset
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  bool contains(const std::string& name) const { return index_.contains(name); }
+  const SafetensorsEntry& entry(const std::string& name) const;  // UserError with the nearest name
+
+  // The mapped bytes, which may lie at any alignment.
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // Copies a tensor of type F32 (or I32, I64) whose number of elements is dst's.
+  void read(const std::string& name, std::span<float> dst) const;
+  void read(const std::string& name, std::span<int32_t> dst) const;
+  void read(const std::string& name, std::span<int64_t> dst) const;
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const;
+  void read_header(std::string_view header);
+  void check_layout();
+  void copy(const std::string& name, const char* dtype, void* dst, size_t elems) const;
+
+  MappedFile file_;
+  size_t data_start_ = 0;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, size_t> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Writes tensors one after the other in bounded memory, into a temporary file that takes its name
+// only when commit() has flushed it to disk. Without commit() nothing is left behind.
+class SafetensorsWriter {
+ public:
+  // Names, types and shapes of all tensors, in the order they will be written; offsets are filled
+  // in here.
+  SafetensorsWriter(std::string path, std::vector<SafetensorsEntry> entries,
+                    const std::map<std::string, std::string>& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // The next bytes of `name`, the tensor whose turn it is; a tensor may come in any number of
+  // pieces.
+  void write(const std::string& name, std::span<const std::byte> piece);
+  void write(const std::string& name, std::span<const float> piece) {
+    write(name, std::as_bytes(piece));
+  }
+  void commit();
+
+ private:
+  void put(std::span<const std::byte> piece);
+
+  std::string path_, temporary_;
+  std::vector<SafetensorsEntry> entries_;
+  size_t current_ = 0;         // the entry whose bytes are expected
+  int64_t current_bytes_ = 0;  // how many of them have come
+  int fd_ = -1;
+};
+
+}  // namespace onefold

@@ -1,0 +1,45 @@
+// TensorBoard event files with scalars, written without TensorFlow or a protobuf library: the two
+// messages that a scalar needs are a few bytes each. docs: tensorflow/core/util/event.proto and
+// summary.proto.
+//   file    = records, each: length (u64), masked CRC of the length, the event, masked CRC of the
+//   event (u32) event   = 1: wall time (double)  2: step (varint)  3: file version (the first event
+//   only)  5: summary summary = repeated 1: value { 1: tag  2: scalar (float) }
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace onefold {
+
+// CRC-32C (Castagnoli) and the rotation that TFRecord applies to it.
+uint32_t crc32c(std::string_view bytes);
+uint32_t masked_crc32c(std::string_view bytes);
+
+class TensorBoardWriter {
+ public:
+  // A new event file in `folder`, which is created if need be. TensorBoard shows all files of a
+  // folder as one run.
+  explicit TensorBoardWriter(const std::string& folder);
+
+  // One event with some scalars, flushed: a reader that follows the file sees it at once.
+  void scalars(int64_t step, std::initializer_list<std::pair<std::string_view, double>> values);
+  void scalar(std::string_view tag, int64_t step, double value) { scalars(step, {{tag, value}}); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void record(std::string_view event);
+
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace onefold

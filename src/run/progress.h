@@ -1,0 +1,42 @@
+// The live line of a training run: redrawn in place on a terminal, one line every few steps elsewhere. Goes to standard error,
+// so that standard output holds results alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace onefold {
+
+struct ProgressState {
+  int64_t step = 0;  // done
+  int64_t total_steps = 0;
+  double loss = 0;
+  double validation_loss = -1;  // negative: none yet
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  double gemm_fraction = 0;
+  int64_t memory_bytes = 0;
+};
+
+class Progress {
+ public:
+  Progress(int64_t steps_per_print, bool quiet);
+
+  // After each step. Every steps_per_print-th line stays; a terminal shows the others in passing.
+  void show(const ProgressState& state, double seconds_left);
+  // A line of its own, above the live one.
+  void note(const std::string& text);
+  void finish();
+
+ private:
+  void clear_live_line();
+
+  const int64_t steps_per_print_;
+  const bool quiet_;
+  const bool terminal_;
+  bool live_ = false;
+  double last_drawn_ = 0;
+};
+
+}  // namespace onefold

@@ -1,0 +1,100 @@
+#include "run/session.h"
+
+#include "data/dataset.h"
+
+namespace onefold {
+
+std::optional<Tokenizer> open_tokenizer(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "bytes") return Tokenizer::bytes();
+  return Tokenizer::load(name);
+}
+
+RunData open_data(const Config& config) {
+  const DataConfig& data = config.data;
+  ThreadPool pool(config.run.threads);
+  RunData result;
+  result.tokenizer = open_tokenizer(data.tokenizer);
+  const Tokenizer* tokenizer = result.tokenizer ? &*result.tokenizer : nullptr;
+  const DocumentMode mode = data.separate_documents ? DocumentMode::kSeparated : DocumentMode::kPacked;
+  const Dataset train = Dataset::open(data.train, tokenizer, pool);
+  const DataSplit split = split_dataset(train, data.validation_fraction);
+  const SequenceSet sequences(train, split.train, data.sequence_length, mode, "training data");
+  result.train.emplace(sequences, config.run.seed, data.shuffle,
+                       BatchLayout{.micro_batch = config.batch.micro,
+                                   .accumulation = config.batch.accumulation,
+                                   .ranks = config.batch.world_size});
+  const int64_t limit = config.run.eval_batches * config.batch.micro;
+  result.vocab_size = train.vocab_size();
+  result.train_tokens = split.train.tokens();
+  result.documents = train.documents();
+  result.memory_bytes = train.memory_bytes();
+  if (!data.validation.empty()) {
+    DataSource source = data.train;
+    source.paths = data.validation;
+    const Dataset held_out = Dataset::open(source, tokenizer, pool);
+    const TokenRange all{0, held_out.tokens()};
+    result.validation.emplace(SequenceSet(held_out, all, data.sequence_length, mode, "validation data"), config.batch.micro,
+                              limit);
+    result.validation_tokens = held_out.tokens();
+    result.vocab_size = std::max(result.vocab_size, held_out.vocab_size());
+    result.memory_bytes += held_out.memory_bytes();
+  } else if (data.validation_fraction > 0) {
+    result.validation.emplace(SequenceSet(train, split.validation, data.sequence_length, mode, "validation data"),
+                              config.batch.micro, limit);
+    result.validation_tokens = split.validation.tokens();
+  }
+  return result;
+}
+
+ModelSpec settled_model(const Config& config, const RunData& data) {
+  ModelSpec spec = config.model;
+  if (spec.vocab_size == 0) spec.vocab_size = data.vocab_size;
+  if (spec.vocab_size < data.vocab_size)
+    user_error("model.vocab_size is {}, and the data's tokenizer has {} tokens; leave the key out, or make it at least that",
+               spec.vocab_size, data.vocab_size);
+  spec.complete("model");
+  return spec;
+}
+
+EngineOptions engine_options(const Config& config) {
+  return {.threads = config.run.threads,
+          .seed = config.run.seed,
+          .micro_batch = config.batch.micro,
+          .sequence = config.data.sequence_length,
+          .micros = static_cast<int>(config.batch.accumulation),
+          .recompute = config.run.recompute,
+          .optimizer = config.optimizer,
+          .clipping = config.gradient_clipping,
+          .memory_limit_bytes = config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
+}
+
+BatchView view_of(Batch& batch) {
+  const auto count = static_cast<int64_t>(batch.tokens.size());
+  return {matrix(batch.tokens.data(), 1, count, DType::i32), matrix(batch.targets.data(), 1, count, DType::i32),
+          batch.samples.data(), batch.batch, batch.sequence};
+}
+
+StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {
+  constexpr int64_t kRank = 0;
+  std::vector<Batch> batches;
+  for (int64_t micro = 0; micro < loader.layout().accumulation; ++micro)
+    batches.push_back(loader.get(engine.steps_done(), micro, kRank));
+  std::vector<BatchView> views;
+  for (Batch& batch : batches) views.push_back(view_of(batch));
+  return engine.train_step(views, learning_rate);
+}
+
+double validation_loss(Engine& engine, const ValidationLoader& loader) {
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t i = 0; i < loader.count(); ++i) {
+    Batch batch = loader.get(i);
+    const auto [loss, valid] = engine.evaluate(view_of(batch));
+    sum += loss;
+    count += valid;
+  }
+  return sum / static_cast<double>(std::max<int64_t>(1, count));
+}
+
+}  // namespace onefold

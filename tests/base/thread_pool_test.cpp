@@ -1,0 +1,84 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <vector>
+
+#include "base/error.h"
+
+namespace onefold {
+namespace {
+
+TEST(ThreadPool, RunsEveryChunkOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const int64_t chunks : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(chunks));
+      std::atomic<bool> thread_in_range = true;
+      pool.run(chunks, [&](int64_t chunk, int thread) {
+        ++runs[static_cast<size_t>(chunk)];
+        if (thread < 0 || thread >= threads) thread_in_range = false;
+      });
+      for (const auto& count : runs) EXPECT_EQ(count, 1);
+      EXPECT_TRUE(thread_in_range);
+    }
+  }
+}
+
+TEST(ThreadPool, MayBeUsedAgainAndAgain) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> sum = 0;
+  for (int i = 0; i < 2000; ++i) pool.run(7, [&](int64_t chunk, int) { sum += chunk; });
+  EXPECT_EQ(sum, 2000 * 21);
+}
+
+TEST(ThreadPool, WakesWorkersThatWentToSleep) {
+  ThreadPool pool(3);
+  std::atomic<int> runs = 0;
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pool.run(50, [&](int64_t, int) { ++runs; });
+  }
+  EXPECT_EQ(runs, 150);
+}
+
+TEST(ThreadPool, RethrowsAnExceptionAndStaysUsable) {
+  for (const int threads : {1, 4}) {
+    ThreadPool pool(threads);
+    for (int attempt = 0; attempt < 20; ++attempt) {
+      EXPECT_THROW(pool.run(100,
+                            [&](int64_t chunk, int) {
+                              if (chunk == 37) throw std::runtime_error("chunk 37");
+                            }),
+                   std::runtime_error);
+      std::atomic<int> runs = 0;
+      pool.run(100, [&](int64_t, int) { ++runs; });
+      EXPECT_EQ(runs, 100);
+    }
+  }
+}
+
+TEST(ThreadPool, AnExceptionStopsTheRemainingChunks) {
+  ThreadPool pool(1);
+  int runs = 0;
+  EXPECT_THROW(pool.run(1000,
+                        [&](int64_t, int) {
+                          if (++runs == 3) throw std::runtime_error("enough");
+                        }),
+               std::runtime_error);
+  EXPECT_EQ(runs, 3);
+}
+
+TEST(ThreadPool, ZeroThreadsMeansOneForEachCore) {
+  ThreadPool pool(0);
+  EXPECT_EQ(pool.threads(), available_cores());
+  EXPECT_GE(available_cores(), 1);
+  EXPECT_THROW(ThreadPool(-1), InternalError);
+}
+
+}  // namespace
+}  // namespace onefold

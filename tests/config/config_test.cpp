@@ -1,0 +1,332 @@
+#include "config/config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+Json json(const char* text) { return parse_json(text, "test"); }
+
+// A complete configuration, with `changes` laid over it (null removes a key).
+Json with(const char* changes) {
+  Json root = json(R"({
+    "train_batch_size": 8,
+    "model": "gpt2-tiny",
+    "data": {"train": "corpus.txt", "sequence_length": 32},
+    "run": {"steps": 100}
+  })");
+  root.merge_patch(json(changes));
+  return root;
+}
+
+Config config(const char* changes = "{}", int64_t world_size = 1) {
+  return Config::from_json(with(changes), world_size);
+}
+
+TEST(Config, DefaultsAreDeepSpeeds) {
+  const Config c = config();
+  EXPECT_EQ(c.gradient_clipping, 0);
+  EXPECT_EQ(c.optimizer.type, OptimizerSpec::Type::adamw);
+  EXPECT_EQ(c.learning_rate, 1e-3);
+  EXPECT_EQ(c.optimizer.beta2, 0.999);
+  EXPECT_EQ(c.optimizer.weight_decay, 0);
+  EXPECT_EQ(c.schedule.type, ScheduleType::constant);
+  EXPECT_EQ(c.steps_per_print, 10);
+  EXPECT_EQ(c.data.tokenizer, "bytes");
+  EXPECT_TRUE(c.data.shuffle);
+  EXPECT_EQ(c.model_source, "gpt2-tiny");
+}
+
+TEST(Config, AnUnknownKeyIsNamedByItsPath) {
+  EXPECT_ERROR(config(R"({"optimizer": {"type": "AdamW", "params": {"lrr": 1}}})"),
+               "optimizer.params.lrr is not a known key", "did you mean \"lr\"?");
+  EXPECT_ERROR(config(R"({"train_batchsize": 1})"), "train_batchsize is not a known key",
+               "did you mean");
+  EXPECT_ERROR(config(R"({"zero_optimisation": {"stage": 0}})"),
+               "did you mean \"zero_optimization\"?");
+  EXPECT_ERROR(config(R"({"run": {"step": 3}})"), "run.step is not a known key");
+  EXPECT_ERROR(config(R"({"data": {"seq_length": 3}})"), "data.seq_length is not a known key");
+  EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "layers": 3}})"), "model.layers");
+}
+
+struct Batch {
+  int64_t global, micro, accumulation;  // 0: not given
+  int64_t world_size;
+};
+
+Config batch(const Batch& given) {
+  Json root = with("{}");
+  root.erase("train_batch_size");
+  if (given.global) root["train_batch_size"] = given.global;
+  if (given.micro) root["train_micro_batch_size_per_gpu"] = given.micro;
+  if (given.accumulation) root["gradient_accumulation_steps"] = given.accumulation;
+  return Config::from_json(root, given.world_size);
+}
+
+TEST(BatchSizes, AnyTwoGiveTheThirdAndOneIsCompletedAsDeepSpeedDoes) {
+  const auto expect = [](const Batch& given, int64_t global, int64_t micro, int64_t accumulation) {
+    const BatchConfig b = batch(given).batch;
+    EXPECT_EQ(b.global, global);
+    EXPECT_EQ(b.micro, micro);
+    EXPECT_EQ(b.accumulation, accumulation);
+  };
+  expect({48, 4, 0, 3}, 48, 4, 4);
+  expect({48, 0, 4, 3}, 48, 4, 4);
+  expect({0, 4, 4, 3}, 48, 4, 4);
+  expect({48, 0, 0, 3}, 48, 16, 1);
+  expect({0, 4, 0, 3}, 12, 4, 1);
+  expect({48, 4, 4, 3}, 48, 4, 4);
+}
+
+TEST(BatchSizes, DisagreementStatesTheArithmetic) {
+  EXPECT_ERROR(batch({48, 4, 4, 2}), "train_batch_size is 48",
+               "train_micro_batch_size_per_gpu 4 * gradient_accumulation_steps 4 * 2 rank(s) = 32");
+  EXPECT_ERROR(batch({50, 4, 0, 3}), "train_batch_size is 50, not a multiple of",
+               "train_micro_batch_size_per_gpu 4 * 3 rank(s) = 12");
+  EXPECT_ERROR(batch({7, 0, 0, 2}),
+               "not a multiple of gradient_accumulation_steps 1 * 2 rank(s) = 2");
+  EXPECT_ERROR(batch({0, 0, 4, 1}),
+               "train_batch_size or train_micro_batch_size_per_gpu is missing");
+  EXPECT_ERROR(batch({0, 0, 0, 1}), "is missing");
+  EXPECT_ERROR(config(R"({"train_batch_size": 1.5})"), "train_batch_size must be an integer");
+  EXPECT_ERROR(config(R"({"train_batch_size": 0})"), "train_batch_size must be at least 1");
+}
+
+TEST(BatchSizes, AutoIsLeftOut) {
+  const Config c = config(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                              "gradient_accumulation_steps": "auto"})");
+  EXPECT_EQ(c.batch.accumulation, 4);
+}
+
+TEST(Optimizer, ReadsAdamAndAdamWAsDeepSpeedDoes) {
+  const Config c = config(R"({"optimizer": {"type": "Adam", "params": {"lr": 3e-4,
+      "betas": [0.8, 0.95], "eps": "auto", "weight_decay": 0.1, "adam_w_mode": true}}})");
+  EXPECT_EQ(c.optimizer.type, OptimizerSpec::Type::adamw);
+  EXPECT_EQ(c.learning_rate, 3e-4);
+  EXPECT_EQ(c.optimizer.beta1, 0.8);
+  EXPECT_EQ(c.optimizer.beta2, 0.95);
+  EXPECT_EQ(c.optimizer.eps, 1e-8);
+  EXPECT_EQ(c.optimizer.weight_decay, 0.1);
+  EXPECT_NO_THROW(config(R"({"optimizer": {"type": "adam", "params": {"adam_w_mode": false}}})"));
+}
+
+TEST(Optimizer, ReadsSgd) {
+  const Config c = config(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9,
+      "nesterov": true, "weight_decay": 1e-4}}})");
+  EXPECT_EQ(c.optimizer.type, OptimizerSpec::Type::sgd);
+  EXPECT_EQ(c.optimizer.momentum, 0.9);
+  EXPECT_TRUE(c.optimizer.nesterov);
+}
+
+TEST(Optimizer, RefusesWhatHasNoEffectOrAnotherMeaning) {
+  const auto params = [](const char* type, const char* params) {
+    Json root = with("{}");
+    root["optimizer"] = {{"type", type}, {"params", json(params)}};
+    return Config::from_json(root);
+  };
+  EXPECT_ERROR(params("AdamW", R"({"momentum": 0.9})"), "optimizer.params.momentum has no effect",
+               "SGD");
+  EXPECT_ERROR(params("SGD", R"({"betas": [0.9, 0.99]})"), "optimizer.params.betas has no effect");
+  EXPECT_ERROR(params("SGD", R"({"nesterov": true})"), "optimizer.params.nesterov", "momentum");
+  EXPECT_ERROR(params("Adam", R"({"adam_w_mode": false, "weight_decay": 0.1})"),
+               "optimizer.params.adam_w_mode must be true");
+  EXPECT_ERROR(params("AdamW", R"({"adam_w_mode": false})"), "no effect on AdamW");
+  EXPECT_ERROR(params("AdamW", R"({"betas": [0.9, 1.0]})"), "optimizer.params.betas must be two");
+  EXPECT_ERROR(params("AdamW", R"({"betas": [0.9]})"), "optimizer.params.betas must be two");
+  EXPECT_ERROR(params("AdamW", R"({"lr": "auto"})"), "optimizer.params.lr", "write the value");
+  EXPECT_ERROR(params("AdamW", R"({"amsgrad": true})"), "optimizer.params.amsgrad must be false");
+  EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 1})"), "gradient_clipping");
+  EXPECT_ERROR(params("Lamb", "{}"), "optimizer.type is \"Lamb\"", "not supported");
+  EXPECT_ERROR(params("AdmW", "{}"), "did you mean \"AdamW\"?");
+}
+
+TEST(Scheduler, ItsWarmupMustFitInARunOfKnownLength) {
+  EXPECT_ERROR(config(R"({"scheduler": {"type": "cosine", "params": {"warmup_steps": 200}}})"),
+               "scheduler.params.warmup_steps is 200", "100 steps");
+  EXPECT_ERROR(config(R"({"scheduler": {"type": "cosine", "parms": {}}})"), "scheduler.parms");
+}
+
+TEST(DeepSpeedKeys, AreKnownButRefusedWithAReason) {
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 2}})"), "zero_optimization.stage is 2",
+               "arrives with ZeRO");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 4}})"), "must be 0, 1, 2 or 3");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 0, "overlap_comm": true}})"),
+               "zero_optimization.overlap_comm has no effect");
+  EXPECT_ERROR(config(R"({"bf16": {"enabled": true}})"), "bf16.enabled must be false", "fp32");
+  EXPECT_ERROR(config(R"({"communication_data_type": "fp16"})"),
+               "communication_data_type is a DeepSpeed key that is not supported");
+  EXPECT_ERROR(config(R"({"tensorboard": {"enabled": true}})"), "use run.tensorboard");
+  EXPECT_ERROR(config(R"({"activation_checkpointing": {"partition_activations": true}})"),
+               "activation_checkpointing is a DeepSpeed key that is not supported");
+}
+
+TEST(DeepSpeedKeys, SwitchedOffTheyPass) {
+  EXPECT_NO_THROW(config(R"({
+    "zero_optimization": {"stage": 0}, "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": false, "loss_scale": 0, "loss_scale_window": 1000},
+    "prescale_gradients": false, "gradient_predivide_factor": 1, "sparse_gradients": false,
+    "flops_profiler": {"enabled": false, "profile_step": 1}, "communication_data_type": "fp32",
+    "steps_per_print": 2000, "wall_clock_breakdown": true, "gradient_clipping": 1.0})"));
+}
+
+TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
+  EXPECT_EQ(config(R"({"model": {"preset": "gpt2-tiny", "dropout": 0.1}})").model.dropout, 0.1f);
+  EXPECT_EQ(config(R"({"model": {"vocab_size": 11, "hidden_size": 8, "num_layers": 1,
+                                 "num_heads": 2}})")
+                .model_source,
+            "inline");
+  EXPECT_ERROR(config(R"({"model": "gtp2-tiny"})"), "\"gtp2-tiny\" is neither a preset nor a file",
+               "did you mean \"gpt2-tiny\"?");
+  EXPECT_ERROR(config(R"({"model": 3})"), "model must be a preset's name");
+  EXPECT_ERROR(config(R"({"model": null})"), "model is missing");
+  EXPECT_ERROR(config(R"({"model": {"preset": "gpt2-tiny", "rope_theta": 1e6}})"),
+               "model.rope_theta has no effect");
+
+  const std::string folder = testing::TempDir() + "onefold_hf_model";
+  make_folders(folder);
+  EXPECT_ERROR(Config::from_json(with(("{\"model\": \"" + folder + "\"}").c_str())),
+               "has no config.json");
+  const std::string file = folder + "/config.json";
+  write_file(file, R"({"model_type": "gpt2", "vocab_size": 99, "n_embd": 8, "n_layer": 1,
+                       "n_head": 2, "n_positions": 64})");
+  write_file(folder + "/tokenizer.json", "{}");
+  for (const std::string& path : {folder, file}) {
+    const Config c = Config::from_json(with(("{\"model\": \"" + path + "\"}").c_str()));
+    EXPECT_EQ(c.model.vocab_size, 99);
+    EXPECT_EQ(c.model_source, file);
+    EXPECT_EQ(c.data.tokenizer, path == folder ? folder + "/tokenizer.json" : "bytes");
+  }
+  write_file(file, R"({"model_type": "gpt2", "vocab_size": 99})");
+  EXPECT_ERROR(Config::from_json(with(("{\"model\": \"" + file + "\"}").c_str())),
+               file + ").n_embd is missing");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Data, FormatFollowsTheExtension) {
+  EXPECT_EQ(config().data.train.format, DataFormat::kText);
+  EXPECT_EQ(config(R"({"data": {"train": ["a.jsonl", "b.ndjson"]}})").data.train.format,
+            DataFormat::kJsonl);
+  const Config tokens = config(R"({"data": {"train": "a.bin"}})");
+  EXPECT_EQ(tokens.data.train.format, DataFormat::kTokens);
+  EXPECT_EQ(tokens.data.tokenizer, "");
+  EXPECT_EQ(config(R"({"data": {"train": "a.parquet", "format": "jsonl"}})").data.train.format,
+            DataFormat::kJsonl);
+  EXPECT_ERROR(config(R"({"data": {"train": "a.parquet"}})"), "data.train names a.parquet");
+  EXPECT_ERROR(config(R"({"data": {"train": ["a.txt", "b.jsonl"]}})"), "data.train mixes formats",
+               "set data.format");
+  EXPECT_ERROR(config(R"({"data": {"validation": "b.jsonl"}})"), "data.validation mixes formats");
+}
+
+TEST(Data, RefusesWhatHasNoEffect) {
+  EXPECT_ERROR(config(R"({"data": {"field": "body"}})"), "data.field has no effect", "jsonl",
+               "text");
+  EXPECT_ERROR(config(R"({"data": {"train": "a.jsonl", "document_unit": "line"}})"),
+               "data.document_unit has no effect");
+  EXPECT_ERROR(config(R"({"data": {"validation": "b.txt", "validation_fraction": 0.1}})"),
+               "data.validation_fraction has no effect");
+  EXPECT_ERROR(config(R"({"data": {"sequence_length": 68}})"), "data.sequence_length is 68",
+               "max_sequence_length is 67");
+  EXPECT_ERROR(config(R"({"data": {"documents": "mixed"}})"), "data.documents must be one of");
+  EXPECT_ERROR(config(R"({"data": {"train": []}})"), "data.train is an empty list");
+}
+
+TEST(Data, SequenceLengthDefaultsToTheModelsUpTo1024) {
+  EXPECT_EQ(config(R"({"data": {"sequence_length": null}})").data.sequence_length, 67);
+  EXPECT_EQ(
+      config(R"({"model": "llama-3-8b", "data": {"sequence_length": null}})").data.sequence_length,
+      1024);
+}
+
+TEST(Run, HasOneLength) {
+  EXPECT_ERROR(config(R"({"run": {"epochs": 1}})"), "run.steps, run.epochs and run.tokens");
+  const Config none = config(R"({"run": null})");
+  EXPECT_ERROR(none.require_training(), "run.steps, run.epochs or run.tokens is missing");
+  EXPECT_ERROR(config(R"({"data": null})").require_training(), "data.train is missing");
+  EXPECT_NO_THROW(config().require_training());
+}
+
+TEST(Run, LengthInTokensAndEpochsBecomesSteps) {
+  EXPECT_EQ(config().total_steps(1), 100);
+  EXPECT_EQ(config(R"({"run": {"steps": null, "tokens": 1000}})").total_steps(1), 4);  // 256 a step
+  const Config epochs = config(R"({"run": {"steps": null, "epochs": 1.5}})");
+  EXPECT_EQ(epochs.total_steps(100), 18);
+}
+
+TEST(Run, RefusesWhatHasNoEffect) {
+  EXPECT_ERROR(config(R"({"run": {"eval_every": 5}})"), "run.eval_every has no effect",
+               "data.validation");
+  EXPECT_EQ(
+      config(R"({"run": {"eval_every": 5}, "data": {"validation_fraction": 0.1}})").run.eval_every,
+      5);
+  EXPECT_ERROR(config(R"({"run": {"tensorboard": true}})"), "run.tensorboard has no effect",
+               "run.output");
+}
+
+TEST(Run, MemoryIsASize) {
+  EXPECT_EQ(config(R"({"run": {"memory": "24GiB"}})").run.memory_bytes, int64_t{24} << 30);
+  EXPECT_EQ(config(R"({"run": {"memory": 1e9}})").run.memory_bytes, 1000000000);
+  EXPECT_ERROR(config(R"({"run": {"memory": "lots"}})"), "run.memory", "\"lots\" is not a size");
+}
+
+TEST(Effective, ReadsBackToTheSameConfig) {
+  const char* const cases[] = {
+      "{}",
+      R"({"model": "qwen3-0.6b", "scheduler": {"type": "wsd", "params": {"decay_steps": 7}},
+          "data": {"train": "a.jsonl", "field": "body", "validation": ["v.jsonl"]},
+          "run": {"output": "out", "memory": "1GiB", "eval_batches": 3, "tensorboard": true}})",
+      R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
+          "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 0.1}},
+          "data": {"train": "a.bin", "validation_fraction": 0.01}, "gradient_clipping": 0.5})",
+      R"({"model": "demo", "run": {"steps": null, "tokens": 1e9, "seed": 7},
+          "data": {"document_unit": "blank_line", "documents": "separated", "shuffle": false}})",
+      R"({"data": null, "run": null})"};
+  for (const char* text : cases) {
+    const Json once = config(text).effective();
+    EXPECT_EQ(Config::from_json(once).effective().dump(1), once.dump(1)) << text;
+  }
+  const Json ranks = config("{}", 4).effective();
+  EXPECT_EQ(Config::from_json(ranks, 4).effective(), ranks);
+}
+
+TEST(Override, SetsValuesByPath) {
+  Json root = json(R"({"run": {"steps": 5}, "model": "gpt2"})");
+  apply_override(root, "run.steps=7");
+  apply_override(root, "optimizer.params.betas=[0.9, 0.95]");
+  apply_override(root, "data.train=my file=1.txt");
+  apply_override(root, "run.tensorboard=true");
+  apply_override(root, "run.output=");
+  EXPECT_EQ(root["run"]["steps"], 7);
+  EXPECT_EQ(root["optimizer"]["params"]["betas"][1], 0.95);
+  EXPECT_EQ(root["data"]["train"], "my file=1.txt");
+  EXPECT_EQ(root["run"]["tensorboard"], true);
+  EXPECT_EQ(root["run"]["output"], "");
+}
+
+TEST(Override, RefusesBadPaths) {
+  Json root = json(R"({"run": {"steps": 5}, "model": "gpt2"})");
+  EXPECT_ERROR(apply_override(root, "run.steps"), "--set run.steps", "path=value");
+  EXPECT_ERROR(apply_override(root, "=3"), "path=value");
+  EXPECT_ERROR(apply_override(root, "run..steps=3"), "has an empty part");
+  EXPECT_ERROR(apply_override(root, "run.steps.x=3"), "run.steps is a number (5), not an object");
+  EXPECT_ERROR(apply_override(root, "model.dropout=0.1"), "model is a string", "{\"preset\": ...}");
+}
+
+TEST(LoadConfig, NamesTheFileInErrors) {
+  const std::string path = testing::TempDir() + "onefold_config_test.json";
+  write_file(path, with("{}").dump());
+  const std::vector<std::string> good = {"run.steps=3", "optimizer.params.lr=5e-4"};
+  const Config c = load_config(path, good);
+  EXPECT_EQ(c.run.steps, 3);
+  EXPECT_EQ(c.learning_rate, 5e-4);
+  const std::vector<std::string> bad = {"run.stps=3"};
+  EXPECT_ERROR(load_config(path, bad), path, "run.stps is not a known key");
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace onefold

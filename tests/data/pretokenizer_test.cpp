@@ -1,0 +1,116 @@
+#include "data/pretokenizer.h"
+
+#include "data/scratch.h"
+
+namespace onefold {
+namespace {
+
+std::vector<std::string> words_of(const PreTokenizer& pretokenizer, std::string_view text) {
+  std::vector<std::string> words;
+  pretokenizer.split(text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+PreTokenizer gpt2() {
+  PreTokenizer pretokenizer;
+  pretokenizer.add_gpt2();
+  return pretokenizer;
+}
+
+PreTokenizer by_regex(std::string_view pattern) {
+  PreTokenizer pretokenizer;
+  pretokenizer.add_regex(pattern, "test");
+  return pretokenizer;
+}
+
+using Words = std::vector<std::string>;
+
+TEST(PreTokenizer, CutsWordsAsGpt2Does) {
+  const PreTokenizer words = gpt2();
+  EXPECT_EQ(words_of(words, "Hello, world's 42!"),
+            (Words{"Hello", ",", " world", "'s", " 42", "!"}));
+  EXPECT_EQ(words_of(words, "a   b\n\n c \n"), (Words{"a", "  ", " b", "\n\n", " c", " \n"}));
+  EXPECT_EQ(words_of(words, "x 's"), (Words{"x", " '", "s"}));
+  EXPECT_EQ(words_of(words, ""), Words{});
+}
+
+TEST(PreTokenizer, ScannerEqualsTheRegexOnATortureText) {
+  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+  const std::string text =
+      "'s't're've'm'll'd'x' '''s 'S can't  we'll\t'll \n'l 'r 'v'' 1'2 a1b2 _x_ __ a-b...c?! "
+      "\v\f\r\n \r\n\t x \x01\x7f "
+      "\u00e9t\u00e9 a\u00e9 \u00e9a  \u00e9 \u4e2d\u6587 1\u00bd2 \u00a0 \u00a0x \u3000\u3000y "
+      "\u180e \u1680z "
+      "\U0001F600\U0001F600!\U0001F600a '\u00e9 's\u00e9 \u2019s   \u2028 end  ";
+  for (size_t begin = 0; begin < text.size();
+       ++begin) {  // every suffix, most of them beginning or ending mid-word
+    EXPECT_EQ(words_of(scanner, text.substr(begin)), words_of(regex, text.substr(begin))) << begin;
+    EXPECT_EQ(words_of(scanner, text.substr(0, begin)), words_of(regex, text.substr(0, begin)))
+        << begin;
+  }
+}
+
+TEST(PreTokenizer, ScannerEqualsTheRegexOnRandomAscii) {
+  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+  std::mt19937 random(1);
+  std::string all;
+  for (int c = 0; c < 128; ++c) all.push_back(static_cast<char>(c));
+  for (int i = 0; i < 3000; ++i) {
+    const std::string dense = random_text(random, 40, " '\n\tslltredvma1 2  !");
+    EXPECT_EQ(words_of(scanner, dense), words_of(regex, dense)) << testing::PrintToString(dense);
+    const std::string wide = random_text(random, 40, all);
+    EXPECT_EQ(words_of(scanner, wide), words_of(regex, wide)) << testing::PrintToString(wide);
+  }
+}
+
+TEST(PreTokenizer, ScannerEqualsTheRegexOnRandomBytes) {
+  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+  std::mt19937 random(2);
+  for (int i = 0; i < 2000; ++i) {
+    const std::string text =
+        random_text(random, 30, "a '1 \n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\xff");
+    EXPECT_EQ(words_of(scanner, text), words_of(regex, text)) << testing::PrintToString(text);
+  }
+}
+
+TEST(PreTokenizer, KeepsEveryByteWhateverThePattern) {
+  std::mt19937 random(3);
+  for (const std::string_view pattern :
+       {kGpt2Pattern, std::string_view(R"(\p{N})"), std::string_view("x*")}) {
+    const PreTokenizer regex = by_regex(pattern);
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = random_bytes(random, 50);
+      std::string joined;
+      for (const std::string& word : words_of(regex, text)) joined += word;
+      EXPECT_EQ(joined, text);
+    }
+  }
+}
+
+TEST(PreTokenizer, StagesCutThePiecesOfTheStageBefore) {
+  PreTokenizer pretokenizer = by_regex(R"(\p{N})");
+  pretokenizer.add_gpt2();
+  EXPECT_EQ(words_of(pretokenizer, "in 2024!"), (Words{"in", " ", "2", "0", "2", "4", "!"}));
+}
+
+TEST(PreTokenizer, WithoutStagesTheTextIsOneWord) {
+  EXPECT_EQ(words_of(PreTokenizer(), "a b c"), Words{"a b c"});
+}
+
+TEST(PreTokenizer, SurvivesAMegabyteOfOneClass) {
+  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+  for (const std::string& unit :
+       {std::string("\u00e9"), std::string("a"), std::string(" "), std::string("\u3000")}) {
+    std::string text;
+    for (int i = 0; i < 1 << 18; ++i) text += unit;
+    EXPECT_EQ(words_of(scanner, text).size(), 1u);
+    EXPECT_EQ(words_of(regex, text).size(), 1u);
+  }
+}
+
+TEST(PreTokenizer, RefusesABrokenPatternByName) {
+  expect_in(user_error_of([] { by_regex("(a"); }), {"test", "(a"});
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,74 @@
+// What the engine's tests share: tiny models, random batches, and a copy of all weights to compare.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace onefold::test {
+
+// A micro-batch that owns its tokens.
+struct OwnedBatch {
+  std::vector<int32_t> tokens, targets;
+  std::vector<int64_t> samples;
+  int64_t batch, sequence;
+
+  BatchView view() {
+    const auto count = static_cast<int64_t>(tokens.size());
+    return {matrix(tokens.data(), 1, count, DType::i32), matrix(targets.data(), 1, count, DType::i32), samples.data(), batch,
+            sequence};
+  }
+};
+
+inline OwnedBatch random_batch(int64_t batch, int64_t sequence, int64_t vocabulary, uint64_t seed) {
+  OwnedBatch b{.batch = batch, .sequence = sequence};
+  for (int64_t i = 0; i < batch * sequence; ++i) {
+    const PhiloxWords words = philox(philox_key(seed, 9), {static_cast<uint32_t>(i), 0, 0, 0});
+    b.tokens.push_back(static_cast<int32_t>(words[0] % static_cast<uint32_t>(vocabulary)));
+    b.targets.push_back(static_cast<int32_t>(words[1] % static_cast<uint32_t>(vocabulary)));
+  }
+  for (int64_t i = 0; i < batch; ++i) b.samples.push_back(static_cast<int64_t>(seed) * batch + i);
+  return b;
+}
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+inline Weights weights_of(const Engine& engine) {
+  Weights weights;
+  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+    weights[param.name].assign(tensor.f32(), tensor.f32() + tensor.elems());
+  });
+  return weights;
+}
+
+inline void expect_same_bits(const Weights& a, const Weights& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    const std::vector<float>& other = b.at(name);
+    ASSERT_EQ(values.size(), other.size()) << name;
+    EXPECT_EQ(std::memcmp(values.data(), other.data(), values.size() * sizeof(float)), 0) << name;
+  }
+}
+
+// A few steps on random batches; returns the losses.
+inline std::vector<double> train(Engine& engine, int steps, double learning_rate = 1e-3) {
+  std::vector<double> losses;
+  const EngineOptions& o = engine.options();
+  for (int step = 0; step < steps; ++step) {
+    std::vector<OwnedBatch> batches;
+    for (int micro = 0; micro < o.micros; ++micro)
+      batches.push_back(random_batch(o.micro_batch, o.sequence, engine.model().spec.vocab_size,
+                                     static_cast<uint64_t>(step * o.micros + micro)));
+    std::vector<BatchView> views;
+    for (OwnedBatch& batch : batches) views.push_back(batch.view());
+    losses.push_back(engine.train_step(views, learning_rate).loss);
+  }
+  return losses;
+}
+
+}  // namespace onefold::test
