@@ -43,7 +43,14 @@ int64_t Config::total_steps(int64_t sequences) const {
     return run.tokens / step_tokens + (run.tokens % step_tokens != 0);
   }
   const double samples = run.epochs * static_cast<double>(sequences);
-  return static_cast<int64_t>(std::floor(samples / static_cast<double>(batch.global)));
+  const auto steps = static_cast<int64_t>(std::floor(samples / static_cast<double>(batch.global)));
+  if (steps < 1)
+    user_error(
+        "run.epochs is {}: of {} training sequences that is less than one batch of {}; train "
+        "longer, "
+        "or lower train_batch_size or data.sequence_length",
+        run.epochs, sequences, batch.global);
+  return steps;
 }
 
 Json Config::effective() const {

@@ -28,7 +28,7 @@ struct BatchConfig {
 struct DataConfig {
   DataSource train;                     // no paths: only a plan can be made
   std::vector<std::string> validation;  // read like `train`
-  double validation_fraction = 0;       // of the training documents, held out; 0: none
+  double validation_fraction = 0;       // the last part of the training data, held out; 0: none
   std::string tokenizer = "bytes";  // or the path of a tokenizer.json; "" (only for tokens): none
   int64_t sequence_length = 0;      // default: the model's longest, at most 1024
   bool separate_documents = false;  // "documents": "separated", else "packed"
@@ -50,7 +50,7 @@ struct RunConfig {
   int64_t memory_bytes = 0;  // limit; 0: none
   int64_t save_every = 0;    // steps; 0: at the end only
   bool tensorboard = false;
-  bool recompute = false;    // keep only block inputs; compute the rest again in backward
+  bool recompute = false;  // keep only block inputs; compute the rest again in backward
 };
 
 struct Config {

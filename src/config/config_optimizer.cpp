@@ -61,6 +61,7 @@ void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec)
                 "or set weight_decay to 0");
   expect(params, "bias_correction", true, "Adam without bias correction is not supported");
   expect(params, "amsgrad", false, "AMSGrad is not supported");
+  expect(params, "fp32_optimizer_states", true, "moments are always in fp32");
   expect(params, "torch_adam", false, "there is one implementation of Adam here");
   for (const std::string_view key : {"momentum", "nesterov", "dampening"})
     params.no_effect(key, "it belongs to SGD, and the optimizer is AdamW");

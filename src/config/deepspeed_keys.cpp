@@ -35,7 +35,7 @@ constexpr std::array kKnownKeys = {
              "every optimizer here is tested; leave it out"},
     KnownKey{"zero_force_ds_cpu_optimizer", kFalse,
              "there is one implementation of each optimizer; leave it out"},
-    KnownKey{"activation_checkpointing", kNone, "recomputation is not configurable yet"},
+    KnownKey{"activation_checkpointing", kNone, "use run.recompute"},
     KnownKey{"aio", kNone, "it belongs to offloading to NVMe, which is not supported yet"},
     KnownKey{"pipeline", kNone, "there is no pipeline parallelism yet"},
     KnownKey{"tensor_parallel", kNone, "there is no tensor parallelism yet"},

@@ -255,6 +255,7 @@ TEST(Run, LengthInTokensAndEpochsBecomesSteps) {
   EXPECT_EQ(config(R"({"run": {"steps": null, "tokens": 1000}})").total_steps(1), 4);  // 256 a step
   const Config epochs = config(R"({"run": {"steps": null, "epochs": 1.5}})");
   EXPECT_EQ(epochs.total_steps(100), 18);
+  EXPECT_ERROR(epochs.total_steps(5), "run.epochs is 1.5", "5 training sequences", "batch of 8");
 }
 
 TEST(Run, RefusesWhatHasNoEffect) {
@@ -291,6 +292,30 @@ TEST(Effective, ReadsBackToTheSameConfig) {
   }
   const Json ranks = config("{}", 4).effective();
   EXPECT_EQ(Config::from_json(ranks, 4).effective(), ranks);
+}
+
+// Every key that can be in force stands in docs/config.md, as code.
+void expect_documented(const std::string& docs, const Json& json) {
+  for (const auto& [key, value] : json.items()) {
+    const bool found =
+        contains(docs, "`" + key + "`") || contains(docs, "." + key + "`") ||
+        contains(docs,
+                 "## " + std::string(1, static_cast<char>(std::toupper(key[0]))) + key.substr(1));
+    EXPECT_TRUE(found || key == "params") << key;
+    if (value.is_object()) expect_documented(docs, value);
+  }
+}
+
+TEST(Effective, EveryKeyIsDocumented) {
+  const std::string docs = read_file(std::string(ONEFOLD_SOURCE_DIR) + "/docs/config.md");
+  for (const char* text :
+       {R"({"model": "llama-3-8b", "scheduler": {"type": "wsd", "params": {"decay_steps": 7}},
+            "data": {"train": "a.jsonl", "validation": ["v.jsonl"]},
+            "run": {"output": "out", "memory": "1GiB"}})",
+        R"({"optimizer": {"type": "SGD"}, "data": {"validation_fraction": 0.1},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}})",
+        R"({"scheduler": {"type": "WarmupCosineLR"}})"})
+    expect_documented(docs, config(text).effective());
 }
 
 TEST(Override, SetsValuesByPath) {

@@ -95,8 +95,15 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
     const StepResult result = engine.train_step(micros, 1e-3);
     EXPECT_NEAR(result.loss, losses[static_cast<size_t>(step)], kTrajectoryTolerance * losses[static_cast<size_t>(step)]);
   }
+  // Without rope, a key bias shifts all scores of a row alike and softmax ignores it: its true gradient is zero, and what Adam
+  // makes of the rounding noise there is nobody's to agree on. The golden file names these elements.
+  const Json undetermined = parse_json(golden_.metadata().at("undetermined"), "undetermined");
   engine.for_each_parameter([&](const ParamSpec& param, Tensor weights) {
-    expect_near(param.name, weights, floats("final/" + param.name), kTrajectoryTolerance);
+    std::vector<float> expected = floats("final/" + param.name);
+    if (undetermined.contains(param.name))
+      for (auto i = undetermined[param.name][0].get<size_t>(); i < undetermined[param.name][1].get<size_t>(); ++i)
+        expected[i] = weights.f32()[i];
+    expect_near(param.name, weights, expected, kTrajectoryTolerance);
   });
 }
 

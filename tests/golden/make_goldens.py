@@ -52,7 +52,7 @@ PLAIN = {
 GPT2 = {
     "vocab_size": 61, "hidden_size": 21, "num_layers": 2, "num_heads": 3, "num_kv_heads": 3,
     "head_dim": 7, "intermediate_size": 53, "max_sequence_length": 17,
-    "norm": "layernorm", "norm_eps": 1e-5, "positions": "learned", "rope_theta": 10000.0,
+    "norm": "layernorm", "norm_eps": 1e-5, "positions": "learned",
     "qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "qk_norm": False,
     "activation": "gelu_tanh", "tie_embeddings": True, "dropout": 0.0,
 }  # yapf: disable
