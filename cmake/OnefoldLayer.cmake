@@ -2,7 +2,8 @@
 # to it (globbed: a new file needs no edit here). A layer sees the headers of the layers it names, and no others' symbols.
 
 function(onefold_warnings target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
+                                           -ffp-contract=off)
   if(ONEFOLD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer
                                              -fno-sanitize-recover=all)
