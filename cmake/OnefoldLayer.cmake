@@ -30,10 +30,27 @@ function(onefold_layer name)
   set_property(GLOBAL APPEND PROPERTY ONEFOLD_LAYERS onefold_${name})
 endfunction()
 
-# The library that programs link: one archive of all layers, with the public headers, installable as a CMake package.
+# The library that other programs link: shared, so that they need none of our dependencies, exporting the public API alone.
+# Installed with its headers as a CMake package.
 function(onefold_library)
-  get_property(layers GLOBAL PROPERTY ONEFOLD_LAYERS)
-  add_library(onefold INTERFACE)
-  list(REVERSE layers)
-  target_link_libraries(onefold INTERFACE ${layers})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/api/*.cpp)
+  add_library(onefold SHARED ${sources})
+  add_library(onefold::onefold ALIAS onefold)
+  target_link_libraries(onefold PRIVATE onefold_run)
+  target_link_options(onefold PRIVATE -Wl,--exclude-libs,ALL)
+  target_include_directories(onefold INTERFACE
+    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_compile_features(onefold INTERFACE cxx_std_20)
+  set_target_properties(onefold PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  onefold_warnings(onefold)
+
+  include(GNUInstallDirs)
+  include(CMakePackageConfigHelpers)
+  set(package ${CMAKE_INSTALL_LIBDIR}/cmake/onefold)
+  install(TARGETS onefold EXPORT onefoldTargets)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/onefold DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT onefoldTargets NAMESPACE onefold:: DESTINATION ${package})
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/onefoldConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_SOURCE_DIR}/cmake/onefoldConfig.cmake ${CMAKE_BINARY_DIR}/onefoldConfigVersion.cmake
+          DESTINATION ${package})
 endfunction()

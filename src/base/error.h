@@ -1,24 +1,13 @@
-// The two kinds of error that reach a user. A UserError names the thing that is wrong (key, file, line, flag) and what to
-// do about it; an InternalError is a bug in Onefold. Programmer errors inside one function are asserts.
+// Throwing the public errors (onefold/error.h) with a formatted sentence. Programmer errors inside one function are asserts.
 #pragma once
 
 #include <fmt/format.h>
 
-#include <stdexcept>
-#include <string>
 #include <utility>
 
+#include "onefold/error.h"
+
 namespace onefold {
-
-class UserError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-class InternalError : public std::logic_error {
- public:
-  using std::logic_error::logic_error;
-};
 
 template <typename... Args>
 [[noreturn]] void user_error(fmt::format_string<Args...> format, Args&&... args) {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "io/safetensors.h"
+#include "run/weights.h"
 
 namespace onefold {
 namespace {
@@ -11,12 +11,6 @@ namespace {
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kModel = "model.json";
 constexpr const char* kTokenizer = "tokenizer.json";
-
-// Vectors are written with one dimension, as other tools expect.
-std::vector<int64_t> file_shape(const ParamSpec& param) {
-  if (param.rows == 1) return {param.cols};
-  return {param.rows, param.cols};
-}
 
 }  // namespace
 
@@ -41,37 +35,9 @@ RunFolder RunFolder::open(const std::string& path) {
   return folder;
 }
 
-void RunFolder::save_weights(const Engine& engine) const {
-  std::vector<SafetensorsEntry> entries;
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor) {
-    SafetensorsEntry entry;
-    entry.name = param.name;
-    entry.shape = file_shape(param);
-    entries.push_back(std::move(entry));
-  });
-  SafetensorsWriter writer(file(kWeights), std::move(entries),
-                           {{"format", "onefold"}, {"step", std::to_string(engine.steps_done())}});
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    writer.write(param.name, std::span<const float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
-  });
-  writer.commit();
-}
+void RunFolder::save_weights(const Engine& engine) const { onefold::save_weights(engine, file(kWeights)); }
 
-void RunFolder::load_weights(Engine& engine) const {
-  const SafetensorsFile weights(file(kWeights));
-  size_t wanted = 0;
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    const SafetensorsEntry& entry = weights.entry(param.name);
-    if (entry.shape != file_shape(param))
-      user_error("{}: tensor {} has shape [{}], the model needs [{}]", weights.path(), param.name,
-                 fmt::join(entry.shape, ", "), fmt::join(file_shape(param), ", "));
-    weights.read(param.name, std::span<float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
-    ++wanted;
-  });
-  if (wanted != weights.entries().size())
-    user_error("{} holds {} tensors, the model has {}: {} belongs to another model", weights.path(),
-               weights.entries().size(), wanted, kWeights);
-}
+void RunFolder::load_weights(Engine& engine) const { onefold::load_weights(engine, file(kWeights)); }
 
 ModelSpec RunFolder::model() const { return spec_from_json(read_json(file(kModel)), file(kModel)); }
 

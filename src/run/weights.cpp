@@ -1,0 +1,48 @@
+#include "run/weights.h"
+
+#include "io/safetensors.h"
+
+namespace onefold {
+namespace {
+
+// Vectors are written with one dimension, as other tools expect.
+std::vector<int64_t> file_shape(const ParamSpec& param) {
+  if (param.rows == 1) return {param.cols};
+  return {param.rows, param.cols};
+}
+
+}  // namespace
+
+void save_weights(const Engine& engine, const std::string& path) {
+  std::vector<SafetensorsEntry> entries;
+  engine.for_each_parameter([&](const ParamSpec& param, Tensor) {
+    SafetensorsEntry entry;
+    entry.name = param.name;
+    entry.shape = file_shape(param);
+    entries.push_back(std::move(entry));
+  });
+  SafetensorsWriter writer(path, std::move(entries),
+                           {{"format", "onefold"}, {"step", std::to_string(engine.steps_done())}});
+  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+    writer.write(param.name, std::span<const float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
+  });
+  writer.commit();
+}
+
+void load_weights(Engine& engine, const std::string& path) {
+  const SafetensorsFile weights(path);
+  size_t wanted = 0;
+  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+    const SafetensorsEntry& entry = weights.entry(param.name);
+    if (entry.shape != file_shape(param))
+      user_error("{}: tensor {} has shape [{}], the model needs [{}]", weights.path(), param.name,
+                 fmt::join(entry.shape, ", "), fmt::join(file_shape(param), ", "));
+    weights.read(param.name, std::span<float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
+    ++wanted;
+  });
+  if (wanted != weights.entries().size())
+    user_error("{} holds {} tensors, the model has {}: it belongs to another model", weights.path(),
+               weights.entries().size(), wanted);
+}
+
+}  // namespace onefold

@@ -1,0 +1,82 @@
+// The public API, through its header and the shared library alone.
+#include <gtest/gtest.h>
+#include <onefold/onefold.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+namespace {
+
+using onefold::Trainer;
+using onefold::TrainerOptions;
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const onefold::UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TrainerOptions tiny() {
+  TrainerOptions options;
+  options.model = R"({"preset": "gpt2-tiny", "vocab_size": 50})";
+  options.micro_batch = 2;
+  options.accumulation = 2;
+  options.sequence_length = 8;
+  return options;
+}
+
+std::vector<int32_t> ramp(int64_t count, int32_t first) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>((first + i) % 50));
+  return tokens;
+}
+
+TEST(Trainer, LearnsCountsStepsAndKeepsItsMemoryPromise) {
+  Trainer trainer(tiny());
+  const double before = trainer.evaluate(ramp(16, 0), ramp(16, 1));
+  EXPECT_NEAR(before, std::log(50.0), 0.5);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(trainer.step(ramp(32, 0), ramp(32, 1), 1e-2).step, i + 1);
+  EXPECT_LT(trainer.evaluate(ramp(16, 0), ramp(16, 1)), 0.5 * before);
+  EXPECT_EQ(trainer.memory().planned_peak_bytes, trainer.memory().measured_peak_bytes);
+  EXPECT_EQ(trainer.generate(ramp(4, 0), {.max_tokens = 4, .temperature = 0}), ramp(4, 4));
+}
+
+TEST(Trainer, SavedWeightsLoadToTheSameLoss) {
+  const std::string path = testing::TempDir() + "onefold_api_weights.safetensors";
+  Trainer first(tiny());
+  first.step(ramp(32, 0), ramp(32, 1), 1e-2);
+  first.save(path);
+  TrainerOptions other = tiny();
+  other.seed = 99;
+  Trainer second(other);
+  EXPECT_NE(first.evaluate(ramp(16, 0), ramp(16, 1)), second.evaluate(ramp(16, 0), ramp(16, 1)));
+  second.load(path);
+  EXPECT_EQ(first.evaluate(ramp(16, 0), ramp(16, 1)), second.evaluate(ramp(16, 0), ramp(16, 1)));
+  std::filesystem::remove(path);
+}
+
+TEST(Trainer, BadInputIsNamed) {
+  EXPECT_NE(error_of([] { Trainer({.model = "gpt3"}); }).find("gpt2"), std::string::npos);
+  EXPECT_NE(error_of([] { Trainer({.model = R"({"preset": "gpt2-tiny", "hiden_size": 3})"}); }).find("hidden_size"),
+            std::string::npos);
+  TrainerOptions small = tiny();
+  small.memory_bytes = 1000;
+  EXPECT_NE(error_of([&] { Trainer trainer(small); }).find("needs"), std::string::npos);
+  Trainer trainer(tiny());
+  EXPECT_NE(error_of([&] { trainer.step(ramp(3, 0), ramp(3, 0), 1e-3); }).find("takes 32 of each"), std::string::npos);
+  std::vector<int32_t> foreign = ramp(32, 0);
+  foreign[5] = 50;
+  EXPECT_NE(error_of([&] { trainer.step(foreign, ramp(32, 0), 1e-3); }).find("token 50"), std::string::npos);
+  EXPECT_NE(error_of([&] { trainer.load("/nonexistent"); }).find("/nonexistent"), std::string::npos);
+}
+
+TEST(Library, ListsItsPresetsAndVersion) {
+  EXPECT_FALSE(onefold::model_presets().empty());
+  EXPECT_STRNE(onefold::version(), "");
+}
+
+}  // namespace
