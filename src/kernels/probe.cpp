@@ -34,7 +34,7 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
   double best = 0;
   for (const Orientation o : kOrientations) {
     std::vector<double> rates;
-    for (int repeat = 0; repeat <= repeats; ++repeat) {
+    for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
       pool.run(pool.threads(), [&](int64_t chunk, int) {
         cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k, o.a_transposed ? m : k, b.data(),
@@ -61,7 +61,7 @@ double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
   double best = 0;
   for (const Tensor& dst : {x[2], x[0]}) {
     std::vector<double> rates;
-    for (int repeat = 0; repeat <= repeats; ++repeat) {
+    for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
       cpu::add(pool, x[0], x[1], dst);
       if (repeat > 0) rates.push_back(3.0 * sizeof(float) * elems / (now_seconds() - begin) / 1e9);

@@ -1,3 +1,6 @@
+#include <string>
+#include <tuple>
+
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/support.h"
 

@@ -246,6 +246,19 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_
   }
 }
 
+// q, k, v of the shape, and scratch as large as its twin says.
+void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout& dropout, Tensor scratch, int64_t needed) {
+  require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "attention: {} heads over {} key heads", s.heads,
+          s.kv_heads);
+  require(q.rows == s.batch * s.query_length && q.cols == s.heads * s.head_dim, "attention: queries of {}x{}", q.rows, q.cols);
+  for (const Tensor& t : {k, v})
+    require(t.rows == s.batch * s.key_length && t.cols == s.kv_heads * s.head_dim, "attention: keys or values of {}x{}",
+            t.rows, t.cols);
+  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length, s.key_length);
+  require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
+  require(scratch.elems() >= needed, "attention: scratch of {} elements, {} needed", scratch.elems(), needed);
+}
+
 int64_t backward_scratch_of_thread(const AttentionShape& s) { return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16; }
 
 }  // namespace
@@ -258,6 +271,7 @@ int64_t attention_backward_scratch(const AttentionShape& s, int threads) {
 
 void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse,
                        const Dropout& dropout, Tensor scratch) {
+  check(s, q, k, v, dropout, scratch, attention_forward_scratch(s, pool.threads()));
   const Chunks tiles{s.query_length, kTile};
   pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
     // The last tiles see the most keys: hand them out first, so that no thread is left with a long one at the end.
@@ -270,6 +284,7 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
 void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout,
                         Tensor lse, Tensor dq, Tensor dk, Tensor dv, const Dropout& dropout, Tensor scratch) {
   require(s.query_length == s.key_length, "attention backward over a cache");
+  check(s, q, k, v, dropout, scratch, attention_backward_scratch(s, pool.threads()));
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
   const int64_t group = s.heads / s.kv_heads;
   pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
