@@ -11,10 +11,11 @@ int main() try {
       "Merrily, merrily, merrily, merrily,\nlife is but a dream.\n";
   const int64_t length = 48, batch = 4;
 
-  onefold::Trainer trainer({.model = R"({"preset": "llama-tiny", "vocab_size": 256, "max_sequence_length": 128})",
-                            .micro_batch = batch,
-                            .sequence_length = length,
-                            .gradient_clipping = 1.0});
+  onefold::Trainer trainer(
+      {.model = R"({"preset": "llama-tiny", "vocab_size": 256, "max_sequence_length": 128})",
+       .micro_batch = batch,
+       .sequence_length = length,
+       .gradient_clipping = 1.0});
 
   double loss = 0;
   for (int step = 0; step < 300; ++step) {

@@ -1,5 +1,5 @@
-// The two kinds of error that reach a user. A UserError names the thing that is wrong (key, file, line, argument) and what
-// to do about it; an InternalError is a bug in Onefold.
+// The two kinds of error that reach a user. A UserError names the thing that is wrong (key, file,
+// line, argument) and what to do about it; an InternalError is a bug in Onefold.
 #pragma once
 
 #include <stdexcept>

@@ -1,6 +1,7 @@
-// Onefold as a library: build a model, train it step by step on your own tokens, sample from it, save and load it.
-// examples/embed shows it in under 60 lines; docs/library.md tells more. Errors are onefold::UserError (your input) and
-// onefold::InternalError (our bug). A Trainer may be used from one thread at a time; it runs its own threads inside.
+// Onefold as a library: build a model, train it step by step on your own tokens, sample from it,
+// save and load it. examples/embed shows it in under 60 lines; docs/library.md tells more. Errors
+// are onefold::UserError (your input) and onefold::InternalError (our bug). A Trainer may be used
+// from one thread at a time; it runs its own threads inside.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 namespace onefold {
 
 struct TrainerOptions {
-  // A preset ("gpt2", "llama-3.2-1b", ...; see model_presets()) or a JSON object: an inline spec, or a preset with
-  // changes: R"({"preset": "gpt2", "num_layers": 4, "vocab_size": 256})". The keys are those of "model" in docs/config.md.
+  // A preset ("gpt2", "llama-3.2-1b", ...; see model_presets()) or a JSON object: an inline spec,
+  // or a preset with changes: R"({"preset": "gpt2", "num_layers": 4, "vocab_size": 256})". The keys
+  // are those of "model" in docs/config.md.
   std::string model = "gpt2";
   int64_t micro_batch = 1;       // sequences in one forward pass
   int64_t accumulation = 1;      // forward passes in one step
@@ -59,9 +61,11 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  // One AdamW step. Both spans hold accumulation * micro_batch * sequence_length elements, sequence after sequence;
-  // targets[i] is the token that should follow tokens[i], or negative to leave it out of the loss.
-  StepReport step(std::span<const int32_t> tokens, std::span<const int32_t> targets, double learning_rate);
+  // One AdamW step. Both spans hold accumulation * micro_batch * sequence_length elements, sequence
+  // after sequence; targets[i] is the token that should follow tokens[i], or negative to leave it
+  // out of the loss.
+  StepReport step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                  double learning_rate);
 
   // The mean loss on micro_batch * sequence_length tokens; changes nothing.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);

@@ -10,8 +10,10 @@ namespace {
 
 ModelSpec spec_of(const std::string& model) {
   const bool is_json = model.find('{') != std::string::npos;
-  ModelSpec spec = is_json ? spec_from_json(parse_json(model, "model"), "model") : spec_from_preset(model, "model");
-  if (spec.vocab_size == 0) user_error("model.vocab_size is missing: the library has no tokenizer to ask");
+  ModelSpec spec = is_json ? spec_from_json(parse_json(model, "model"), "model")
+                           : spec_from_preset(model, "model");
+  if (spec.vocab_size == 0)
+    user_error("model.vocab_size is missing: the library has no tokenizer to ask");
   return spec;
 }
 
@@ -22,25 +24,33 @@ EngineOptions engine_options_of(const TrainerOptions& o) {
   at_least_one(o.micro_batch, "micro_batch");
   at_least_one(o.accumulation, "accumulation");
   at_least_one(o.sequence_length, "sequence_length");
-  if (o.threads < 0) user_error("TrainerOptions::threads is {}; it must be 0 (all cores) or more", o.threads);
+  if (o.threads < 0)
+    user_error("TrainerOptions::threads is {}; it must be 0 (all cores) or more", o.threads);
   return {.threads = o.threads,
           .seed = o.seed,
           .micro_batch = o.micro_batch,
           .sequence = o.sequence_length,
           .micros = static_cast<int>(o.accumulation),
           .recompute = o.recompute,
-          .optimizer = {.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay},
+          .optimizer = {.beta1 = o.beta1,
+                        .beta2 = o.beta2,
+                        .eps = o.eps,
+                        .weight_decay = o.weight_decay},
           .clipping = o.gradient_clipping,
           .memory_limit_bytes = o.memory_bytes > 0 ? o.memory_bytes : Ledger::kNoLimit};
 }
 
-void check_tokens(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count, int64_t vocabulary) {
+void check_tokens(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t count,
+                  int64_t vocabulary) {
   if (static_cast<int64_t>(tokens.size()) != count || static_cast<int64_t>(targets.size()) != count)
-    user_error("{} tokens and {} targets were given; this trainer takes {} of each", tokens.size(), targets.size(), count);
+    user_error("{} tokens and {} targets were given; this trainer takes {} of each", tokens.size(),
+               targets.size(), count);
   for (const int32_t token : tokens)
-    if (token < 0 || token >= vocabulary) user_error("token {} is outside the vocabulary of {}", token, vocabulary);
+    if (token < 0 || token >= vocabulary)
+      user_error("token {} is outside the vocabulary of {}", token, vocabulary);
   for (const int32_t target : targets)
-    if (target >= vocabulary) user_error("target {} is outside the vocabulary of {}", target, vocabulary);
+    if (target >= vocabulary)
+      user_error("target {} is outside the vocabulary of {}", target, vocabulary);
 }
 
 }  // namespace
@@ -53,7 +63,9 @@ struct Trainer::State {
   int64_t next_sample = 0;
 
   State(const ModelSpec& s, const EngineOptions& options)
-      : spec(s), planned_bytes(Engine::plan(s, options)->ledger().peak_bytes()), engine(s, options) {
+      : spec(s),
+        planned_bytes(Engine::plan(s, options)->ledger().peak_bytes()),
+        engine(s, options) {
     samples.resize(static_cast<size_t>(options.micro_batch * options.micros));
   }
 
@@ -64,7 +76,8 @@ struct Trainer::State {
     const auto part = [&](std::span<const int32_t> all) {
       return matrix(const_cast<int32_t*>(all.data()) + micro * count, 1, count, DType::i32);
     };
-    return {part(tokens), part(targets), samples.data() + micro * o.micro_batch, o.micro_batch, o.sequence};
+    return {part(tokens), part(targets), samples.data() + micro * o.micro_batch, o.micro_batch,
+            o.sequence};
   }
 };
 
@@ -72,8 +85,8 @@ Trainer::Trainer(const TrainerOptions& options) {
   const ModelSpec spec = spec_of(options.model);
   const EngineOptions engine = engine_options_of(options);
   if (options.sequence_length > spec.max_sequence_length)
-    user_error("TrainerOptions::sequence_length is {}; the model has {} positions", options.sequence_length,
-               spec.max_sequence_length);
+    user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
+               options.sequence_length, spec.max_sequence_length);
   require_fits(spec, engine);
   state_ = std::make_unique<State>(spec, engine);
 }
@@ -82,12 +95,14 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
-StepReport Trainer::step(std::span<const int32_t> tokens, std::span<const int32_t> targets, double learning_rate) {
+StepReport Trainer::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
+                         double learning_rate) {
   const EngineOptions& o = state_->engine.options();
   check_tokens(tokens, targets, o.micros * o.micro_batch * o.sequence, state_->spec.vocab_size);
   for (int64_t& sample : state_->samples) sample = state_->next_sample++;
   std::vector<BatchView> views;
-  for (int micro = 0; micro < o.micros; ++micro) views.push_back(state_->view(tokens, targets, micro));
+  for (int micro = 0; micro < o.micros; ++micro)
+    views.push_back(state_->view(tokens, targets, micro));
   const StepResult result = state_->engine.train_step(views, learning_rate);
   return {state_->engine.steps_done(), result.loss, result.gradient_norm};
 }
@@ -100,7 +115,8 @@ double Trainer::evaluate(std::span<const int32_t> tokens, std::span<const int32_
   return sum / static_cast<double>(count);
 }
 
-std::vector<int32_t> Trainer::generate(std::span<const int32_t> prompt, const GenerationOptions& o) {
+std::vector<int32_t> Trainer::generate(std::span<const int32_t> prompt,
+                                       const GenerationOptions& o) {
   const GenerateOptions options{.sampling = {.temperature = o.temperature,
                                              .top_k = o.top_k,
                                              .top_p = o.top_p,
@@ -117,7 +133,9 @@ void Trainer::save(const std::string& path) const { save_weights(state_->engine,
 void Trainer::load(const std::string& path) { load_weights(state_->engine, path); }
 int64_t Trainer::parameter_count() const { return state_->spec.parameter_count(); }
 int64_t Trainer::vocab_size() const { return state_->spec.vocab_size; }
-MemoryReport Trainer::memory() const { return {state_->planned_bytes, state_->engine.ledger().peak_bytes()}; }
+MemoryReport Trainer::memory() const {
+  return {state_->planned_bytes, state_->engine.ledger().peak_bytes()};
+}
 
 std::vector<std::string> model_presets() { return preset_names(); }
 const char* version() { return ONEFOLD_VERSION; }

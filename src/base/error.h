@@ -1,4 +1,5 @@
-// Throwing the public errors (onefold/error.h) with a formatted sentence. Programmer errors inside one function are asserts.
+// Throwing the public errors (onefold/error.h) with a formatted sentence. Programmer errors inside
+// one function are asserts.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ template <typename... Args>
   throw InternalError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// For misuse that must be caught in release builds too (a slab used while released, sizes that disagree).
+// For misuse that must be caught in release builds too (a slab used while released, sizes that
+// disagree).
 template <typename... Args>
 void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) internal_error(format, std::forward<Args>(args)...);

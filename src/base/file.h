@@ -1,5 +1,5 @@
-// Files: whole reads, writes that exist whole or not at all, and read-only memory maps. Errors are UserErrors that name
-// the path and the reason the system gave.
+// Files: whole reads, writes that exist whole or not at all, and read-only memory maps. Errors are
+// UserErrors that name the path and the reason the system gave.
 #pragma once
 
 #include <cstddef>

@@ -70,7 +70,8 @@ class JsonObject {
 
   // If the key is present: an error that says why it would change nothing here.
   void no_effect(std::string_view key, std::string_view why);
-  // What has not been read, as an object at the same path: for telling misplaced keys from unknown ones.
+  // What has not been read, as an object at the same path: for telling misplaced keys from unknown
+  // ones.
   JsonObject unread() const;
   [[noreturn]] void fail(std::string_view key, std::string_view message) const;
 

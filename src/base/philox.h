@@ -1,5 +1,6 @@
-// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): four 32-bit words as a pure function of a key and a
-// counter. Nothing is stored, so recomputation, sharding and any order of evaluation draw the same numbers.
+// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): four 32-bit words as a pure
+// function of a key and a counter. Nothing is stored, so recomputation, sharding and any order of
+// evaluation draw the same numbers.
 #pragma once
 
 #include <array>
@@ -34,20 +35,25 @@ inline PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
   return counter;
 }
 
-// A key derived from a seed and up to four labels (step, unit, site, ...): one Philox call over the labels.
-inline PhiloxKey philox_key(uint64_t seed, uint32_t a, uint32_t b = 0, uint32_t c = 0, uint32_t d = 0) {
-  const PhiloxWords words = philox({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {a, b, c, d});
+// A key derived from a seed and up to four labels (step, unit, site, ...): one Philox call over the
+// labels.
+inline PhiloxKey philox_key(uint64_t seed, uint32_t a, uint32_t b = 0, uint32_t c = 0,
+                            uint32_t d = 0) {
+  const PhiloxWords words =
+      philox({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {a, b, c, d});
   return {words[0], words[1]};
 }
 
 // [0, 1) with 24 bits; the same mapping in every vectorised copy of this generator.
 inline float philox_uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// A standard normal for element `index` of the stream `key` (Box-Muller on two words of its counter).
+// A standard normal for element `index` of the stream `key` (Box-Muller on two words of its
+// counter).
 inline float philox_normal(PhiloxKey key, uint64_t index) {
   const PhiloxWords words =
       philox(key, {static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0, 0});
-  const double u = (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm is finite
+  const double u =
+      (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm is finite
   const double angle = 2.0 * std::numbers::pi * (static_cast<double>(words[1]) * 0x1p-32);
   const double radius = std::sqrt(-2.0 * std::log(u));
   return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));

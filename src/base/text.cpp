@@ -42,7 +42,8 @@ std::string scaled(double value, double base, std::span<const std::string_view> 
 }  // namespace
 
 std::string format_bytes(int64_t bytes) {
-  static constexpr std::array<std::string_view, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  static constexpr std::array<std::string_view, 6> kUnits = {"B",   "KiB", "MiB",
+                                                             "GiB", "TiB", "PiB"};
   return scaled(static_cast<double>(bytes), 1024, kUnits, " ");
 }
 
@@ -75,8 +76,8 @@ int64_t parse_bytes(std::string_view text, std::string_view what) {
     if (ok) scale = std::pow(rest == "b" ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
   }
   if (!ok || value * scale > 9e18)
-    user_error("{}: \"{}\" is not a size; write it like \"24GiB\", \"512MB\" or a number of bytes", what,
-               text);
+    user_error("{}: \"{}\" is not a size; write it like \"24GiB\", \"512MB\" or a number of bytes",
+               what, text);
   return static_cast<int64_t>(value * scale);
 }
 

@@ -16,7 +16,8 @@ std::string format_duration(double seconds);  // "1h02m", "3m07s", "4.2s"
 // "64GiB", "1.5 GB", "512M" (binary), "1000". Throws UserError naming `what`.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 
-// The candidate nearest to `word` by edit distance, or "" if none is near enough to be a likely misspelling.
+// The candidate nearest to `word` by edit distance, or "" if none is near enough to be a likely
+// misspelling.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 // ", did you mean \"x\"?" or "" — ready to append to an error.

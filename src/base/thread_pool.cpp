@@ -13,7 +13,8 @@
 namespace onefold {
 namespace {
 
-// Workers spin this long before they sleep: kernels follow each other within microseconds, and a futex wake costs more.
+// Workers spin this long before they sleep: kernels follow each other within microseconds, and a
+// futex wake costs more.
 constexpr int kSpins = 4000;
 
 void relax() {
@@ -78,7 +79,8 @@ void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& wo
 void ThreadPool::worker(int thread) {
   uint64_t seen = 0;
   while (true) {
-    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) relax();
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin)
+      relax();
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return generation_.load() != seen; });

@@ -1,5 +1,6 @@
-// A pool of threads that share out numbered chunks of work. What a chunk is must never depend on the number of threads:
-// that is how results stay bitwise the same on any machine. A pool belongs to one rank; there is no global one.
+// A pool of threads that share out numbered chunks of work. What a chunk is must never depend on
+// the number of threads: that is how results stay bitwise the same on any machine. A pool belongs
+// to one rank; there is no global one.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,9 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(chunk, thread) once for each chunk in [0, chunks), in no particular order, thread in [0, threads()).
-  // Returns when all are done; the first exception is rethrown. Calls must not nest.
+  // Calls work(chunk, thread) once for each chunk in [0, chunks), in no particular order, thread in
+  // [0, threads()). Returns when all are done; the first exception is rethrown. Calls must not
+  // nest.
   void run(int64_t chunks, const std::function<void(int64_t chunk, int thread)>& work);
 
  private:

@@ -54,7 +54,7 @@ int run_step(const StepBench& b) {
   Engine engine(spec, options);
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
-  ThreadPool pool(b.threads);
+  ThreadPool& pool = engine.pool();
   std::vector<double> seconds, gemm;
   VerbTimes before{};
   for (int step = 0; step < b.warmup + b.steps; ++step) {

@@ -26,10 +26,9 @@ struct DataSource {
 };
 
 // Calls `document` for each document that is not empty, in order. The view is valid during the call
-// only. Lines end with
-// "\n" or "\r\n", neither of which belongs to the document. Throws UserError (file, and line for
-// JSONL) for what cannot be read, for empty files, and for a source of format kTokens, which holds
-// no text.
+// only. Lines end with "\n" or "\r\n", neither of which belongs to the document. Throws UserError
+// (file, and line for JSONL) for what cannot be read, for empty files, and for a source of format
+// kTokens, which holds no text.
 void for_each_document(const DataSource& source,
                        const std::function<void(std::string_view)>& document);
 

@@ -16,7 +16,8 @@ constexpr int64_t kInitPiece = int64_t{1} << 18;
 int64_t count_valid(const BatchView& batch) {
   const int32_t* targets = batch.targets.i32();
   if (!targets) return batch.tokens_count();  // dry: every target counts
-  return std::count_if(targets, targets + batch.tokens_count(), [](int32_t target) { return target >= 0; });
+  return std::count_if(targets, targets + batch.tokens_count(),
+                       [](int32_t target) { return target >= 0; });
 }
 
 // Summed in token order, in double.
@@ -67,7 +68,8 @@ struct Engine::Walk {
   double learning_rate = 0;
   double gradient_scale = 1;
 
-  Walk(std::span<const BatchView> batches, size_t units) : micros(batches), held(units), streams(batches.size()) {
+  Walk(std::span<const BatchView> batches, size_t units)
+      : micros(batches), held(units), streams(batches.size()) {
     for (auto& unit : held) unit.resize(batches.size());
   }
 };
@@ -75,7 +77,8 @@ struct Engine::Walk {
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options)
     : Engine(spec, options, Ledger::Memory::real, measure_arena(spec, options)) {}
 
-Engine::Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memory memory, int64_t arena_bytes)
+Engine::Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memory memory,
+               int64_t arena_bytes)
     : model_(spec),
       options_(options),
       pool_(std::make_unique<ThreadPool>(options.threads)),
@@ -95,7 +98,8 @@ Engine::~Engine() = default;
 void Engine::allocate(int64_t arena_bytes) {
   ledger_.moment("allocating the training state");
   const ModelSpec& spec = model_.spec;
-  for (const auto& unit : model_.units) states_.push_back(std::make_unique<UnitState>(ledger_, *unit, options_));
+  for (const auto& unit : model_.units)
+    states_.push_back(std::make_unique<UnitState>(ledger_, *unit, options_));
   for (size_t u = 0; u < states_.size(); ++u) {
     UnitState& state = *states_[u];
     state.param_views = state.params.views();
@@ -109,10 +113,13 @@ void Engine::allocate(int64_t arena_bytes) {
   const int64_t tokens = options_.micro_batch * options_.sequence;
   losses_ = ledger_.allocate(Kind::workspace, tokens * dtype_bytes(DType::f32), "losses");
   if (spec.positions == Positions::rope) {
-    rope_ = ledger_.allocate(Kind::workspace, spec.max_sequence_length * spec.head_dim * dtype_bytes(DType::f32), "rope table");
+    rope_ = ledger_.allocate(Kind::workspace,
+                             spec.max_sequence_length * spec.head_dim * dtype_bytes(DType::f32),
+                             "rope table");
     if (rope_.data()) fill_rope_table(spec, rope_.as(spec.max_sequence_length, spec.head_dim));
   }
-  if (arena_bytes > 0) arena_ = Arena(ledger_.allocate(Kind::workspace, arena_bytes, "scratch arena"));
+  if (arena_bytes > 0)
+    arena_ = Arena(ledger_.allocate(Kind::workspace, arena_bytes, "scratch arena"));
   if (ledger_.memory() == Ledger::Memory::dry) return;
   for (size_t u = 0; u < states_.size(); ++u) {
     const auto& params = model_.units[u]->params();
@@ -142,7 +149,8 @@ int64_t Engine::measure_arena(const ModelSpec& spec, const EngineOptions& option
 }
 
 std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions& options) {
-  std::unique_ptr<Engine> dry(new Engine(spec, options, Ledger::Memory::dry, measure_arena(spec, options)));
+  std::unique_ptr<Engine> dry(
+      new Engine(spec, options, Ledger::Memory::dry, measure_arena(spec, options)));
   const std::vector<BatchView> micros(static_cast<size_t>(options.micros),
                                       dry_batch(options.micro_batch, options.sequence));
   if (options.training)
@@ -154,12 +162,13 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
 
 StepResult Engine::train_step(std::span<const BatchView> micros, double learning_rate) {
   require(options_.training, "train_step on an engine without training state");
-  require(static_cast<int>(micros.size()) == options_.micros, "{} micro-batches, the program has {}", micros.size(),
-          options_.micros);
+  require(static_cast<int>(micros.size()) == options_.micros,
+          "{} micro-batches, the program has {}", micros.size(), options_.micros);
   StepResult result;
   for (const BatchView& batch : micros) result.valid_targets += count_valid(batch);
   if (result.valid_targets == 0)
-    user_error("step {}: no valid target in the whole batch; every token is padding or masked", steps_done_ + 1);
+    user_error("step {}: no valid target in the whole batch; every token is padding or masked",
+               steps_done_ + 1);
   Walk walk(micros, model_.units.size());
   walk.training = true;
   walk.loss_scale = static_cast<float>(1.0 / static_cast<double>(result.valid_targets));
@@ -209,7 +218,8 @@ UnitCall Engine::call_for(int unit, const BatchView& batch, bool with_grads) {
   UnitCall call{.kernels = *kernels_, .arena = arena_, .batch = batch, .params = state.param_views};
   if (with_grads) call.grads = state.grad_views;
   if (rope_) call.rope = rope_.as(model_.spec.max_sequence_length, model_.spec.head_dim);
-  call.losses = losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
+  call.losses =
+      losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
   call.seed = options_.seed;
   call.step = steps_done_;
   return call;
@@ -229,13 +239,15 @@ void Engine::forward(const Action& action, Walk& walk) {
   }
   const int64_t saved = model_.units[unit]->saved_elems(batch.batch, batch.sequence);
   if (saved > 0) {
-    held.saved = ledger_.allocate(Kind::activations, saved * dtype_bytes(DType::f32), model_.units[unit]->name());
+    held.saved = ledger_.allocate(Kind::activations, saved * dtype_bytes(DType::f32),
+                                  model_.units[unit]->name());
     call.saved = held.saved.as(1, saved);
   }
   const bool is_head = action.unit == model_.head();
   if (!is_head && !action.again) {
     Buffer& next = walk.held[unit + 1][micro].input;
-    next = ledger_.allocate(Kind::activations, batch.tokens_count() * hidden * dtype_bytes(DType::f32), "stream");
+    next = ledger_.allocate(Kind::activations,
+                            batch.tokens_count() * hidden * dtype_bytes(DType::f32), "stream");
     call.output = next.as(batch.tokens_count(), hidden);
   }
   model_.units[unit]->forward(call);
@@ -252,10 +264,11 @@ void Engine::backward(const Action& action, Walk& walk) {
   const bool is_head = action.unit == model_.head();
   UnitCall call = call_for(action.unit, batch, true);
   if (is_head)
-    walk.streams[micro] =
-        ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "stream gradient");
+    walk.streams[micro] = ledger_.allocate(
+        Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "stream gradient");
   if (held.input) call.input = held.input.as(tokens, hidden);
-  if (held.saved) call.saved = held.saved.as(1, model_.units[unit]->saved_elems(batch.batch, batch.sequence));
+  if (held.saved)
+    call.saved = held.saved.as(1, model_.units[unit]->saved_elems(batch.batch, batch.sequence));
   call.stream = walk.streams[micro].as(tokens, hidden);
   call.dropout = model_.spec.dropout;
   call.accumulate = action.accumulate;
@@ -286,23 +299,27 @@ void Engine::step(const Action& action, Walk& walk) {
     double sum = 0;
     for (const auto& state : states_) sum += state->sum_squares;
     const double norm = std::sqrt(sum);
-    // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing up.
-    walk.gradient_scale = options_.clipping > 0 ? std::min(1.0, options_.clipping / (norm + 1e-6)) : 1.0;
+    // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from
+    // dividing up.
+    walk.gradient_scale =
+        options_.clipping > 0 ? std::min(1.0, options_.clipping / (norm + 1e-6)) : 1.0;
   }
   UnitState& state = *states_[static_cast<size_t>(action.unit)];
   const auto& params = model_.units[static_cast<size_t>(action.unit)]->params();
   for (size_t p = 0; p < params.size(); ++p) {
     std::vector<Tensor> moments;
     for (const Slab& slab : state.optimizer) moments.push_back(slab.views()[p]);
-    optimizer_step(*kernels_, options_.optimizer, steps_done_ + 1, walk.learning_rate, params[p].decay,
-                   walk.gradient_scale, state.params.views()[p], state.grads->views()[p], moments);
+    optimizer_step(*kernels_, options_.optimizer, steps_done_ + 1, walk.learning_rate,
+                   params[p].decay, walk.gradient_scale, state.params.views()[p],
+                   state.grads->views()[p], moments);
   }
 }
 
 void Engine::check_loss(double loss, int micro) const {
   if (std::isfinite(loss)) return;
   throw DivergedError(
-      fmt::format("step {}, micro-batch {}: the loss is {} (unit head, tensor logits). The weights are those before this "
+      fmt::format("step {}, micro-batch {}: the loss is {} (unit head, tensor logits). The weights "
+                  "are those before this "
                   "step. Lower the learning rate, lengthen the warm-up or set gradient_clipping",
                   steps_done_ + 1, micro, loss));
 }
@@ -315,15 +332,18 @@ void Engine::report_not_finite(int unit) {
     Tensor scratch = arena_.take(1, kernels_->sum_squares_scratch(grad.elems()));
     if (std::isfinite(kernels_->sum_squares(grad, scratch))) continue;
     throw DivergedError(fmt::format(
-        "step {}: the gradient is not finite (unit {}, tensor {}). The weights are those before this step. Lower the "
+        "step {}: the gradient is not finite (unit {}, tensor {}). The weights are those before "
+        "this step. Lower the "
         "learning rate, lengthen the warm-up or set gradient_clipping",
         steps_done_ + 1, model_.units[static_cast<size_t>(unit)]->name(), params[p].name));
   }
-  internal_error("step {}: the norm of unit {} is not finite but each tensor's is", steps_done_ + 1, unit);
+  internal_error("step {}: the norm of unit {} is not finite but each tensor's is", steps_done_ + 1,
+                 unit);
 }
 
 void Engine::decode(const BatchView& batch, std::span<KvCache> caches, Tensor logits) {
-  require(static_cast<int64_t>(caches.size()) == model_.spec.num_layers, "one cache for each block");
+  require(static_cast<int64_t>(caches.size()) == model_.spec.num_layers,
+          "one cache for each block");
   Walk walk({&batch, 1}, model_.units.size());
   walk.caches = caches;
   Program blocks = evaluation_;
@@ -331,8 +351,8 @@ void Engine::decode(const BatchView& batch, std::span<KvCache> caches, Tensor lo
   run(blocks, walk);
   const size_t head = static_cast<size_t>(model_.head());
   Tensor stream = walk.held[head][0].input.as(batch.tokens_count(), model_.spec.hidden_size);
-  Tensor last = {stream.row_range(batch.sequence - 1, 1).data, stream.dtype, batch.batch, stream.cols,
-                 stream.stride * batch.sequence};
+  Tensor last = {stream.row_range(batch.sequence - 1, 1).data, stream.dtype, batch.batch,
+                 stream.cols, stream.stride * batch.sequence};
   head_logits(call_for(model_.head(), batch, false), *model_.units[head], last, logits);
   for (KvCache& cache : caches) cache.length += batch.sequence;
 }

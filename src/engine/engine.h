@@ -1,5 +1,5 @@
-// The engine holds one rank's training state in slabs and runs programs over it. The same class runs on the dry device:
-// that is what sizes the scratch arena, and what a plan is.
+// The engine holds one rank's training state in slabs and runs programs over it. The same class
+// runs on the dry device: that is what sizes the scratch arena, and what a plan is.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 namespace onefold {
 
 struct EngineOptions {
-  int threads = 0;          // 0: all cores this process may use
+  int threads = 0;  // 0: all cores this process may use
   uint64_t seed = 1;
   int64_t micro_batch = 1;  // sequences
   int64_t sequence = 0;     // tokens
@@ -41,7 +41,8 @@ struct VerbTimes {
   double forward = 0, backward = 0, norm = 0, step = 0;
 };
 
-// A loss or gradient that is not finite: step, unit and tensor are named, and the weights are those before the step.
+// A loss or gradient that is not finite: step, unit and tensor are named, and the weights are those
+// before the step.
 class DivergedError : public UserError {
  public:
   using UserError::UserError;
@@ -52,7 +53,8 @@ class Engine {
   Engine(const ModelSpec& spec, const EngineOptions& options);
   ~Engine();
 
-  // What a run with these options would hold, from a dry run of the same programs: its ledger's books.
+  // What a run with these options would hold, from a dry run of the same programs: its ledger's
+  // books.
   static std::unique_ptr<Engine> plan(const ModelSpec& spec, const EngineOptions& options);
 
   // One optimizer step over options.micros micro-batches at this learning rate.
@@ -61,8 +63,8 @@ class Engine {
   // The sum of losses over the valid targets of one micro-batch, and their number.
   std::pair<double, int64_t> evaluate(const BatchView& batch);
 
-  // Generation: logits [batch, vocab] of the last position of each sequence, given caches (one for each block) that the call
-  // extends by batch.sequence positions.
+  // Generation: logits [batch, vocab] of the last position of each sequence, given caches (one for
+  // each block) that the call extends by batch.sequence positions.
   void decode(const BatchView& batch, std::span<KvCache> caches, Tensor logits);
 
   // Every parameter in order, by name: for saving, loading and comparing.
@@ -76,12 +78,14 @@ class Engine {
   const VerbTimes& times() const { return times_; }
   int threads() const { return pool_->threads(); }
   Kernels& kernels() { return *kernels_; }
+  ThreadPool& pool() { return *pool_; }  // idle between calls
 
  private:
   struct UnitState;
   struct Walk;  // one program's run
 
-  Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memory memory, int64_t arena_bytes);
+  Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memory memory,
+         int64_t arena_bytes);
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options);
   void allocate(int64_t arena_bytes);
   void run(const Program& program, Walk& walk);

@@ -20,7 +20,9 @@ std::vector<std::pair<std::string, EngineOptions>> remedies(const EngineOptions&
       changed.micro_batch = micro;
       changed.micros = static_cast<int>(options.micros * (options.micro_batch / micro));
       changed.recompute = recompute;
-      std::string name = fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro, changed.micros);
+      std::string name =
+          fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro,
+                      changed.micros);
       if (recompute) name += ", run.recompute true";
       list.emplace_back(name, changed);
     }
@@ -42,14 +44,18 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options) {
   for (const auto& [name, changed] : remedies(options)) {
     const int64_t peak = planned_peak(spec, changed);
     smallest = std::min(smallest, peak);
-    if (peak <= options.memory_limit_bytes) advice += fmt::format("\n    {}  ({})", name, format_bytes(peak));
+    if (peak <= options.memory_limit_bytes)
+      advice += fmt::format("\n    {}  ({})", name, format_bytes(peak));
   }
   if (advice.empty())
-    advice = fmt::format("\n    nothing tried; the smallest found needs {}: raise run.memory, or take a smaller model or a shorter "
-                         "data.sequence_length",
-                         format_bytes(smallest));
-  user_error("this run needs {} and run.memory allows {}:\n{}  what would fit:{}", format_bytes(plan->ledger().peak_bytes()),
-             format_bytes(options.memory_limit_bytes), plan->ledger().table(), advice);
+    advice = fmt::format(
+        "\n    nothing tried; the smallest found needs {}: raise run.memory, or take a smaller "
+        "model or a shorter "
+        "data.sequence_length",
+        format_bytes(smallest));
+  user_error("this run needs {} and run.memory allows {}:\n{}  what would fit:{}",
+             format_bytes(plan->ledger().peak_bytes()), format_bytes(options.memory_limit_bytes),
+             plan->ledger().table(), advice);
 }
 
 }  // namespace onefold

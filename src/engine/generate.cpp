@@ -15,25 +15,30 @@ class Decoder {
   Decoder(Engine& engine, int64_t batch, int64_t capacity) : engine_(engine), batch_(batch) {
     const ModelSpec& spec = engine.model().spec;
     const int64_t rows = batch * capacity, row_bytes = spec.kv_size() * dtype_bytes(DType::f32);
-    memory_ = engine.ledger().allocate(Kind::activations, 2 * spec.num_layers * rows * row_bytes, "key-value cache");
-    logits_memory_ = engine.ledger().allocate(Kind::activations, batch * spec.vocab_size * dtype_bytes(DType::f32), "logits");
+    memory_ = engine.ledger().allocate(Kind::activations, 2 * spec.num_layers * rows * row_bytes,
+                                       "key-value cache");
+    logits_memory_ = engine.ledger().allocate(
+        Kind::activations, batch * spec.vocab_size * dtype_bytes(DType::f32), "logits");
     auto* at = static_cast<float*>(memory_.data());
     for (int64_t layer = 0; layer < spec.num_layers; ++layer, at += 2 * rows * spec.kv_size())
-      caches_.push_back({matrix(at, rows, spec.kv_size()), matrix(at + rows * spec.kv_size(), rows, spec.kv_size()),
-                         capacity, 0});
+      caches_.push_back({matrix(at, rows, spec.kv_size()),
+                         matrix(at + rows * spec.kv_size(), rows, spec.kv_size()), capacity, 0});
   }
 
-  // Feeds tokens [batch, length], sequence after sequence; afterwards logits(b) are those of b's last position.
+  // Feeds tokens [batch, length], sequence after sequence; afterwards logits(b) are those of b's
+  // last position.
   void feed(std::span<const int32_t> tokens) {
     const auto length = static_cast<int64_t>(tokens.size()) / batch_;
     BatchView view{.batch = batch_, .sequence = length};
-    view.tokens = matrix(const_cast<int32_t*>(tokens.data()), 1, static_cast<int64_t>(tokens.size()), DType::i32);
+    view.tokens = matrix(const_cast<int32_t*>(tokens.data()), 1,
+                         static_cast<int64_t>(tokens.size()), DType::i32);
     engine_.decode(view, caches_, logits_memory_.as(batch_, engine_.model().spec.vocab_size));
   }
 
   std::span<float> logits(int64_t b) {
     const int64_t vocabulary = engine_.model().spec.vocab_size;
-    return {static_cast<float*>(logits_memory_.data()) + b * vocabulary, static_cast<size_t>(vocabulary)};
+    return {static_cast<float*>(logits_memory_.data()) + b * vocabulary,
+            static_cast<size_t>(vocabulary)};
   }
 
   // Sequence b's past becomes that of `from`'s sequence sources[b].
@@ -44,8 +49,10 @@ class Decoder {
       dst.length = src.length;
       for (int64_t b = 0; b < batch_; ++b) {
         const int64_t s = sources[static_cast<size_t>(b)] * src.capacity, d = b * dst.capacity;
-        engine_.kernels().copy(src.keys.row_range(s, src.length), dst.keys.row_range(d, src.length));
-        engine_.kernels().copy(src.values.row_range(s, src.length), dst.values.row_range(d, src.length));
+        engine_.kernels().copy(src.keys.row_range(s, src.length),
+                               dst.keys.row_range(d, src.length));
+        engine_.kernels().copy(src.values.row_range(s, src.length),
+                               dst.values.row_range(d, src.length));
       }
     }
   }
@@ -62,15 +69,18 @@ void read_prompt(Decoder& decoder, std::span<const int32_t> prompt, int64_t piec
     decoder.feed(prompt.subspan(at, std::min(prompt.size() - at, static_cast<size_t>(piece))));
 }
 
-std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt, const GenerateOptions& options,
-                            int64_t count, int64_t piece, const std::function<bool(int32_t)>& emit) {
-  constexpr uint32_t kPurpose = 0x5A3B;  // keeps these keys apart from initialisation's and dropout's
+std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt,
+                            const GenerateOptions& options, int64_t count, int64_t piece,
+                            const std::function<bool(int32_t)>& emit) {
+  constexpr uint32_t kPurpose =
+      0x5A3B;  // keeps these keys apart from initialisation's and dropout's
   Decoder decoder(engine, 1, static_cast<int64_t>(prompt.size()) + count);
   read_prompt(decoder, prompt, piece);
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   for (int64_t i = 0; i < count; ++i) {
     penalise_repetition(decoder.logits(0), all, options.sampling.repetition_penalty);
-    const PhiloxWords words = philox(philox_key(options.sampling.seed, kPurpose), {static_cast<uint32_t>(i), 0, 0, 0});
+    const PhiloxWords words =
+        philox(philox_key(options.sampling.seed, kPurpose), {static_cast<uint32_t>(i), 0, 0, 0});
     const int32_t token = pick_token(decoder.logits(0), options.sampling, philox_uniform(words[0]));
     if (token == options.end_token) break;
     all.push_back(token);
@@ -87,12 +97,14 @@ struct Beam {
 };
 
 double normalised(const Beam& beam, double penalty) {
-  return beam.score / std::pow(static_cast<double>(std::max<size_t>(1, beam.tokens.size())), penalty);
+  return beam.score /
+         std::pow(static_cast<double>(std::max<size_t>(1, beam.tokens.size())), penalty);
 }
 
 // The best `wanted` continuations of all beams by one token.
-std::vector<Beam> extend(const std::vector<Beam>& beams, Decoder& decoder, std::span<const int32_t> prompt,
-                         const GenerateOptions& options, size_t wanted) {
+std::vector<Beam> extend(const std::vector<Beam>& beams, Decoder& decoder,
+                         std::span<const int32_t> prompt, const GenerateOptions& options,
+                         size_t wanted) {
   std::vector<Beam> candidates;
   for (size_t b = 0; b < beams.size(); ++b) {
     std::span<float> logits = decoder.logits(static_cast<int64_t>(b));
@@ -103,25 +115,30 @@ std::vector<Beam> extend(const std::vector<Beam>& beams, Decoder& decoder, std::
     std::vector<int32_t> order(logits.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
     const size_t keep = std::min(wanted, order.size());
-    std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(keep), order.end(), [&](int32_t x, int32_t y) {
-      const float lx = logits[static_cast<size_t>(x)], ly = logits[static_cast<size_t>(y)];
-      return lx != ly ? lx > ly : x < y;
-    });
+    std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(keep), order.end(),
+                      [&](int32_t x, int32_t y) {
+                        const float lx = logits[static_cast<size_t>(x)],
+                                    ly = logits[static_cast<size_t>(y)];
+                        return lx != ly ? lx > ly : x < y;
+                      });
     for (size_t i = 0; i < keep; ++i) {
-      Beam next{beams[b].tokens, beams[b].score + logits[static_cast<size_t>(order[i])], static_cast<int64_t>(b)};
+      Beam next{beams[b].tokens, beams[b].score + logits[static_cast<size_t>(order[i])],
+                static_cast<int64_t>(b)};
       next.tokens.push_back(order[i]);
       candidates.push_back(std::move(next));
     }
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Beam& x, const Beam& y) { return x.score > y.score; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Beam& x, const Beam& y) { return x.score > y.score; });
   candidates.resize(std::min(wanted, candidates.size()));
   return candidates;
 }
 
-std::vector<int32_t> beam_search(Engine& engine, std::span<const int32_t> prompt, const GenerateOptions& options,
-                                 int64_t count, int64_t piece) {
+std::vector<int32_t> beam_search(Engine& engine, std::span<const int32_t> prompt,
+                                 const GenerateOptions& options, int64_t count, int64_t piece) {
   const int64_t width = options.beams, capacity = static_cast<int64_t>(prompt.size()) + count;
-  Decoder reader(engine, 1, capacity), first(engine, width, capacity), second(engine, width, capacity);
+  Decoder reader(engine, 1, capacity), first(engine, width, capacity),
+      second(engine, width, capacity);
   read_prompt(reader, prompt, piece);
   std::vector<Beam> beams{Beam{}}, finished;
   Decoder *now = &reader, *next = &first;
@@ -139,7 +156,8 @@ std::vector<int32_t> beam_search(Engine& engine, std::span<const int32_t> prompt
     if (alive.empty()) break;
     beams = std::move(alive);
     if (static_cast<int64_t>(finished.size()) >= width || i + 1 == count) break;
-    while (static_cast<int64_t>(beams.size()) < width) {  // a tiny vocabulary: pad with a beam that cannot win
+    while (static_cast<int64_t>(beams.size()) <
+           width) {  // a tiny vocabulary: pad with a beam that cannot win
       beams.push_back(beams.back());
       beams.back().score = -1e30;
     }
@@ -155,9 +173,12 @@ std::vector<int32_t> beam_search(Engine& engine, std::span<const int32_t> prompt
     next = now == &first ? &second : &first;
   }
   finished.insert(finished.end(), beams.begin(), beams.end());
-  return std::max_element(finished.begin(), finished.end(), [&](const Beam& a, const Beam& b) {
-           return normalised(a, options.length_penalty) < normalised(b, options.length_penalty);
-         })->tokens;
+  return std::max_element(finished.begin(), finished.end(),
+                          [&](const Beam& a, const Beam& b) {
+                            return normalised(a, options.length_penalty) <
+                                   normalised(b, options.length_penalty);
+                          })
+      ->tokens;
 }
 
 }  // namespace
@@ -169,7 +190,8 @@ EngineOptions generation_engine_options(const ModelSpec& spec, int64_t beams, in
           .training = false};
 }
 
-std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt, const GenerateOptions& options,
+std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
+                              const GenerateOptions& options,
                               const std::function<bool(int32_t)>& emit) {
   check_sampling(options.sampling);
   const ModelSpec& spec = engine.model().spec;
@@ -179,9 +201,11 @@ std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt, c
     if (token < 0 || token >= spec.vocab_size)
       user_error("prompt token {} is outside the model's vocabulary of {}", token, spec.vocab_size);
   if (length >= spec.max_sequence_length)
-    user_error("the prompt has {} tokens; the model has {} positions", length, spec.max_sequence_length);
+    user_error("the prompt has {} tokens; the model has {} positions", length,
+               spec.max_sequence_length);
   const int64_t piece = engine.options().micro_batch * engine.options().sequence;
-  if (options.beams < 1 || options.beams > piece) user_error("{} beams; from 1 to {} are possible", options.beams, piece);
+  if (options.beams < 1 || options.beams > piece)
+    user_error("{} beams; from 1 to {} are possible", options.beams, piece);
   const int64_t count = std::min(options.max_tokens, spec.max_sequence_length - length);
   if (count <= 0) return {};
   if (options.beams == 1) return sample(engine, prompt, options, count, piece, emit);

@@ -9,14 +9,18 @@
 namespace onefold {
 
 void check_sampling(const SamplingOptions& o) {
-  if (!(o.temperature >= 0)) user_error("temperature is {}; it must be 0 (greedy) or larger", o.temperature);
+  if (!(o.temperature >= 0))
+    user_error("temperature is {}; it must be 0 (greedy) or larger", o.temperature);
   if (o.top_k < 0) user_error("top-k is {}; it must be 0 (all tokens) or larger", o.top_k);
-  if (!(o.top_p > 0 && o.top_p <= 1)) user_error("top-p is {}; it must be above 0 and at most 1", o.top_p);
+  if (!(o.top_p > 0 && o.top_p <= 1))
+    user_error("top-p is {}; it must be above 0 and at most 1", o.top_p);
   if (!(o.repetition_penalty > 0))
-    user_error("repetition penalty is {}; it must be above 0 (1 switches it off)", o.repetition_penalty);
+    user_error("repetition penalty is {}; it must be above 0 (1 switches it off)",
+               o.repetition_penalty);
 }
 
-void penalise_repetition(std::span<float> logits, std::span<const int32_t> present, double penalty) {
+void penalise_repetition(std::span<float> logits, std::span<const int32_t> present,
+                         double penalty) {
   if (penalty == 1.0) return;
   std::vector<int32_t> unique(present.begin(), present.end());
   std::sort(unique.begin(), unique.end());

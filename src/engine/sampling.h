@@ -1,4 +1,5 @@
-// Choosing the next token from logits: greedy, temperature, top-k, top-p, repetition penalty. Pure functions of their input.
+// Choosing the next token from logits: greedy, temperature, top-k, top-p, repetition penalty. Pure
+// functions of their input.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,15 @@ struct SamplingOptions {
 // Throws UserError naming the option that is out of range.
 void check_sampling(const SamplingOptions& options);
 
-// Divides positive and multiplies negative logits of the tokens in `present` (each once), as Keskar et al. 2019.
+// Divides positive and multiplies negative logits of the tokens in `present` (each once), as Keskar
+// et al. 2019.
 void penalise_repetition(std::span<float> logits, std::span<const int32_t> present, double penalty);
 
 // log softmax, in place.
 void log_softmax(std::span<float> logits);
 
-// The token drawn by `uniform` in [0, 1) from what the options leave; greedy ignores it. Ties go to the lower id.
+// The token drawn by `uniform` in [0, 1) from what the options leave; greedy ignores it. Ties go to
+// the lower id.
 int32_t pick_token(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
 }  // namespace onefold

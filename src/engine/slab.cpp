@@ -27,21 +27,26 @@ Tensor SlabLayout::view(void* base, int param) const {
 }
 
 Slab::Slab(Ledger& ledger, const SlabLayout& layout, Kind kind, const std::string& name)
-    : layout_(&layout), buffer_(ledger.allocate(kind, layout.elems() * dtype_bytes(DType::f32), name)) {
-  for (size_t i = 0; i < layout.params().size(); ++i) views_.push_back(layout.view(buffer_.data(), static_cast<int>(i)));
+    : layout_(&layout),
+      buffer_(ledger.allocate(kind, layout.elems() * dtype_bytes(DType::f32), name)) {
+  for (size_t i = 0; i < layout.params().size(); ++i)
+    views_.push_back(layout.view(buffer_.data(), static_cast<int>(i)));
 }
 
-void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index, int64_t first,
-                Tensor dst) {
+void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index,
+                int64_t first, Tensor dst) {
   float* to = dst.f32();
   if (param.init == Init::zeros || param.init == Init::ones) {
     std::fill_n(to, dst.elems(), param.init == Init::ones ? 1.0f : 0.0f);
     return;
   }
-  constexpr uint32_t kPurpose = 0x1417;  // keeps these keys apart from those of dropout and sampling
-  const PhiloxKey key = philox_key(seed, kPurpose, static_cast<uint32_t>(unit), static_cast<uint32_t>(index));
-  const double depth_scale =
-      param.init == Init::residual ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers)) : 1.0;
+  constexpr uint32_t kPurpose =
+      0x1417;  // keeps these keys apart from those of dropout and sampling
+  const PhiloxKey key =
+      philox_key(seed, kPurpose, static_cast<uint32_t>(unit), static_cast<uint32_t>(index));
+  const double depth_scale = param.init == Init::residual
+                                 ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers))
+                                 : 1.0;
   const auto deviation = static_cast<float>(spec.init_std * depth_scale);
   for (int64_t i = 0; i < dst.elems(); ++i)
     to[i] = deviation * philox_normal(key, static_cast<uint64_t>(first + i));

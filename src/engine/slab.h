@@ -1,5 +1,6 @@
-// A slab is a unit's parameters (or gradients, or one kind of optimizer state) as one flat, aligned, padded buffer;
-// tensors are views in it. Its length is a multiple of the number of ranks that may share it, so that shards are equal.
+// A slab is a unit's parameters (or gradients, or one kind of optimizer state) as one flat,
+// aligned, padded buffer; tensors are views in it. Its length is a multiple of the number of ranks
+// that may share it, so that shards are equal.
 #pragma once
 
 #include <span>
@@ -43,9 +44,10 @@ class Slab {
   std::vector<Tensor> views_;
 };
 
-// Writes initial values of one parameter: elements [first, first + dst.elems()) of it. Each element is a function of (seed, unit, parameter, index) alone, so that
-// any slice can be initialised anywhere with the same bits.
-void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index, int64_t first,
-                Tensor dst);
+// Writes initial values of one parameter: elements [first, first + dst.elems()) of it. Each element
+// is a function of (seed, unit, parameter, index) alone, so that any slice can be initialised
+// anywhere with the same bits.
+void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index,
+                int64_t first, Tensor dst);
 
 }  // namespace onefold

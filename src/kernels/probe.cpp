@@ -26,7 +26,8 @@ constexpr Orientation kOrientations[] = {{false, true}, {false, false}, {true, f
 }  // namespace
 
 double measure_gemm_gflops(ThreadPool& pool, int repeats) {
-  // GPT-2's up projection; each thread takes its own 512 tokens, so nothing is lost to cutting or sharing out.
+  // GPT-2's up projection; each thread takes its own 512 tokens, so nothing is lost to cutting or
+  // sharing out.
   constexpr int64_t m = 512, n = 3072, k = 768;
   const auto threads = static_cast<size_t>(pool.threads());
   const std::vector<float> a(threads * m * k, 0.5f), b(n * k, 0.25f);
@@ -37,11 +38,13 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
     for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
       pool.run(pool.threads(), [&](int64_t chunk, int) {
-        cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k, o.a_transposed ? m : k, b.data(),
-                   o.b_transposed ? k : n, 0, c.data() + chunk * m * n, n);
+        cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k,
+                   o.a_transposed ? m : k, b.data(), o.b_transposed ? k : n, 0,
+                   c.data() + chunk * m * n, n);
       });
       const double flops = 2.0 * m * n * k * static_cast<double>(threads);
-      if (repeat > 0) rates.push_back(flops / (now_seconds() - begin) / 1e9);  // the first one warms up
+      if (repeat > 0)
+        rates.push_back(flops / (now_seconds() - begin) / 1e9);  // the first one warms up
     }
     best = std::max(best, median(rates));
   }
@@ -50,11 +53,12 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
 
 double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
   constexpr int64_t elems = int64_t{32} << 20;  // 128 MiB each: beyond any cache
-  Ledger ledger;                                // as the training state is: on huge pages where the system grants them
+  Ledger ledger;  // as the training state is: on huge pages where the system grants them
   std::vector<Buffer> buffers;
   std::vector<Tensor> x;
   for (int i = 0; i < 3; ++i) {
-    buffers.push_back(ledger.allocate(Kind::workspace, elems * dtype_bytes(DType::f32), "memory probe"));
+    buffers.push_back(
+        ledger.allocate(Kind::workspace, elems * dtype_bytes(DType::f32), "memory probe"));
     x.push_back(buffers.back().as(1, elems));
     cpu::fill(pool, x.back(), 1.0f);
   }

@@ -1,8 +1,9 @@
 // One pre-norm transformer block: x += out(attention(norm(x))); x += down(act(up(norm(x)))).
 //
-// Kept from forward to backward, in elements for each token: the input (by the engine), q/k/v, the attention's result, the
-// stream between the two halves, and the MLP before its activation. Norms and activations are computed again in
-// backward: they cost a pass over memory, and keeping them would cost half as much memory again.
+// Kept from forward to backward, in elements for each token: the input (by the engine), q/k/v, the
+// attention's result, the stream between the two halves, and the MLP before its activation. Norms
+// and activations are computed again in backward: they cost a pass over memory, and keeping them
+// would cost half as much memory again.
 #include "model/unit.h"
 
 namespace onefold {
@@ -52,7 +53,8 @@ struct Saved {
 class Block final : public Unit {
  public:
   Block(const ModelSpec& s, int layer)
-      : Unit(s, fmt::format("block.{}", layer), layer + 1), up_size_(s.intermediate_size * (s.gated ? 2 : 1)) {
+      : Unit(s, fmt::format("block.{}", layer), layer + 1),
+        up_size_(s.intermediate_size * (s.gated ? 2 : 1)) {
     const bool norm_bias = s.norm == Norm::layernorm;
     const int64_t d = s.hidden_size;
     norm1_ = add(true, "attention_norm.weight", 1, d, Init::ones, false);
@@ -90,25 +92,32 @@ class Block final : public Unit {
 
  private:
   void norm(const UnitCall& call, Tensor x, int weight, int bias, Tensor dst) const {
-    call.kernels.norm_forward(spec_.norm, x, 1, at(call.params, weight), at(call.params, bias), spec_.norm_eps, dst);
+    call.kernels.norm_forward(spec_.norm, x, 1, at(call.params, weight), at(call.params, bias),
+                              spec_.norm_eps, dst);
   }
 
   // The stream's gradient through a norm: stream += d(norm)/dx · dy.
   void norm_backward(const UnitCall& call, Tensor x, int weight, int bias, Tensor dy) const {
     const Arena::Scope scope(call.arena);
     Tensor scratch = call.arena.take(1, call.kernels.norm_backward_scratch(x.rows, x.cols, 1));
-    call.kernels.norm_backward(spec_.norm, x, 1, at(call.params, weight), spec_.norm_eps, dy, call.stream, true,
-                               at(call.grads, weight), at(call.grads, bias), call.accumulate, scratch);
+    call.kernels.norm_backward(spec_.norm, x, 1, at(call.params, weight), spec_.norm_eps, dy,
+                               call.stream, true, at(call.grads, weight), at(call.grads, bias),
+                               call.accumulate, scratch);
   }
 
   // dst = residual + dropout(x · weight' + bias)
-  void project_to_stream(const UnitCall& call, Tensor x, int weight, int bias, Site site, Tensor residual,
-                         Tensor dst) const {
-    Gemm product{.a = x, .b = at(call.params, weight), .dst = dst, .b_transposed = true, .bias = at(call.params, bias)};
+  void project_to_stream(const UnitCall& call, Tensor x, int weight, int bias, Site site,
+                         Tensor residual, Tensor dst) const {
+    Gemm product{.a = x,
+                 .b = at(call.params, weight),
+                 .dst = dst,
+                 .b_transposed = true,
+                 .bias = at(call.params, bias)};
     if (call.dropout == 0) product.residual = residual;
     call.kernels.gemm(product);
     if (call.dropout > 0)
-      call.kernels.dropout(dst, call.dropout_at(static_cast<uint32_t>(index_), site), call.batch.sequence, residual, dst);
+      call.kernels.dropout(dst, call.dropout_at(static_cast<uint32_t>(index_), site),
+                           call.batch.sequence, residual, dst);
   }
 
   // Gradients of weight and bias of y = x · weight' + bias.
@@ -128,14 +137,15 @@ class Block final : public Unit {
   Tensor branch_gradient(const UnitCall& call, Site site) const {
     if (call.dropout == 0) return call.stream;
     Tensor masked = call.arena.take(call.stream.rows, call.stream.cols);
-    call.kernels.dropout(call.stream, call.dropout_at(static_cast<uint32_t>(index_), site), call.batch.sequence, {},
-                         masked);
+    call.kernels.dropout(call.stream, call.dropout_at(static_cast<uint32_t>(index_), site),
+                         call.batch.sequence, {}, masked);
     return masked;
   }
 
   AttentionShape attention_shape(const UnitCall& call) const {
     const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
-    return {call.batch.batch, call.batch.sequence, keys, spec_.num_heads, spec_.num_kv_heads, spec_.head_dim};
+    return {call.batch.batch, call.batch.sequence, keys,
+            spec_.num_heads,  spec_.num_kv_heads,  spec_.head_dim};
   }
 
   // Normalises (qk_norm) and rotates (rope) queries and keys; returns where they are now.
@@ -143,15 +153,18 @@ class Block final : public Unit {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     Tensor qk = saved.qkv.col_range(0, q + kv);
     if (spec_.qk_norm) {
-      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(0, q), spec_.num_heads, at(call.params, q_norm_), {},
-                                spec_.norm_eps, saved.qk.col_range(0, q));
-      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(q, kv), spec_.num_kv_heads, at(call.params, k_norm_), {},
-                                spec_.norm_eps, saved.qk.col_range(q, kv));
+      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(0, q), spec_.num_heads,
+                                at(call.params, q_norm_), {}, spec_.norm_eps,
+                                saved.qk.col_range(0, q));
+      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(q, kv), spec_.num_kv_heads,
+                                at(call.params, k_norm_), {}, spec_.norm_eps,
+                                saved.qk.col_range(q, kv));
       qk = saved.qk;
     }
     if (spec_.positions == Positions::rope) {
       const int64_t first = call.cache ? call.cache->length : 0;
-      call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, call.rope, first, call.batch.sequence, false);
+      call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, call.rope, first,
+                        call.batch.sequence, false);
     }
     return qk;
   }
@@ -174,16 +187,19 @@ class Block final : public Unit {
     if (call.cache) {
       attend_over_cache(call, shape, qk.col_range(0, q), keys, values, saved, scratch);
     } else {
-      call.kernels.attention_forward(shape, qk.col_range(0, q), keys, values, saved.attention, saved.lse, dropout, scratch);
+      call.kernels.attention_forward(shape, qk.col_range(0, q), keys, values, saved.attention,
+                                     saved.lse, dropout, scratch);
     }
-    project_to_stream(call, saved.attention, out_, out_bias_, kAttentionOut, call.input, saved.middle);
+    project_to_stream(call, saved.attention, out_, out_bias_, kAttentionOut, call.input,
+                      saved.middle);
   }
 
   // Appends the new keys and values to each sequence's cache, and attends over it.
-  void attend_over_cache(const UnitCall& call, const AttentionShape& shape, Tensor queries, Tensor keys, Tensor values,
-                         const Saved& saved, Tensor scratch) const {
+  void attend_over_cache(const UnitCall& call, const AttentionShape& shape, Tensor queries,
+                         Tensor keys, Tensor values, const Saved& saved, Tensor scratch) const {
     KvCache& cache = *call.cache;
-    require(shape.key_length <= cache.capacity, "a cache of {} positions, {} needed", cache.capacity, shape.key_length);
+    require(shape.key_length <= cache.capacity, "a cache of {} positions, {} needed",
+            cache.capacity, shape.key_length);
     AttentionShape one = shape;
     one.batch = 1;
     for (int64_t b = 0; b < shape.batch; ++b) {
@@ -196,7 +212,8 @@ class Block final : public Unit {
                                      cache.keys.row_range(start, shape.key_length),
                                      cache.values.row_range(start, shape.key_length),
                                      saved.attention.row_range(row, shape.query_length),
-                                     saved.lse.row_range(b * shape.heads, shape.heads), {}, scratch);
+                                     saved.lse.row_range(b * shape.heads, shape.heads), {},
+                                     scratch);
     }
   }
 
@@ -213,16 +230,19 @@ class Block final : public Unit {
       const AttentionShape shape = attention_shape(call);
       Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;
       Tensor scratch = call.arena.take(1, call.kernels.attention_backward_scratch(shape));
-      call.kernels.attention_backward(shape, qk.col_range(0, q), qk.col_range(q, kv), saved.qkv.col_range(q + kv, kv),
-                                      saved.attention, dattention, saved.lse, dqkv.col_range(0, q), dqkv.col_range(q, kv),
-                                      dqkv.col_range(q + kv, kv),
-                                      call.dropout_at(static_cast<uint32_t>(index_), kProbabilities), scratch);
+      call.kernels.attention_backward(
+          shape, qk.col_range(0, q), qk.col_range(q, kv), saved.qkv.col_range(q + kv, kv),
+          saved.attention, dattention, saved.lse, dqkv.col_range(0, q), dqkv.col_range(q, kv),
+          dqkv.col_range(q + kv, kv),
+          call.dropout_at(static_cast<uint32_t>(index_), kProbabilities), scratch);
       unprepare_qk(call, saved, dqkv);
     }
     Tensor normed = call.arena.take(tokens, spec_.hidden_size);
     norm(call, call.input, norm1_, norm1_bias_, normed);
     weight_gradient(call, normed, dqkv, qkv_, qkv_bias_);
-    call.kernels.gemm({.a = dqkv, .b = at(call.params, qkv_), .dst = normed});  // normed is done with: it becomes its gradient
+    call.kernels.gemm({.a = dqkv,
+                       .b = at(call.params, qkv_),
+                       .dst = normed});  // normed is done with: it becomes its gradient
     norm_backward(call, call.input, norm1_, norm1_bias_, normed);
   }
 
@@ -230,18 +250,21 @@ class Block final : public Unit {
   void unprepare_qk(const UnitCall& call, const Saved& saved, Tensor dqkv) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     if (spec_.positions == Positions::rope)
-      call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads, call.rope, 0,
-                        call.batch.sequence, true);
+      call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads, call.rope,
+                        0, call.batch.sequence, true);
     if (!spec_.qk_norm) return;
-    head_norm_backward(call, saved.qkv.col_range(0, q), spec_.num_heads, q_norm_, dqkv.col_range(0, q));
-    head_norm_backward(call, saved.qkv.col_range(q, kv), spec_.num_kv_heads, k_norm_, dqkv.col_range(q, kv));
+    head_norm_backward(call, saved.qkv.col_range(0, q), spec_.num_heads, q_norm_,
+                       dqkv.col_range(0, q));
+    head_norm_backward(call, saved.qkv.col_range(q, kv), spec_.num_kv_heads, k_norm_,
+                       dqkv.col_range(q, kv));
   }
 
-  void head_norm_backward(const UnitCall& call, Tensor x, int64_t heads, int weight, Tensor dy) const {
+  void head_norm_backward(const UnitCall& call, Tensor x, int64_t heads, int weight,
+                          Tensor dy) const {
     const Arena::Scope scope(call.arena);
     Tensor scratch = call.arena.take(1, call.kernels.norm_backward_scratch(x.rows, x.cols, heads));
-    call.kernels.norm_backward(Norm::rmsnorm, x, heads, at(call.params, weight), spec_.norm_eps, dy, dy, false,
-                               at(call.grads, weight), {}, call.accumulate, scratch);
+    call.kernels.norm_backward(Norm::rmsnorm, x, heads, at(call.params, weight), spec_.norm_eps, dy,
+                               dy, false, at(call.grads, weight), {}, call.accumulate, scratch);
   }
 
   void mlp_forward(const UnitCall& call, const Saved& saved) const {
@@ -273,7 +296,8 @@ class Block final : public Unit {
       Tensor dactivated = call.arena.take(tokens, spec_.intermediate_size);
       Tensor activated = call.arena.take(tokens, spec_.intermediate_size);
       call.kernels.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
-      call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup, activated);
+      call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup,
+                                       activated);
       weight_gradient(call, activated, dy, down_, down_bias_);
     }
     Tensor normed = call.arena.take(tokens, spec_.hidden_size);
@@ -290,6 +314,8 @@ class Block final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_block(const ModelSpec& spec, int layer) { return std::make_unique<Block>(spec, layer); }
+std::unique_ptr<Unit> make_block(const ModelSpec& spec, int layer) {
+  return std::make_unique<Block>(spec, layer);
+}
 
 }  // namespace onefold

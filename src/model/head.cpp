@@ -1,4 +1,5 @@
-// Final norm, the product with the vocabulary, and the cross-entropy. Logits exist for one chunk of tokens at a time.
+// Final norm, the product with the vocabulary, and the cross-entropy. Logits exist for one chunk of
+// tokens at a time.
 #include <algorithm>
 
 #include "model/unit.h"
@@ -6,8 +7,9 @@
 namespace onefold {
 namespace {
 
-// Tokens of a chunk: as many as keep its logits near this size. Larger chunks feed the matrix product better
-// (512 rows run 6 % faster than 256 on GPT-2's vocabulary), smaller ones save memory.
+// Tokens of a chunk: as many as keep its logits near this size. Larger chunks feed the matrix
+// product better (512 rows run 6 % faster than 256 on GPT-2's vocabulary), smaller ones save
+// memory.
 constexpr int64_t kChunkBytes = int64_t{100} << 20;
 
 int64_t chunk_tokens(int64_t tokens, int64_t vocabulary) {
@@ -38,12 +40,14 @@ class Head final : public Unit {
     const Arena::Scope scope(call.arena);
     Tensor normed = call.arena.take(rows.rows, rows.cols);
     norm(call, rows, normed);
-    call.kernels.gemm({.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
+    call.kernels.gemm(
+        {.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
   }
 
  private:
   void norm(const UnitCall& call, Tensor x, Tensor dst) const {
-    call.kernels.norm_forward(spec_.norm, x, 1, at(call.params, norm_), at(call.params, norm_bias_), spec_.norm_eps, dst);
+    call.kernels.norm_forward(spec_.norm, x, 1, at(call.params, norm_), at(call.params, norm_bias_),
+                              spec_.norm_eps, dst);
   }
 
   void run(const UnitCall& call, bool backward) const {
@@ -60,17 +64,20 @@ class Head final : public Unit {
     }
     if (!backward) return;
     // Each chunk has replaced its rows of `normed` by their gradient.
-    Tensor scratch = call.arena.take(1, call.kernels.norm_backward_scratch(tokens, spec_.hidden_size, 1));
-    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps, normed, call.stream,
-                               false, at(call.grads, norm_), at(call.grads, norm_bias_), call.accumulate, scratch);
+    Tensor scratch =
+        call.arena.take(1, call.kernels.norm_backward_scratch(tokens, spec_.hidden_size, 1));
+    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
+                               normed, call.stream, false, at(call.grads, norm_),
+                               at(call.grads, norm_bias_), call.accumulate, scratch);
   }
 
-  void run_chunk(const UnitCall& call, bool backward, Tensor normed, Tensor logits, int64_t begin, int64_t count) const {
+  void run_chunk(const UnitCall& call, bool backward, Tensor normed, Tensor logits, int64_t begin,
+                 int64_t count) const {
     Tensor x = normed.row_range(begin, count), chunk = logits.row_range(0, count);
     Tensor weight = at(call.params, weight_);
     call.kernels.gemm({.a = x, .b = weight, .dst = chunk, .b_transposed = true});
-    call.kernels.cross_entropy(chunk, call.batch.targets.col_range(begin, count), backward ? call.loss_scale : 0,
-                               call.losses.col_range(begin, count));
+    call.kernels.cross_entropy(chunk, call.batch.targets.col_range(begin, count),
+                               backward ? call.loss_scale : 0, call.losses.col_range(begin, count));
     if (!backward) return;
     call.kernels.gemm({.a = chunk,
                        .b = x,

@@ -1,5 +1,5 @@
-// A model's architecture as data. One block, configured: a new architecture is a new spec, not a new engine.
-// The JSON form has exactly these field names; docs/config.md lists them.
+// A model's architecture as data. One block, configured: a new architecture is a new spec, not a
+// new engine. The JSON form has exactly these field names; docs/config.md lists them.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct ModelSpec {
   bool mlp_bias = false;
   bool qk_norm = false;
   Activation activation = Activation::gelu_tanh;
-  bool gated = false;  // JSON: "activation" is one of relu gelu gelu_tanh silu, or (gated) reglu geglu swiglu
+  bool gated = false;  // JSON: "activation" is one of relu gelu gelu_tanh silu, or (gated) reglu
+                       // geglu swiglu
   bool tie_embeddings = true;
   float dropout = 0.0f;
   float init_std = 0.02f;
@@ -43,8 +44,9 @@ struct ModelSpec {
   // Fills defaults and throws UserError, naming `where` and the field, if the sizes make no model.
   void complete(const std::string& where);
   int64_t parameter_count() const;  // distinct parameters (a tied head counts once)
-  // Model FLOPs of one trained token (forward and backward) at this sequence length: 6 for each parameter that takes part in a
-  // matrix product (so not positions; the token table once, as the head), plus attention over the causal half.
+  // Model FLOPs of one trained token (forward and backward) at this sequence length: 6 for each
+  // parameter that takes part in a matrix product (so not positions; the token table once, as the
+  // head), plus attention over the causal half.
   double flops_per_token(int64_t sequence_length) const;
 
   Json to_json() const;

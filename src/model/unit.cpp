@@ -4,15 +4,18 @@
 
 namespace onefold {
 
-int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay) {
+int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
+              bool decay) {
   if (!present) return -1;
   params_.push_back({name_ + "." + name, rows, cols, init, decay});
   return static_cast<int>(params_.size()) - 1;
 }
 
 Dropout UnitCall::dropout_at(uint32_t unit, uint32_t site) const {
-  return {dropout, philox_key(seed, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), unit, site),
-          batch.samples};
+  return {
+      dropout,
+      philox_key(seed, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), unit, site),
+      batch.samples};
 }
 
 Model::Model(const ModelSpec& s) : spec(s) {
@@ -26,7 +29,8 @@ void fill_rope_table(const ModelSpec& spec, Tensor table) {
   for (int64_t position = 0; position < table.rows; ++position) {
     float* row = table.f32() + position * table.stride;
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half);
+      const double frequency =
+          std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half);
       row[i] = static_cast<float>(std::cos(position * frequency));
       row[half + i] = static_cast<float>(std::sin(position * frequency));
     }

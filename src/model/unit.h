@@ -1,6 +1,7 @@
-// A unit is the piece of a model that is gathered, computed and released as a whole: the embedding, each block, the head.
-// It knows its parameters, how much it must keep between forward and backward, and how to do both; it knows nothing of
-// ranks, slabs, programs or devices. Everything it works on arrives in a UnitCall.
+// A unit is the piece of a model that is gathered, computed and released as a whole: the embedding,
+// each block, the head. It knows its parameters, how much it must keep between forward and
+// backward, and how to do both; it knows nothing of ranks, slabs, programs or devices. Everything
+// it works on arrives in a UnitCall.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,12 @@
 
 namespace onefold {
 
-enum class Init : uint8_t { normal, residual, zeros, ones };  // residual: normal, scaled down with depth as GPT-2's
+enum class Init : uint8_t {
+  normal,
+  residual,
+  zeros,
+  ones
+};  // residual: normal, scaled down with depth as GPT-2's
 
 struct ParamSpec {
   std::string name;  // "block.3.mlp.up.weight"
@@ -27,7 +33,8 @@ struct ParamSpec {
   int64_t elems() const { return rows * cols; }
 };
 
-// A micro-batch as units see it. In training and evaluation positions start at 0; in generation they follow the cache.
+// A micro-batch as units see it. In training and evaluation positions start at 0; in generation
+// they follow the cache.
 struct BatchView {
   Tensor tokens;                     // [1, batch*sequence] i32
   Tensor targets;                    // same shape; negative: ignored
@@ -38,7 +45,8 @@ struct BatchView {
   int64_t tokens_count() const { return batch * sequence; }
 };
 
-// Keys and values of the positions already seen by one block, for generation. Rows are [batch, capacity].
+// Keys and values of the positions already seen by one block, for generation. Rows are [batch,
+// capacity].
 struct KvCache {
   Tensor keys;    // [batch*capacity, kv_size]
   Tensor values;  // [batch*capacity, kv_size]
@@ -52,15 +60,15 @@ struct UnitCall {
   const BatchView& batch;
   std::span<const Tensor> params;  // in the order of Unit::params(), then Unit::shared()
   std::span<const Tensor> grads;   // the same; empty in forward
-  bool accumulate = false;         // grads hold a sum of earlier micro-batches (else: undefined memory)
-  Tensor input;                    // [tokens, hidden]; kept by the engine until backward
-  Tensor saved;                    // [1, saved_elems()]; likewise
-  Tensor output;                   // [tokens, hidden]: the next unit's input; empty where it is not wanted
-  Tensor stream;                   // backward: the loss's gradient by output; becomes the one by input, in place
-  Tensor rope;                     // [positions, head_dim] cosines and sines, or empty
-  Tensor losses;                   // head: [1, tokens] loss of each token
-  float loss_scale = 0;            // head, backward: 1 / valid targets of the whole global batch
-  float dropout = 0;               // 0 outside training
+  bool accumulate = false;  // grads hold a sum of earlier micro-batches (else: undefined memory)
+  Tensor input;             // [tokens, hidden]; kept by the engine until backward
+  Tensor saved;             // [1, saved_elems()]; likewise
+  Tensor output;            // [tokens, hidden]: the next unit's input; empty where it is not wanted
+  Tensor stream;  // backward: the loss's gradient by output; becomes the one by input, in place
+  Tensor rope;    // [positions, head_dim] cosines and sines, or empty
+  Tensor losses;  // head: [1, tokens] loss of each token
+  float loss_scale = 0;  // head, backward: 1 / valid targets of the whole global batch
+  float dropout = 0;     // 0 outside training
   uint64_t seed = 0;
   int64_t step = 0;
   KvCache* cache = nullptr;  // generation only
@@ -74,7 +82,8 @@ class Unit {
 
   const std::string& name() const { return name_; }
   const std::vector<ParamSpec>& params() const { return params_; }
-  // Parameters of another unit that this one also reads and adds gradients to (the tied head: the token table).
+  // Parameters of another unit that this one also reads and adds gradients to (the tied head: the
+  // token table).
   struct Shared {
     int unit, param;
   };
@@ -85,7 +94,8 @@ class Unit {
   virtual void backward(const UnitCall& call) const = 0;
 
  protected:
-  Unit(const ModelSpec& spec, std::string name, int index) : spec_(spec), name_(std::move(name)), index_(index) {}
+  Unit(const ModelSpec& spec, std::string name, int index)
+      : spec_(spec), name_(std::move(name)), index_(index) {}
   // Adds a parameter and returns its place in call.params; -1 if `present` is false.
   int add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay);
 
@@ -101,8 +111,9 @@ class Unit {
   std::vector<Shared> shared_;
 };
 
-// A model is its units in order: embedding, blocks, head. The head is entered backwards only: its forward, the loss and its
-// backward are one pass over chunks of tokens, so that logits exist for one chunk at a time and are computed once.
+// A model is its units in order: embedding, blocks, head. The head is entered backwards only: its
+// forward, the loss and its backward are one pass over chunks of tokens, so that logits exist for
+// one chunk at a time and are computed once.
 struct Model {
   ModelSpec spec;
   std::vector<std::unique_ptr<Unit>> units;

@@ -4,8 +4,9 @@
 
 namespace onefold {
 
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate, bool decay,
-                    double gradient_scale, Tensor params, Tensor grads, std::span<const Tensor> state) {
+void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
+                    bool decay, double gradient_scale, Tensor params, Tensor grads,
+                    std::span<const Tensor> state) {
   const double weight_decay = decay ? spec.weight_decay : 0.0;
   if (spec.type == OptimizerSpec::Type::sgd) {
     const Sgd hyper{.learning_rate = static_cast<float>(learning_rate),

@@ -1,4 +1,5 @@
-// Which optimizer, with which constants. The arithmetic is a kernel; how often and on what it runs is the engine's affair.
+// Which optimizer, with which constants. The arithmetic is a kernel; how often and on what it runs
+// is the engine's affair.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -20,7 +21,8 @@ struct OptimizerSpec {
 };
 
 // One optimizer step (counted from 1) on one parameter and its state.
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate, bool decay,
-                    double gradient_scale, Tensor params, Tensor grads, std::span<const Tensor> state);
+void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
+                    bool decay, double gradient_scale, Tensor params, Tensor grads,
+                    std::span<const Tensor> state);
 
 }  // namespace onefold

@@ -31,8 +31,9 @@ Program build_training_step(int units, int micros) {
     for (int unit = 0; unit < head; ++unit) program.actions.push_back({Verb::forward, unit, micro});
     for (int unit = head; unit >= 0; --unit) {
       program.actions.push_back({Verb::backward, unit, micro});
-      // The last micro-batch leaves the unit's gradient complete and its end still in cache: sum its squares now. The head's
-      // norm never covers a tied table: that belongs to the embedding, whose backward comes last.
+      // The last micro-batch leaves the unit's gradient complete and its end still in cache: sum
+      // its squares now. The head's norm never covers a tied table: that belongs to the embedding,
+      // whose backward comes last.
       if (micro == micros - 1) program.actions.push_back({Verb::norm, unit});
     }
   }

@@ -1,5 +1,6 @@
-// A training step is a program: the list of actions of one rank. A builder writes the plain step; each technique is a pass
-// that rewrites the list (passes.h); the executor walks it. Order and overlap can be read off the list.
+// A training step is a program: the list of actions of one rank. A builder writes the plain step;
+// each technique is a pass that rewrites the list (passes.h); the executor walks it. Order and
+// overlap can be read off the list.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace onefold {
 enum class Verb : uint8_t {
   forward,   // unit, micro: compute the unit's output
   backward,  // unit, micro: gradients of its parameters and of its input
-  norm,      // unit: the sum of squares of its gradient, for clipping and for finding what is not finite
+  norm,      // unit: the sum of squares of its gradient, for clipping and for finding what is not
+             // finite
   step,      // unit: the optimizer updates its parameters
 };
 
@@ -26,7 +28,7 @@ struct Action {
   int micro = 0;
   Lane lane = Lane::compute;
   bool keep = true;         // forward: keep what backward needs (a recompute pass clears it)
-  bool again = false;        // forward: for backward alone; the output is known and not wanted
+  bool again = false;       // forward: for backward alone; the output is known and not wanted
   bool accumulate = false;  // backward: add to the gradients instead of overwriting them
 };
 
@@ -39,8 +41,8 @@ struct Program {
 // "backward block.3, micro 0"
 std::string describe(const Action& action, const std::string& unit_name);
 
-// The plain step: forward each unit for each micro-batch, backward each unit in reverse, norms, optimizer steps.
-// The head (the last unit) has no forward: its backward does both.
+// The plain step: forward each unit for each micro-batch, backward each unit in reverse, norms,
+// optimizer steps. The head (the last unit) has no forward: its backward does both.
 Program build_training_step(int units, int micros);
 
 // Forward of every unit for one micro-batch, keeping nothing.

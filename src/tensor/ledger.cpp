@@ -25,8 +25,8 @@ const char* tier_name(Tier tier) {
 }
 
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[kKinds] = {"parameters", "gradients",     "optimizer", "activations",
-                                                 "workspace",  "communication", "data"};
+  static constexpr const char* kNames[kKinds] = {
+      "parameters", "gradients", "optimizer", "activations", "workspace", "communication", "data"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -47,9 +47,11 @@ Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier ti
   const auto t = static_cast<size_t>(tier), k = static_cast<size_t>(kind);
   if (tier == Tier::device && total_ + bytes > limit_bytes_)
     user_error(
-        "out of memory: {} for {} ({}) would pass the limit of {}: {} are held, at \"{}\". Lower the micro-batch or the "
+        "out of memory: {} for {} ({}) would pass the limit of {}: {} are held, at \"{}\". Lower "
+        "the micro-batch or the "
         "sequence length, or raise the limit (run.memory)",
-        format_bytes(bytes), what, kind_name(kind), format_bytes(limit_bytes_), format_bytes(total_), moment_);
+        format_bytes(bytes), what, kind_name(kind), format_bytes(limit_bytes_),
+        format_bytes(total_), moment_);
   Buffer buffer;
   buffer.data_ = memory_ == Memory::real ? take(bytes) : nullptr;
   buffer.ledger_ = this;
@@ -76,9 +78,11 @@ void* Ledger::take(int64_t bytes) {
   }
   for (auto& [size, block] : spare_) ::munmap(block, static_cast<size_t>(size));
   spare_.clear();
-  void* block = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* block = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED)
-    user_error("the system refused {} of memory; {} are held", format_bytes(bytes), format_bytes(total_));
+    user_error("the system refused {} of memory; {} are held", format_bytes(bytes),
+               format_bytes(total_));
   if (bytes >= kHugePage) ::madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return block;
 }
@@ -116,17 +120,19 @@ int64_t Ledger::bytes_at_peak(Kind kind, Tier tier) const {
 }
 
 std::string Ledger::table() const {
-  std::string text = fmt::format("  {:<14}{:>14}{:>9}{:>14}\n", "memory", "at the peak", "share", "now");
+  std::string text =
+      fmt::format("  {:<14}{:>14}{:>9}{:>14}\n", "memory", "at the peak", "share", "now");
   std::lock_guard lock(mutex_);
   for (int k = 0; k < kKinds; ++k) {
     const int64_t at_peak = at_peak_[0][static_cast<size_t>(k)];
     if (own_peak_[0][static_cast<size_t>(k)] == 0) continue;
-    text += fmt::format("  {:<14}{:>14}{:>8.1f}%{:>14}\n", kind_name(static_cast<Kind>(k)), format_bytes(at_peak),
-                        100.0 * static_cast<double>(at_peak) / static_cast<double>(std::max<int64_t>(peak_, 1)),
-                        format_bytes(held_[0][static_cast<size_t>(k)]));
+    text += fmt::format(
+        "  {:<14}{:>14}{:>8.1f}%{:>14}\n", kind_name(static_cast<Kind>(k)), format_bytes(at_peak),
+        100.0 * static_cast<double>(at_peak) / static_cast<double>(std::max<int64_t>(peak_, 1)),
+        format_bytes(held_[0][static_cast<size_t>(k)]));
   }
-  text += fmt::format("  {:<14}{:>14}{:>9}{:>14}   peak at: {}\n", "total", format_bytes(peak_), "", format_bytes(total_),
-                      peak_moment_);
+  text += fmt::format("  {:<14}{:>14}{:>9}{:>14}   peak at: {}\n", "total", format_bytes(peak_), "",
+                      format_bytes(total_), peak_moment_);
   return text;
 }
 
@@ -136,7 +142,8 @@ Tensor Arena::take(int64_t rows, int64_t cols, DType dtype) {
   top_ += bytes;
   high_water_ = std::max(high_water_, top_);
   if (!block_) return matrix(nullptr, rows, cols, dtype);
-  require(top_ <= block_.bytes(), "scratch of {} bytes at {} passes the planned {}", bytes, at, block_.bytes());
+  require(top_ <= block_.bytes(), "scratch of {} bytes at {} passes the planned {}", bytes, at,
+          block_.bytes());
   void* data = block_.data() ? static_cast<char*>(block_.data()) + at : nullptr;
   return matrix(data, rows, cols, dtype);
 }

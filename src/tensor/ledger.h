@@ -1,6 +1,7 @@
-// The ledger is the one owner of memory. Every byte that training holds is booked here by tier and by kind, with its peak
-// and the moment of the peak; a limit is enforced before memory is taken. On the dry device the same books are
-// kept over no memory at all, which is what makes a plan equal to the run.
+// The ledger is the one owner of memory. Every byte that training holds is booked here by tier and
+// by kind, with its peak and the moment of the peak; a limit is enforced before memory is taken. On
+// the dry device the same books are kept over no memory at all, which is what makes a plan equal to
+// the run.
 #pragma once
 
 #include <array>
@@ -16,7 +17,15 @@
 namespace onefold {
 
 enum class Tier : uint8_t { device, host, disk };
-enum class Kind : uint8_t { parameters, gradients, optimizer, activations, workspace, communication, data };
+enum class Kind : uint8_t {
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  workspace,
+  communication,
+  data
+};
 
 inline constexpr int kTiers = 3;
 inline constexpr int kKinds = 7;
@@ -42,7 +51,8 @@ class Buffer {
 
   // The first rows*cols elements as a tensor.
   Tensor as(int64_t rows, int64_t cols, DType dtype = DType::f32) const {
-    require(rows * cols * dtype_bytes(dtype) <= bytes_, "view of {}x{} over a block of {} bytes", rows, cols, bytes_);
+    require(rows * cols * dtype_bytes(dtype) <= bytes_, "view of {}x{} over a block of {} bytes",
+            rows, cols, bytes_);
     return matrix(data_, rows, cols, dtype);
   }
 
@@ -74,16 +84,18 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // Books and takes `bytes` (rounded up to the alignment). `what` names the block in errors. Contents are undefined.
-  // Throws UserError when the limit would be passed, with the table of what is held.
+  // Books and takes `bytes` (rounded up to the alignment). `what` names the block in errors.
+  // Contents are undefined. Throws UserError when the limit would be passed, with the table of what
+  // is held.
   Buffer allocate(Kind kind, int64_t bytes, std::string_view what, Tier tier = Tier::device);
 
   int64_t held_bytes() const;  // now, over all kinds, device tier
   int64_t peak_bytes() const;  // the largest sum over kinds at one moment, device tier
   int64_t held_bytes(Kind kind, Tier tier = Tier::device) const;
-  int64_t peak_bytes(Kind kind, Tier tier = Tier::device) const;       // this kind's own peak
-  int64_t bytes_at_peak(Kind kind, Tier tier = Tier::device) const;    // this kind's share when the sum peaked
-  const std::string& peak_moment() const { return peak_moment_; }      // the moment() in force then
+  int64_t peak_bytes(Kind kind, Tier tier = Tier::device) const;  // this kind's own peak
+  int64_t bytes_at_peak(Kind kind,
+                        Tier tier = Tier::device) const;  // this kind's share when the sum peaked
+  const std::string& peak_moment() const { return peak_moment_; }  // the moment() in force then
 
   // Names what happens now ("backward block.3, micro 0"), for the peak's explanation.
   void moment(std::string name) { moment_ = std::move(name); }
@@ -107,13 +119,15 @@ class Ledger {
   int64_t total_ = 0;
   int64_t peak_ = 0;
   std::string moment_ = "start", peak_moment_;
-  // Blocks given back and kept for the next request of the same size: activations come and go every step in a few sizes,
-  // and fresh pages cost a fault each. They are freed before a different size is taken from the system.
+  // Blocks given back and kept for the next request of the same size: activations come and go every
+  // step in a few sizes, and fresh pages cost a fault each. They are freed before a different size
+  // is taken from the system.
   std::multimap<int64_t, void*> spare_;
 };
 
-// Scratch memory for kernels and temporaries of one unit, as a stack over one block: take() moves the top,
-// a Scope gives everything taken within it back. Its capacity is learned by a dry run, which records the high-water mark.
+// Scratch memory for kernels and temporaries of one unit, as a stack over one block: take() moves
+// the top, a Scope gives everything taken within it back. Its capacity is learned by a dry run,
+// which records the high-water mark.
 class Arena {
  public:
   // A measuring arena: hands out null views and records how much would have been needed.

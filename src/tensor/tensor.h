@@ -1,6 +1,7 @@
-// A tensor is a view: a pointer, a type, rows and columns, and the distance between rows. It owns nothing; the ledger owns
-// all memory. Two dimensions are enough everywhere: tokens by features, or a parameter as [out, in]; a vector has one row.
-// On the dry device the pointer is null and only the sizes are real.
+// A tensor is a view: a pointer, a type, rows and columns, and the distance between rows. It owns
+// nothing; the ledger owns all memory. Two dimensions are enough everywhere: tokens by features, or
+// a parameter as [out, in]; a vector has one row. On the dry device the pointer is null and only
+// the sizes are real.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +37,19 @@ struct Tensor {
   }
 
   Tensor row_range(int64_t begin, int64_t count) const {
-    require(begin >= 0 && count >= 0 && begin + count <= rows, "rows {}+{} of {}", begin, count, rows);
+    require(begin >= 0 && count >= 0 && begin + count <= rows, "rows {}+{} of {}", begin, count,
+            rows);
     return {offset(begin * stride), dtype, count, cols, stride};
   }
   Tensor col_range(int64_t begin, int64_t count) const {
-    require(begin >= 0 && count >= 0 && begin + count <= cols, "columns {}+{} of {}", begin, count, cols);
+    require(begin >= 0 && count >= 0 && begin + count <= cols, "columns {}+{} of {}", begin, count,
+            cols);
     return {offset(begin), dtype, rows, count, stride};
   }
   // The same elements as another shape; only for contiguous tensors.
   Tensor reshaped(int64_t new_rows, int64_t new_cols) const {
-    require(contiguous() && new_rows * new_cols == elems(), "reshape {}x{} to {}x{}", rows, cols, new_rows,
-            new_cols);
+    require(contiguous() && new_rows * new_cols == elems(), "reshape {}x{} to {}x{}", rows, cols,
+            new_rows, new_cols);
     return {data, dtype, new_rows, new_cols, new_cols};
   }
   Tensor flat() const { return reshaped(1, elems()); }

@@ -61,17 +61,22 @@ TEST(Trainer, SavedWeightsLoadToTheSameLoss) {
 
 TEST(Trainer, BadInputIsNamed) {
   EXPECT_NE(error_of([] { Trainer({.model = "gpt3"}); }).find("gpt2"), std::string::npos);
-  EXPECT_NE(error_of([] { Trainer({.model = R"({"preset": "gpt2-tiny", "hiden_size": 3})"}); }).find("hidden_size"),
+  EXPECT_NE(error_of([] {
+              Trainer({.model = R"({"preset": "gpt2-tiny", "hiden_size": 3})"});
+            }).find("hidden_size"),
             std::string::npos);
   TrainerOptions small = tiny();
   small.memory_bytes = 1000;
   EXPECT_NE(error_of([&] { Trainer trainer(small); }).find("needs"), std::string::npos);
   Trainer trainer(tiny());
-  EXPECT_NE(error_of([&] { trainer.step(ramp(3, 0), ramp(3, 0), 1e-3); }).find("takes 32 of each"), std::string::npos);
+  EXPECT_NE(error_of([&] { trainer.step(ramp(3, 0), ramp(3, 0), 1e-3); }).find("takes 32 of each"),
+            std::string::npos);
   std::vector<int32_t> foreign = ramp(32, 0);
   foreign[5] = 50;
-  EXPECT_NE(error_of([&] { trainer.step(foreign, ramp(32, 0), 1e-3); }).find("token 50"), std::string::npos);
-  EXPECT_NE(error_of([&] { trainer.load("/nonexistent"); }).find("/nonexistent"), std::string::npos);
+  EXPECT_NE(error_of([&] { trainer.step(foreign, ramp(32, 0), 1e-3); }).find("token 50"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { trainer.load("/nonexistent"); }).find("/nonexistent"),
+            std::string::npos);
 }
 
 TEST(Library, ListsItsPresetsAndVersion) {

@@ -30,7 +30,8 @@ class EveryPreset : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(EveryPreset, SameBitsWithOneTwoAndFourThreads) {
-  // Longer than one attention tile and wider than one matrix tile, so that there is something to share out.
+  // Longer than one attention tile and wider than one matrix tile, so that there is something to
+  // share out.
   EngineOptions options = tiny_options(1);
   options.sequence = 150;
   ModelSpec longer = spec();
@@ -63,7 +64,8 @@ TEST_P(EveryPreset, RecomputeKeepsTheBits) {
   Engine recomputed(dropping, options);
   EXPECT_EQ(test::train(plain, 3), test::train(recomputed, 3));
   expect_same_bits(weights_of(plain), weights_of(recomputed));
-  EXPECT_LT(recomputed.ledger().peak_bytes(Kind::activations), plain.ledger().peak_bytes(Kind::activations));
+  EXPECT_LT(recomputed.ledger().peak_bytes(Kind::activations),
+            plain.ledger().peak_bytes(Kind::activations));
 }
 
 TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
@@ -77,7 +79,8 @@ TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
       const auto plan = Engine::plan(spec(), options);
       EXPECT_EQ(plan->ledger().peak_bytes(), engine.ledger().peak_bytes());
       for (int kind = 0; kind < kKinds; ++kind)
-        EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)), engine.ledger().peak_bytes(static_cast<Kind>(kind)))
+        EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)),
+                  engine.ledger().peak_bytes(static_cast<Kind>(kind)))
             << kind_name(static_cast<Kind>(kind));
       EXPECT_EQ(plan->ledger().peak_moment(), engine.ledger().peak_moment());
     }
@@ -86,23 +89,28 @@ TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
 
 TEST_P(EveryPreset, StateIsSixteenBytesForEachParameterWithinPadding) {
   Engine engine(spec(), tiny_options());
-  const int64_t state = engine.ledger().held_bytes(Kind::parameters) + engine.ledger().held_bytes(Kind::gradients) +
+  const int64_t state = engine.ledger().held_bytes(Kind::parameters) +
+                        engine.ledger().held_bytes(Kind::gradients) +
                         engine.ledger().held_bytes(Kind::optimizer);
   int64_t tensors = 0;
-  for (const auto& unit : engine.model().units) tensors += static_cast<int64_t>(unit->params().size());
+  for (const auto& unit : engine.model().units)
+    tensors += static_cast<int64_t>(unit->params().size());
   EXPECT_GE(state, 16 * spec().parameter_count());
   EXPECT_LE(state, 16 * spec().parameter_count() + 4 * tensors * Ledger::kAlignment);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, EveryPreset, testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Tiny, EveryPreset,
+                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 ModelSpec tiny() { return spec_from_preset("gpt2-tiny", "test"); }
 
-// Splits one batch of 4 into two of 2, with padding that leaves the halves with different numbers of valid targets.
+// Splits one batch of 4 into two of 2, with padding that leaves the halves with different numbers
+// of valid targets.
 TEST(Accumulation, AveragesOverTheValidTokensOfTheWholeBatch) {
   const int64_t sequence = 13;
   OwnedBatch whole = random_batch(4, sequence, tiny().vocab_size, 7);
@@ -121,7 +129,8 @@ TEST(Accumulation, AveragesOverTheValidTokensOfTheWholeBatch) {
   options.micro_batch = 2;
   options.micros = 2;
   Engine two(tiny(), options);
-  const std::vector<BatchView> one_view = {whole.view()}, two_views = {halves[0].view(), halves[1].view()};
+  const std::vector<BatchView> one_view = {whole.view()},
+                               two_views = {halves[0].view(), halves[1].view()};
   const StepResult a = one.train_step(one_view, 1e-3), b = two.train_step(two_views, 1e-3);
   EXPECT_EQ(a.valid_targets, 4 * sequence - 20);
   EXPECT_EQ(a.valid_targets, b.valid_targets);
@@ -139,7 +148,9 @@ TEST(Accumulation, ABatchWithoutValidTargetsIsRefused) {
     engine.train_step(views, 1e-3);
     FAIL() << "no error";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("no valid target in the whole batch"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("no valid target in the whole batch"),
+              std::string::npos)
+        << error.what();
   }
 }
 
@@ -178,7 +189,8 @@ TEST(Clipping, LimitsTheUpdateToTheGivenNorm) {
   EXPECT_GT(result.gradient_norm, 0.1);
   double moved = 0;
   for (const auto& [name, values] : weights_of(engine))
-    for (size_t i = 0; i < values.size(); ++i) moved += std::pow(values[i] - before.at(name)[i], 2.0);
+    for (size_t i = 0; i < values.size(); ++i)
+      moved += std::pow(values[i] - before.at(name)[i], 2.0);
   EXPECT_NEAR(std::sqrt(moved), 0.01, 1e-5);  // SGD at rate 1: the step is the clipped gradient
 }
 
@@ -196,14 +208,17 @@ TEST(Diverging, ANonFiniteLossNamesStepAndUnit) {
     test::train(engine, 1);
     FAIL() << "no error";
   } catch (const DivergedError& error) {
-    EXPECT_NE(std::string(error.what()).find("step 2, micro-batch 0: the loss is"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("unit head, tensor logits"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("step 2, micro-batch 0: the loss is"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("unit head, tensor logits"), std::string::npos)
+        << error.what();
   }
 }
 
 TEST(Diverging, ANonFiniteGradientNamesUnitAndTensorAndLeavesTheWeights) {
-  // An embedding of zeros keeps every activation zero and the loss finite, but each norm's backward multiplies by
-  // 1 / sqrt(eps) = 1e19: after two or three of them the gradient overflows.
+  // An embedding of zeros keeps every activation zero and the loss finite, but each norm's backward
+  // multiplies by 1 / sqrt(eps) = 1e19: after two or three of them the gradient overflows.
   ModelSpec spec = tiny();
   spec.tie_embeddings = false;
   spec.norm_eps = 1e-38f;
@@ -216,7 +231,8 @@ TEST(Diverging, ANonFiniteGradientNamesUnitAndTensorAndLeavesTheWeights) {
     test::train(engine, 1);
     FAIL() << "no error";
   } catch (const DivergedError& error) {
-    EXPECT_NE(std::string(error.what()).find("step 1: the gradient is not finite (unit block."), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("step 1: the gradient is not finite (unit block."),
+              std::string::npos)
         << error.what();
   }
   expect_same_bits(before, weights_of(engine));
@@ -233,7 +249,9 @@ TEST(MemoryLimit, IsKnownBeforeTheRunAndSaysWhatWouldFit) {
   } catch (const UserError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("run.memory allows"), std::string::npos) << text;
-    EXPECT_NE(text.find("train_micro_batch_size_per_gpu 32, gradient_accumulation_steps 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("train_micro_batch_size_per_gpu 32, gradient_accumulation_steps 2"),
+              std::string::npos)
+        << text;
   }
   options.memory_limit_bytes = needed;
   require_fits(tiny(), options);
@@ -242,14 +260,16 @@ TEST(MemoryLimit, IsKnownBeforeTheRunAndSaysWhatWouldFit) {
   EXPECT_EQ(engine.ledger().peak_bytes(), needed);
 }
 
-// Bar 4 of the design: tiles and chunks keep activation memory flat as the sequence grows at constant tokens.
+// Bar 4 of the design: tiles and chunks keep activation memory flat as the sequence grows at
+// constant tokens.
 TEST(Memory, ActivationsGrowByLessThanATenthFromShortToLongSequences) {
   ModelSpec spec = spec_from_preset("gpt2", "test");
   spec.max_sequence_length = 4096;
   const auto held = [&](int64_t sequence) {
     EngineOptions options{.threads = 2, .micro_batch = 4096 / sequence, .sequence = sequence};
     const auto plan = Engine::plan(spec, options);
-    return static_cast<double>(plan->ledger().peak_bytes(Kind::activations) + plan->ledger().peak_bytes(Kind::workspace));
+    return static_cast<double>(plan->ledger().peak_bytes(Kind::activations) +
+                               plan->ledger().peak_bytes(Kind::workspace));
   };
   EXPECT_LT(held(4096), 1.1 * held(256));
 }

@@ -28,7 +28,9 @@ class Generation : public testing::TestWithParam<std::string> {
     const std::vector<BatchView> views = {batch_.view()};
     for (int i = 0; i < 80; ++i) engine_.train_step(views, 1e-2);
   }
-  static EngineOptions options() { return {.threads = 2, .micro_batch = 1, .sequence = 40, .clipping = 1.0}; }
+  static EngineOptions options() {
+    return {.threads = 2, .micro_batch = 1, .sequence = 40, .clipping = 1.0};
+  }
 
   ModelSpec spec_;
   Engine engine_;
@@ -45,11 +47,13 @@ TEST_P(Generation, GreedyContinuesWhatItWasTrainedOn) {
 TEST_P(Generation, CachedLogitsEqualUncachedOnes) {
   const int64_t length = 23, vocabulary = spec_.vocab_size;
   const auto logits_after = [&](const std::vector<int64_t>& pieces) {
-    Buffer memory = engine_.ledger().allocate(Kind::activations, 2 * spec_.num_layers * 40 * spec_.kv_size() * 4, "test");
+    Buffer memory = engine_.ledger().allocate(
+        Kind::activations, 2 * spec_.num_layers * 40 * spec_.kv_size() * 4, "test");
     std::vector<KvCache> caches;
     auto* at = static_cast<float*>(memory.data());
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer, at += 2 * 40 * spec_.kv_size())
-      caches.push_back({matrix(at, 40, spec_.kv_size()), matrix(at + 40 * spec_.kv_size(), 40, spec_.kv_size()), 40, 0});
+      caches.push_back({matrix(at, 40, spec_.kv_size()),
+                        matrix(at + 40 * spec_.kv_size(), 40, spec_.kv_size()), 40, 0});
     std::vector<float> logits(static_cast<size_t>(vocabulary));
     int64_t done = 0;
     for (const int64_t piece : pieces) {
@@ -62,7 +66,8 @@ TEST_P(Generation, CachedLogitsEqualUncachedOnes) {
     return logits;
   };
   const auto whole = logits_after({length}), split = logits_after({7, 1, 1, 13, 1});
-  for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(whole[i], split[i], 2e-4 * (1 + std::abs(whole[i])));
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_NEAR(whole[i], split[i], 2e-4 * (1 + std::abs(whole[i])));
 }
 
 TEST_P(Generation, ASeedFixesTheTextAndAnotherChangesIt) {
@@ -75,7 +80,10 @@ TEST_P(Generation, ASeedFixesTheTextAndAnotherChangesIt) {
 }
 
 double log_probability(Engine& engine, std::vector<int32_t> tokens, size_t prompt) {
-  test::OwnedBatch batch{.tokens = tokens, .targets = {}, .samples = {0}, .batch = 1,
+  test::OwnedBatch batch{.tokens = tokens,
+                         .targets = {},
+                         .samples = {0},
+                         .batch = 1,
                          .sequence = static_cast<int64_t>(tokens.size())};
   batch.targets.assign(tokens.size(), -1);
   for (size_t i = prompt; i < tokens.size(); ++i) batch.targets[i - 1] = tokens[i];
@@ -83,7 +91,8 @@ double log_probability(Engine& engine, std::vector<int32_t> tokens, size_t promp
 }
 
 TEST_P(Generation, BeamSearchFindsATextAtLeastAsLikelyAsGreedy) {
-  const std::vector<int32_t> prompt = {5, 9};  // nothing it was trained on: greedy is not optimal there
+  const std::vector<int32_t> prompt = {
+      5, 9};  // nothing it was trained on: greedy is not optimal there
   const auto greedy = generate(engine_, prompt, {.sampling = {.temperature = 0}, .max_tokens = 6});
   const auto beam = generate(engine_, prompt, {.max_tokens = 6, .beams = 8});
   ASSERT_EQ(greedy.size(), beam.size());
@@ -97,7 +106,8 @@ TEST_P(Generation, StopsAtTheEndTokenWithoutReturningIt) {
   const std::vector<int32_t> prompt(batch_.tokens.begin(), batch_.tokens.begin() + 10);
   const int32_t end = batch_.tokens[15];
   for (const int64_t beams : {1, 3}) {
-    GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 25, .beams = beams, .end_token = end};
+    GenerateOptions options{
+        .sampling = {.temperature = 0}, .max_tokens = 25, .beams = beams, .end_token = end};
     const auto tokens = generate(engine_, prompt, options);
     EXPECT_EQ(std::find(tokens.begin(), tokens.end(), end), tokens.end());
     EXPECT_LE(tokens.size(), 5u);
@@ -112,28 +122,37 @@ TEST_P(Generation, StopsWhereTheModelsPositionsEnd) {
 
 TEST_P(Generation, BadRequestsAreNamed) {
   const std::vector<int32_t> ok = {1}, none, foreign = {static_cast<int32_t>(spec_.vocab_size)};
-  EXPECT_NE(error_of([&] { generate(engine_, none, {}); }).find("the prompt is empty"), std::string::npos);
-  EXPECT_NE(error_of([&] { generate(engine_, foreign, {}); }).find("outside the model's vocabulary"), std::string::npos);
-  EXPECT_NE(error_of([&] { generate(engine_, ok, {.sampling = {.temperature = -1}}); }).find("temperature is -1"),
+  EXPECT_NE(error_of([&] { generate(engine_, none, {}); }).find("the prompt is empty"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { generate(engine_, ok, {.beams = 0}); }).find("0 beams"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { generate(engine_, foreign, {}); }).find("outside the model's vocabulary"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] {
+              generate(engine_, ok, {.sampling = {.temperature = -1}});
+            }).find("temperature is -1"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { generate(engine_, ok, {.beams = 0}); }).find("0 beams"),
+            std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Generation, testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Tiny, Generation, testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(Sampling, TopKKeepsTheKLikeliest) {
   const std::vector<float> logits = {0, 3, 1, 2};
   std::set<int32_t> seen;
-  for (int i = 0; i < 100; ++i) seen.insert(pick_token(logits, {.temperature = 5, .top_k = 2}, i / 100.0));
+  for (int i = 0; i < 100; ++i)
+    seen.insert(pick_token(logits, {.temperature = 5, .top_k = 2}, i / 100.0));
   EXPECT_EQ(seen, (std::set<int32_t>{1, 3}));
 }
 
 TEST(Sampling, TopPKeepsTheSmallestSetThatReachesIt) {
-  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f), std::log(0.05f)};
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.15f),
+                                     std::log(0.05f)};
   std::set<int32_t> seen;
   for (int i = 0; i < 1000; ++i) seen.insert(pick_token(logits, {.top_p = 0.75}, i / 1000.0));
   EXPECT_EQ(seen, (std::set<int32_t>{0, 1}));
@@ -142,7 +161,8 @@ TEST(Sampling, TopPKeepsTheSmallestSetThatReachesIt) {
 TEST(Sampling, DrawsEachTokenAsOftenAsItsProbability) {
   const std::vector<float> logits = {std::log(0.2f), std::log(0.7f), std::log(0.1f)};
   std::vector<int> counts(3);
-  for (int i = 0; i < 1000; ++i) ++counts[static_cast<size_t>(pick_token(logits, {}, (i + 0.5) / 1000))];
+  for (int i = 0; i < 1000; ++i)
+    ++counts[static_cast<size_t>(pick_token(logits, {}, (i + 0.5) / 1000))];
   EXPECT_EQ(counts, (std::vector<int>{200, 700, 100}));
 }
 

@@ -1,5 +1,5 @@
-// The engine against PyTorch in double precision: loss, every gradient, and twenty AdamW steps, for each architecture in
-// tests/golden (which says how they were made).
+// The engine against PyTorch in double precision: loss, every gradient, and twenty AdamW steps, for
+// each architecture in tests/golden (which says how they were made).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace onefold {
 namespace {
 
 constexpr int kSteps = 20;
-// The bars: relative to the tensor's largest element, since an element that is nearly zero by cancellation has no relative
-// accuracy of its own in any fp32 implementation.
+// The bars: relative to the tensor's largest element, since an element that is nearly zero by
+// cancellation has no relative accuracy of its own in any fp32 implementation.
 constexpr double kGradientTolerance = 1e-5;
 constexpr double kTrajectoryTolerance = 1e-4;
 
@@ -41,7 +41,8 @@ class Parity : public testing::TestWithParam<std::string> {
     for (auto [name, to] : {std::pair{"tokens", &b.tokens}, std::pair{"targets", &b.targets}}) {
       std::vector<int32_t> all(static_cast<size_t>(golden_.entry(name).elems()));
       golden_.read(name, std::span<int32_t>(all));
-      to->assign(all.begin() + static_cast<int64_t>(count) * step, all.begin() + static_cast<int64_t>(count) * (step + 1));
+      to->assign(all.begin() + static_cast<int64_t>(count) * step,
+                 all.begin() + static_cast<int64_t>(count) * (step + 1));
     }
     b.samples.resize(static_cast<size_t>(options_.micro_batch));
     return b;
@@ -55,14 +56,16 @@ class Parity : public testing::TestWithParam<std::string> {
     });
   }
 
-  static void expect_near(const std::string& name, Tensor actual, const std::vector<float>& expected, double tolerance) {
+  static void expect_near(const std::string& name, Tensor actual,
+                          const std::vector<float>& expected, double tolerance) {
     ASSERT_EQ(static_cast<int64_t>(expected.size()), actual.elems()) << name;
     double largest = 0, worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
       worst = std::max(worst, std::abs(static_cast<double>(actual.f32()[i]) - expected[i]));
     }
-    EXPECT_LE(worst, tolerance * largest) << name << ": off by " << worst / largest << " of its largest element";
+    EXPECT_LE(worst, tolerance * largest)
+        << name << ": off by " << worst / largest << " of its largest element";
   }
 
   SafetensorsFile golden_;
@@ -93,23 +96,27 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
     test::OwnedBatch b = batch(step);
     const std::vector<BatchView> micros = {b.view()};
     const StepResult result = engine.train_step(micros, 1e-3);
-    EXPECT_NEAR(result.loss, losses[static_cast<size_t>(step)], kTrajectoryTolerance * losses[static_cast<size_t>(step)]);
+    EXPECT_NEAR(result.loss, losses[static_cast<size_t>(step)],
+                kTrajectoryTolerance * losses[static_cast<size_t>(step)]);
   }
-  // Without rope, a key bias shifts all scores of a row alike and softmax ignores it: its true gradient is zero, and what Adam
-  // makes of the rounding noise there is nobody's to agree on. The golden file names these elements.
+  // Without rope, a key bias shifts all scores of a row alike and softmax ignores it: its true
+  // gradient is zero, and what Adam makes of the rounding noise there is nobody's to agree on. The
+  // golden file names these elements.
   const Json undetermined = parse_json(golden_.metadata().at("undetermined"), "undetermined");
   engine.for_each_parameter([&](const ParamSpec& param, Tensor weights) {
     std::vector<float> expected = floats("final/" + param.name);
     if (undetermined.contains(param.name))
-      for (auto i = undetermined[param.name][0].get<size_t>(); i < undetermined[param.name][1].get<size_t>(); ++i)
+      for (auto i = undetermined[param.name][0].get<size_t>();
+           i < undetermined[param.name][1].get<size_t>(); ++i)
         expected[i] = weights.f32()[i];
     expect_near(param.name, weights, expected, kTrajectoryTolerance);
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Parity,
-                         testing::Values("gpt2_tied", "gpt2_untied", "llama_gqa_tied", "llama_gqa_untied", "qwen2", "qwen3",
-                                         "relu", "gelu", "silu", "reglu", "geglu"),
+                         testing::Values("gpt2_tied", "gpt2_untied", "llama_gqa_tied",
+                                         "llama_gqa_untied", "qwen2", "qwen3", "relu", "gelu",
+                                         "silu", "reglu", "geglu"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -20,8 +20,8 @@ struct OwnedBatch {
 
   BatchView view() {
     const auto count = static_cast<int64_t>(tokens.size());
-    return {matrix(tokens.data(), 1, count, DType::i32), matrix(targets.data(), 1, count, DType::i32), samples.data(), batch,
-            sequence};
+    return {matrix(tokens.data(), 1, count, DType::i32),
+            matrix(targets.data(), 1, count, DType::i32), samples.data(), batch, sequence};
   }
 };
 

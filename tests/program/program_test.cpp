@@ -9,14 +9,16 @@ namespace {
 
 std::vector<std::string> lines(const Program& program) {
   std::vector<std::string> result;
-  for (const Action& action : program.actions) result.push_back(describe(action, "u" + std::to_string(action.unit)));
+  for (const Action& action : program.actions)
+    result.push_back(describe(action, "u" + std::to_string(action.unit)));
   return result;
 }
 
 TEST(Program, TheHeadIsEnteredBackwardsOnly) {
   EXPECT_EQ(lines(build_training_step(3, 1)),
-            (std::vector<std::string>{"forward u0, micro 0", "forward u1, micro 0", "backward u2, micro 0", "norm u2",
-                                      "backward u1, micro 0", "norm u1", "backward u0, micro 0", "norm u0", "step u0",
+            (std::vector<std::string>{"forward u0, micro 0", "forward u1, micro 0",
+                                      "backward u2, micro 0", "norm u2", "backward u1, micro 0",
+                                      "norm u1", "backward u0, micro 0", "norm u0", "step u0",
                                       "step u1", "step u2"}));
 }
 

@@ -29,7 +29,8 @@ TEST(Ledger, BooksByKindWithPeakAndMoment) {
 TEST(Ledger, RefusesToPassItsLimitAndSaysWhatIsHeld) {
   Ledger ledger(Ledger::Memory::real, 4096);
   const Buffer held = ledger.allocate(Kind::parameters, 4000, "p");
-  EXPECT_ERROR(ledger.allocate(Kind::gradients, 128, "block.3"), "128 B for block.3 (gradients)", "limit of 4.00 KiB");
+  EXPECT_ERROR(ledger.allocate(Kind::gradients, 128, "block.3"), "128 B for block.3 (gradients)",
+               "limit of 4.00 KiB");
   EXPECT_EQ(ledger.held_bytes(), held.bytes());
 }
 

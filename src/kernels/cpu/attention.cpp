@@ -1,10 +1,12 @@
-// Causal attention in tiles of queries by keys: scores exist for one tile at a time, so memory grows with the sequence, not
-// with its square. Products are the library's on 128x128 tiles (90 % of its large-matrix rate; 64x64 gets 65 %), the softmax
-// between them is ours, on a tile that is still in cache.
+// Causal attention in tiles of queries by keys: scores exist for one tile at a time, so memory
+// grows with the sequence, not with its square. Products are the library's on 128x128 tiles (90 %
+// of its large-matrix rate; 64x64 gets 65 %), the softmax between them is ours, on a tile that is
+// still in cache.
 //
-// Forward shares out (sequence, head, query tile), with the online softmax of FlashAttention. Backward shares out
-// (sequence, key head) and walks its tiles in order: gradients of keys and values are summed over queries and over the heads of a
-// group without partial buffers, at the price of batch * kv_heads chunks of parallelism.
+// Forward shares out (sequence, head, query tile), with the online softmax of FlashAttention.
+// Backward shares out (sequence, key head) and walks its tiles in order: gradients of keys and
+// values are summed over queries and over the heads of a group without partial buffers, at the
+// price of batch * kv_heads chunks of parallelism.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "kernels/cpu/targets.h"
@@ -32,9 +34,7 @@ struct ScoreTile {
   float* data;  // [rows, kTile]
   int64_t rows, cols;
   int64_t visible_in_row0;  // may be <= 0 for rows that see nothing here
-  int64_t visible(int64_t row) const {
-    return std::clamp<int64_t>(visible_in_row0 + row, 0, cols);
-  }
+  int64_t visible(int64_t row) const { return std::clamp<int64_t>(visible_in_row0 + row, 0, cols); }
 };
 
 // Where a tile's dropout multipliers come from: element = first + row * row_step + column.
@@ -79,13 +79,15 @@ HWY_INLINE float ExpRow(float* HWY_RESTRICT row, size_t n, float shift) {
 HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, size_t n, float factor) {
   const DF d;
   const VF f = hn::Set(d, factor);
-  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
+  Sweep(n,
+        [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
 }
 
-// Turns scores into unnormalised probabilities relative to each row's running maximum, and keeps the running maximum, sum and
-// result (`out`, scaled down when the maximum grows) of each row in step.
-void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima, float* sums, float* out,
-                   int64_t out_stride, int64_t head_dim) {
+// Turns scores into unnormalised probabilities relative to each row's running maximum, and keeps
+// the running maximum, sum and result (`out`, scaled down when the maximum grows) of each row in
+// step.
+void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
+                   float* sums, float* out, int64_t out_stride, int64_t head_dim) {
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.data + r * kTile;
@@ -96,18 +98,20 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout
     const float shrink = first ? 0.0f : std::exp(maxima[r] - top);
     sums[r] = sums[r] * shrink + ExpRow(row, seen, top);
     maxima[r] = top;
-    if (!first && shrink != 1.0f) ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
+    if (!first && shrink != 1.0f)
+      ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
     if (dropout.rate > 0) {
       KeepMask(dropout.key, dropout.sample, dropout.rate)
-          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
+                           multipliers);
       for (size_t i = 0; i < seen; ++i) row[i] *= multipliers[i];
     }
   }
 }
 
 // out[r] /= sums[r]; lse[r] = maximum + log(sum).
-void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out, int64_t out_stride, int64_t head_dim,
-                float* lse) {
+void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out,
+                int64_t out_stride, int64_t head_dim, float* lse) {
   for (int64_t r = 0; r < rows; ++r) {
     ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), 1.0f / sums[r]);
     lse[r] = maxima[r] + std::log(sums[r]);
@@ -115,21 +119,23 @@ void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out
 }
 
 // delta[r] = dout[r] · out[r]
-void RowDots(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t n, float* dots) {
+void RowDots(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+             int64_t n, float* dots) {
   const DF d;
   for (int64_t r = 0; r < rows; ++r) {
     VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     SweepBy4(static_cast<size_t>(n), [&](size_t i, auto io, auto k) HWY_ATTR {
-      sums[k] = hn::MulAdd(io.Load(d, a + r * a_stride + i), io.Load(d, b + r * b_stride + i), sums[k]);
+      sums[k] =
+          hn::MulAdd(io.Load(d, a + r * a_stride + i), io.Load(d, b + r * b_stride + i), sums[k]);
     });
     dots[r] = Total(sums);
   }
 }
 
-// Scores become probabilities (with dropout's multipliers: what the values were weighted with), and `gradient`, given as
-// dout · values', becomes the gradient of the unscaled scores.
-void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta, float scale,
-                  const TileDropout& dropout) {
+// Scores become probabilities (with dropout's multipliers: what the values were weighted with), and
+// `gradient`, given as dout · values', becomes the gradient of the unscaled scores.
+void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
+                  float scale, const TileDropout& dropout) {
   const DF d;
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
@@ -141,7 +147,8 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
     const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
     if (dropout.rate > 0)
       KeepMask(dropout.key, dropout.sample, dropout.rate)
-          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen, multipliers);
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
+                           multipliers);
     Sweep(seen, [&](size_t i, auto io) HWY_ATTR {
       VF probability = Exp(d, hn::Sub(io.Load(d, p + i), shift));
       VF dprobability = io.Load(d, g + i);
@@ -183,16 +190,21 @@ struct HeadRows {
   float* row(int64_t r) const { return data + r * stride; }
 };
 
-TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h, int64_t query, int64_t key) {
+TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h,
+                         int64_t query, int64_t key) {
   if (dropout.rate == 0) return {};
   return {dropout.rate, dropout.key, dropout.samples[b],
-          static_cast<uint64_t>((h * s.query_length + query) * s.key_length + key), static_cast<uint64_t>(s.key_length)};
+          static_cast<uint64_t>((h * s.query_length + query) * s.key_length + key),
+          static_cast<uint64_t>(s.key_length)};
 }
 
-void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range queries, Tensor q, Tensor k, Tensor v,
-                        Tensor out, Tensor lse, const Dropout& dropout, float* scores) {
-  const int64_t hd = s.head_dim, kv_head = h / (s.heads / s.kv_heads), offset = s.key_length - s.query_length;
-  const HeadRows query(q, b * s.query_length + queries.begin, h, hd), result(out, b * s.query_length + queries.begin, h, hd);
+void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range queries, Tensor q,
+                        Tensor k, Tensor v, Tensor out, Tensor lse, const Dropout& dropout,
+                        float* scores) {
+  const int64_t hd = s.head_dim, kv_head = h / (s.heads / s.kv_heads),
+                offset = s.key_length - s.query_length;
+  const HeadRows query(q, b * s.query_length + queries.begin, h, hd),
+      result(out, b * s.query_length + queries.begin, h, hd);
   const HeadRows keys(k, b * s.key_length, kv_head, hd), values(v, b * s.key_length, kv_head, hd);
   const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
   float maxima[kTile], sums[kTile];
@@ -200,15 +212,19 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
   std::fill_n(sums, kTile, 0.0f);
   const int64_t rows = queries.size(), last_key = queries.end + offset;
   for (int64_t key = 0; key < last_key; key += kTile) {
-    const ScoreTile tile{scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1};
-    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, keys.row(key), keys.stride, 0, scores, kTile);
+    const ScoreTile tile{scores, rows, std::min(kTile, last_key - key),
+                         queries.begin + offset - key + 1};
+    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, keys.row(key),
+          keys.stride, 0, scores, kTile);
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
-    (tile, key == 0, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums, result.data, result.stride, hd);
-    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, values.row(key), values.stride, key == 0 ? 0.0f : 1.0f,
-          result.data, result.stride);
+    (tile, key == 0, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums, result.data,
+     result.stride, hd);
+    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, values.row(key), values.stride,
+          key == 0 ? 0.0f : 1.0f, result.data, result.stride);
   }
   HWY_DYNAMIC_DISPATCH(FinishRows)
-  (rows, maxima, sums, result.data, result.stride, hd, lse.f32() + (b * s.heads + h) * lse.stride + queries.begin);
+  (rows, maxima, sums, result.data, result.stride, hd,
+   lse.f32() + (b * s.heads + h) * lse.stride + queries.begin);
 }
 
 struct BackwardTensors {
@@ -216,9 +232,10 @@ struct BackwardTensors {
 };
 
 // All tiles of one query head against its key head. `first_of_group` starts the sums of dk and dv.
-void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_group, const BackwardTensors& t,
-                   const Dropout& dropout, float* scratch) {
-  const int64_t hd = s.head_dim, length = s.query_length, kv_head = h / (s.heads / s.kv_heads), start = b * length;
+void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_group,
+                   const BackwardTensors& t, const Dropout& dropout, float* scratch) {
+  const int64_t hd = s.head_dim, length = s.query_length, kv_head = h / (s.heads / s.kv_heads),
+                start = b * length;
   const HeadRows q(t.q, start, h, hd), k(t.k, start, kv_head, hd), v(t.v, start, kv_head, hd);
   const HeadRows out(t.out, start, h, hd), dout(t.dout, start, h, hd);
   const HeadRows dq(t.dq, start, h, hd), dk(t.dk, start, kv_head, hd), dv(t.dv, start, kv_head, hd);
@@ -235,54 +252,71 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_
       const ScoreTile tile{scores, rows, cols, query - key + 1};
       const float onto_keys = first_of_group && query == key ? 0.0f : 1.0f;
       const float onto_queries = key == 0 ? 0.0f : 1.0f;
-      sgemm(false, true, rows, cols, hd, scale, q.row(query), q.stride, k.row(key), k.stride, 0, scores, kTile);
-      sgemm(false, true, rows, cols, hd, 1, dout.row(query), dout.stride, v.row(key), v.stride, 0, gradient, kTile);
+      sgemm(false, true, rows, cols, hd, scale, q.row(query), q.stride, k.row(key), k.stride, 0,
+            scores, kTile);
+      sgemm(false, true, rows, cols, hd, 1, dout.row(query), dout.stride, v.row(key), v.stride, 0,
+            gradient, kTile);
       HWY_DYNAMIC_DISPATCH(BackwardTile)
-      (tile, gradient, lse + query, delta + query, scale, tile_dropout(dropout, s, b, h, query, key));
-      sgemm(true, false, cols, hd, rows, 1, scores, kTile, dout.row(query), dout.stride, onto_keys, dv.row(key), dv.stride);
-      sgemm(false, false, rows, hd, cols, 1, gradient, kTile, k.row(key), k.stride, onto_queries, dq.row(query), dq.stride);
-      sgemm(true, false, cols, hd, rows, 1, gradient, kTile, q.row(query), q.stride, onto_keys, dk.row(key), dk.stride);
+      (tile, gradient, lse + query, delta + query, scale,
+       tile_dropout(dropout, s, b, h, query, key));
+      sgemm(true, false, cols, hd, rows, 1, scores, kTile, dout.row(query), dout.stride, onto_keys,
+            dv.row(key), dv.stride);
+      sgemm(false, false, rows, hd, cols, 1, gradient, kTile, k.row(key), k.stride, onto_queries,
+            dq.row(query), dq.stride);
+      sgemm(true, false, cols, hd, rows, 1, gradient, kTile, q.row(query), q.stride, onto_keys,
+            dk.row(key), dk.stride);
     }
   }
 }
 
 // q, k, v of the shape, and scratch as large as its twin says.
-void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout& dropout, Tensor scratch, int64_t needed) {
-  require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, "attention: {} heads over {} key heads", s.heads,
-          s.kv_heads);
-  require(q.rows == s.batch * s.query_length && q.cols == s.heads * s.head_dim, "attention: queries of {}x{}", q.rows, q.cols);
+void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout& dropout,
+           Tensor scratch, int64_t needed) {
+  require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+          "attention: {} heads over {} key heads", s.heads, s.kv_heads);
+  require(q.rows == s.batch * s.query_length && q.cols == s.heads * s.head_dim,
+          "attention: queries of {}x{}", q.rows, q.cols);
   for (const Tensor& t : {k, v})
-    require(t.rows == s.batch * s.key_length && t.cols == s.kv_heads * s.head_dim, "attention: keys or values of {}x{}",
-            t.rows, t.cols);
-  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length, s.key_length);
+    require(t.rows == s.batch * s.key_length && t.cols == s.kv_heads * s.head_dim,
+            "attention: keys or values of {}x{}", t.rows, t.cols);
+  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
+          s.key_length);
   require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
-  require(scratch.elems() >= needed, "attention: scratch of {} elements, {} needed", scratch.elems(), needed);
+  require(scratch.elems() >= needed, "attention: scratch of {} elements, {} needed",
+          scratch.elems(), needed);
 }
 
-int64_t backward_scratch_of_thread(const AttentionShape& s) { return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16; }
+int64_t backward_scratch_of_thread(const AttentionShape& s) {
+  return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16;
+}
 
 }  // namespace
 
-int64_t attention_forward_scratch(const AttentionShape&, int threads) { return threads * kTile * kTile; }
+int64_t attention_forward_scratch(const AttentionShape&, int threads) {
+  return threads * kTile * kTile;
+}
 
 int64_t attention_backward_scratch(const AttentionShape& s, int threads) {
   return threads * backward_scratch_of_thread(s);
 }
 
-void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse,
-                       const Dropout& dropout, Tensor scratch) {
+void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
+                       Tensor out, Tensor lse, const Dropout& dropout, Tensor scratch) {
   check(s, q, k, v, dropout, scratch, attention_forward_scratch(s, pool.threads()));
   const Chunks tiles{s.query_length, kTile};
   pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
-    // The last tiles see the most keys: hand them out first, so that no thread is left with a long one at the end.
-    const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads), rest = chunk % (s.batch * s.heads);
+    // The last tiles see the most keys: hand them out first, so that no thread is left with a long
+    // one at the end.
+    const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads),
+                  rest = chunk % (s.batch * s.heads);
     forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
                        scratch.f32() + thread * kTile * kTile);
   });
 }
 
-void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor dout,
-                        Tensor lse, Tensor dq, Tensor dk, Tensor dv, const Dropout& dropout, Tensor scratch) {
+void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
+                        Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
+                        const Dropout& dropout, Tensor scratch) {
   require(s.query_length == s.key_length, "attention backward over a cache");
   check(s, q, k, v, dropout, scratch, attention_backward_scratch(s, pool.threads()));
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};

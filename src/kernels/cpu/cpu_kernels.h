@@ -1,6 +1,7 @@
-// The CPU's kernels as free functions over views and a thread pool, one file for each family (norm.cpp, activation.cpp, ...).
-// cpu_kernels.cpp binds them to the Kernels interface. Each file compiles once for each SIMD target (Highway's
-// foreach_target) and chooses at run time. Threading rule: chunks are cut by shape alone (see chunk.h).
+// The CPU's kernels as free functions over views and a thread pool, one file for each family
+// (norm.cpp, activation.cpp, ...). cpu_kernels.cpp binds them to the Kernels interface. Each file
+// compiles once for each SIMD target (Highway's foreach_target) and chooses at run time. Threading
+// rule: chunks are cut by shape alone (see chunk.h).
 #pragma once
 
 #include "base/thread_pool.h"
@@ -10,34 +11,40 @@ namespace onefold::cpu {
 
 void gemm(ThreadPool& pool, const Gemm& args);
 
-void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
-                  Tensor dst);
-void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy, Tensor dx,
-                   bool accumulate_dx, Tensor dweight, Tensor dbias, bool accumulate_weights, Tensor scratch);
+void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
+                  float eps, Tensor dst);
+void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
+                   Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                   bool accumulate_weights, Tensor scratch);
 int64_t norm_backward_scratch(int64_t rows, int64_t cols, int64_t groups);
 
 void activation_forward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dst);
-void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dy, Tensor dx, Tensor y);
+void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dy,
+                         Tensor dx, Tensor y);
 
-void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length, bool inverse);
+void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length,
+          bool inverse);
 
-void attention_forward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
-                       Tensor lse, const Dropout& dropout, Tensor scratch);
-void attention_backward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
-                        Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv, const Dropout& dropout,
-                        Tensor scratch);
+void attention_forward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
+                       Tensor out, Tensor lse, const Dropout& dropout, Tensor scratch);
+void attention_backward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
+                        Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
+                        const Dropout& dropout, Tensor scratch);
 int64_t attention_forward_scratch(const AttentionShape& shape, int threads);
 int64_t attention_backward_scratch(const AttentionShape& shape, int threads);
 
-void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length, Tensor residual, Tensor dst);
+void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
+             Tensor dst);
 
-void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor positions, int64_t first, int64_t length,
-                       Tensor dst);
+void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor positions,
+                       int64_t first, int64_t length, Tensor dst);
 void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, int64_t length, Tensor dtable,
-                        bool accumulate_table, Tensor dpositions, bool accumulate_positions, Tensor scratch);
+                        bool accumulate_table, Tensor dpositions, bool accumulate_positions,
+                        Tensor scratch);
 int64_t embedding_backward_scratch(int64_t rows, int64_t vocabulary);
 
-void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradient_scale, Tensor losses);
+void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradient_scale,
+                   Tensor losses);
 
 void column_sum(ThreadPool& pool, Tensor x, Tensor dst, bool accumulate, Tensor scratch);
 int64_t column_sum_scratch(int64_t rows, int64_t cols);
@@ -47,7 +54,8 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst);
 double sum_squares(ThreadPool& pool, Tensor x, Tensor scratch);
 int64_t sum_squares_scratch(int64_t elems);
 
-void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1, Tensor moment2);
+void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1,
+           Tensor moment2);
 void sgd(ThreadPool& pool, const Sgd& hyper, Tensor params, Tensor grads, Tensor momentum);
 
 }  // namespace onefold::cpu

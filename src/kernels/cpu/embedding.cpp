@@ -69,9 +69,9 @@ int32_t checked_token(const Tensor& tokens, int64_t row, int64_t vocabulary) {
   return token;
 }
 
-// Rows by token, in row order within each: the rows of a token are
-// order[ends[token - 1] .. ends[token]), with ends[-1] = 0. A counting sort: one thread is enough
-// for vocabulary + rows steps.
+// Rows by token, in row order within each: the rows of a token are order[ends[token - 1] ..
+// ends[token]), with ends[-1] = 0. A counting sort: one thread is enough for vocabulary + rows
+// steps.
 void sort_rows(const Tensor& tokens, int64_t rows, int64_t vocabulary, int32_t* ends,
                int32_t* order) {
   std::fill_n(ends, vocabulary, 0);

@@ -1,9 +1,11 @@
-// Matrix products: oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The tiles are cut by the
-// shape of dst alone, so the bits cannot depend on the number of threads, and what follows the product (bias, residual) is
-// done on each tile while it is still in the core's L2 cache.
+// Matrix products: oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The
+// tiles are cut by the shape of dst alone, so the bits cannot depend on the number of threads, and
+// what follows the product (bias, residual) is done on each tile while it is still in the core's L2
+// cache.
 //
-// Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours), OpenBLAS (5-8 % slower
-// on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but the cut would follow the thread count).
+// Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours),
+// OpenBLAS (5-8 % slower on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but
+// the cut would follow the thread count).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cpp"
 #include "kernels/cpu/targets.h"
@@ -17,8 +19,8 @@ namespace onefold::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // dst[i] += src[i] for each row of a tile; src_stride 0 adds the same row (a bias) everywhere.
-void AddRows(float* HWY_RESTRICT dst, int64_t dst_stride, const float* HWY_RESTRICT src, int64_t src_stride, int64_t rows,
-             int64_t cols) {
+void AddRows(float* HWY_RESTRICT dst, int64_t dst_stride, const float* HWY_RESTRICT src,
+             int64_t src_stride, int64_t rows, int64_t cols) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t r = 0; r < rows; ++r) {
@@ -49,9 +51,9 @@ struct Tiles {
   int64_t rows, cols, row_count, col_count;
 };
 
-// Large tiles amortise packing (each tile packs its share of a and b anew); small ones feed more threads. Measured on
-// GPT-2's shapes, 512x384 is within 2 % of the best tile and 256x384 within 4 %, so tiles shrink only when there would be
-// fewer than eight.
+// Large tiles amortise packing (each tile packs its share of a and b anew); small ones feed more
+// threads. Measured on GPT-2's shapes, 512x384 is within 2 % of the best tile and 256x384 within 4
+// %, so tiles shrink only when there would be fewer than eight.
 Tiles cut(int64_t m, int64_t n) {
   const auto pieces = [](int64_t total, int64_t piece) { return (total + piece - 1) / piece; };
   Tiles t{512, 384, 0, 0};
@@ -67,30 +69,35 @@ Tiles cut(int64_t m, int64_t n) {
 void gemm(ThreadPool& pool, const Gemm& g) {
   const int64_t m = g.dst.rows, n = g.dst.cols;
   const int64_t k = g.a_transposed ? g.a.rows : g.a.cols;
-  require((g.a_transposed ? g.a.cols : g.a.rows) == m && (g.b_transposed ? g.b.rows : g.b.cols) == n &&
+  require((g.a_transposed ? g.a.cols : g.a.rows) == m &&
+              (g.b_transposed ? g.b.rows : g.b.cols) == n &&
               (g.b_transposed ? g.b.cols : g.b.rows) == k,
-          "gemm: a {}x{}{}, b {}x{}{}, dst {}x{}", g.a.rows, g.a.cols, g.a_transposed ? "'" : "", g.b.rows, g.b.cols,
-          g.b_transposed ? "'" : "", m, n);
-  require(g.bias.empty() || g.bias.elems() == n, "gemm: a bias of {} for {} columns", g.bias.elems(), n);
-  require(g.residual.empty() || (g.residual.rows == m && g.residual.cols == n), "gemm: residual of another shape");
+          "gemm: a {}x{}{}, b {}x{}{}, dst {}x{}", g.a.rows, g.a.cols, g.a_transposed ? "'" : "",
+          g.b.rows, g.b.cols, g.b_transposed ? "'" : "", m, n);
+  require(g.bias.empty() || g.bias.elems() == n, "gemm: a bias of {} for {} columns",
+          g.bias.elems(), n);
+  require(g.residual.empty() || (g.residual.rows == m && g.residual.cols == n),
+          "gemm: residual of another shape");
   const Tiles tiles = cut(m, n);
   const float* a = g.a.f32();
   const float* b = g.b.f32();
   float* dst = g.dst.f32();
   const float* bias = g.bias.empty() ? nullptr : g.bias.f32();
   const float* residual = g.residual.empty() ? nullptr : g.residual.f32();
-  const bool rows_inner = m > n;  // neighbouring tiles share the operand that is larger, so that it stays in L3
+  const bool rows_inner =
+      m > n;  // neighbouring tiles share the operand that is larger, so that it stays in L3
   pool.run(tiles.row_count * tiles.col_count, [&](int64_t tile, int) {
     const int64_t tr = rows_inner ? tile % tiles.row_count : tile / tiles.col_count;
     const int64_t tc = rows_inner ? tile / tiles.row_count : tile % tiles.col_count;
     const int64_t r0 = tr * tiles.rows, c0 = tc * tiles.cols;
     const int64_t rows = std::min(tiles.rows, m - r0), cols = std::min(tiles.cols, n - c0);
     float* out = dst + r0 * g.dst.stride + c0;
-    sgemm(g.a_transposed, g.b_transposed, rows, cols, k, 1.0f, a + (g.a_transposed ? r0 : r0 * g.a.stride), g.a.stride,
-          b + (g.b_transposed ? c0 * g.b.stride : c0), g.b.stride, g.accumulate ? 1.0f : 0.0f, out, g.dst.stride);
+    sgemm(g.a_transposed, g.b_transposed, rows, cols, k, 1.0f,
+          a + (g.a_transposed ? r0 : r0 * g.a.stride), g.a.stride,
+          b + (g.b_transposed ? c0 * g.b.stride : c0), g.b.stride, g.accumulate ? 1.0f : 0.0f, out,
+          g.dst.stride);
     if (bias) HWY_DYNAMIC_DISPATCH(AddRows)(out, g.dst.stride, bias + c0, 0, rows, cols);
-    if (residual)
-      HWY_DYNAMIC_DISPATCH(AddRows)
+    if (residual) HWY_DYNAMIC_DISPATCH(AddRows)
     (out, g.dst.stride, residual + r0 * g.residual.stride + c0, g.residual.stride, rows, cols);
   });
 }
