@@ -33,6 +33,24 @@ int64_t regular_size(int fd, const std::string& path) {
   return info.st_size;
 }
 
+void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("write", path);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+// A rename is on disk only when its folder is. Some file systems cannot flush folders: then the
+// rename is as safe as they make it.
+void flush_folder_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (descriptor.fd >= 0) (void)::fsync(descriptor.fd);
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
@@ -50,21 +68,50 @@ std::string read_file(const std::string& path) {
   }
 }
 
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail("create", temporary_);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void OutputFile::append(std::span<const std::byte> piece) {
+  constexpr size_t kBufferBytes = size_t{1} << 20;
+  if (buffer_.size() + piece.size() > kBufferBytes) flush();
+  if (piece.size() > kBufferBytes)
+    write_all(fd_, piece, temporary_);
+  else
+    buffer_.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+}
+
+void OutputFile::flush() {
+  write_all(fd_, std::as_bytes(std::span(buffer_)), temporary_);
+  buffer_.clear();
+}
+
+void OutputFile::overwrite(int64_t at, std::span<const std::byte> piece) {
+  flush();
+  if (::pwrite(fd_, piece.data(), piece.size(), at) != static_cast<ssize_t>(piece.size()))
+    fail("write", temporary_);
+}
+
+void OutputFile::commit() {
+  require(fd_ >= 0, "{} is committed twice", path_);
+  flush();
+  if (::fsync(fd_) != 0) fail("flush", temporary_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename into place", path_);
+  ::close(std::exchange(fd_, -1));
+  flush_folder_of(path_);
+}
+
 void write_file(const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".tmp";
-  {
-    const Descriptor file{
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (file.fd < 0) fail("create", temporary);
-    while (!content.empty()) {
-      const ssize_t n = ::write(file.fd, content.data(), content.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write", temporary);
-      content.remove_prefix(static_cast<size_t>(n));
-    }
-    if (::fsync(file.fd) != 0) fail("flush", temporary);
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename into place", path);
+  OutputFile file(path);
+  file.append(std::as_bytes(std::span(content)));
+  file.commit();
 }
 
 void make_folders(const std::string& path) {

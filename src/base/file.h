@@ -12,7 +12,32 @@ namespace onefold {
 
 std::string read_file(const std::string& path);
 
-// Writes beside `path`, flushes to disk, renames: a reader sees the old file or the new one.
+// A file that appears under its name whole or not at all: written beside it in pieces, flushed to
+// disk and renamed by commit(). Without commit() nothing is left behind.
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void append(
+      std::span<const std::byte> piece);  // small pieces are gathered before they are written
+  void overwrite(int64_t at, std::span<const std::byte> piece);  // bytes that were appended before
+  void commit();
+
+  const std::string& path() const { return path_; }
+  bool committed() const { return fd_ < 0; }
+
+ private:
+  void flush();
+
+  std::string path_, temporary_;
+  std::string buffer_;
+  int fd_ = -1;
+};
+
+// The whole content at once, through an OutputFile.
 void write_file(const std::string& path, std::string_view content);
 
 // Creates the folder and its parents; names the one that could not be made.

@@ -1,10 +1,6 @@
 #include "data/token_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -19,7 +15,6 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr char kMagic[8] = {'O', 'N', 'E', 'F', 'T', 'O', 'K', '\0'};
 constexpr uint32_t kVersion = 1;
-constexpr size_t kBufferBytes = size_t{1} << 20;
 
 struct Header {
   char magic[8];
@@ -94,75 +89,30 @@ void check_starts(std::span<const uint64_t> starts, uint64_t tokens, const std::
   }
 }
 
-void write_all(int fd, const char* data, size_t bytes, const std::string& path) {
-  while (bytes > 0) {
-    const ssize_t n = ::write(fd, data, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) user_error("cannot write {}: {}", path, std::strerror(errno));
-    data += n;
-    bytes -= static_cast<size_t>(n);
-  }
-}
-
 }  // namespace
 
 int token_bytes_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 
 TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text,
                                  uint64_t tokenizer_hash)
-    : path_(std::move(path)) {
+    : file_(std::move(path)) {
   require(vocab_size > 0 && end_of_text < vocab_size, "end-of-text {} in a vocabulary of {}",
           end_of_text, vocab_size);
   info_.vocab_size = vocab_size;
   info_.end_of_text = end_of_text;
   info_.tokenizer_hash = tokenizer_hash;
   info_.token_bytes = token_bytes_for(vocab_size);
-  try {
-    open(tokens_, path_ + ".tmp");
-    open(offsets_, path_ + ".offsets.tmp");
-    const Header placeholder{};  // overwritten by finish(): until then the file is not a token file
-    append(tokens_, &placeholder, sizeof(placeholder));
-  } catch (...) {
-    discard();
-    throw;
-  }
-}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (!finished_) discard();
-}
-
-void TokenFileWriter::discard() {
-  for (Spool* spool : {&tokens_, &offsets_}) {
-    if (spool->fd < 0) continue;
-    ::close(std::exchange(spool->fd, -1));
-    ::unlink(spool->path.c_str());
-  }
-}
-
-void TokenFileWriter::open(Spool& spool, std::string path) {
-  spool.path = std::move(path);
-  spool.fd = ::open(spool.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (spool.fd < 0) user_error("cannot create {}: {}", spool.path, std::strerror(errno));
-  spool.buffer.reserve(kBufferBytes);
-}
-
-void TokenFileWriter::append(Spool& spool, const void* data, size_t bytes) {
-  if (spool.buffer.size() + bytes > kBufferBytes) flush(spool);
-  spool.buffer.append(static_cast<const char*>(data), bytes);
-}
-
-void TokenFileWriter::flush(Spool& spool) {
-  write_all(spool.fd, spool.buffer.data(), spool.buffer.size(), spool.path);
-  spool.buffer.clear();
+  const Header placeholder{};  // overwritten by finish()
+  file_.append(std::as_bytes(std::span(&placeholder, 1)));
 }
 
 void TokenFileWriter::put_token(int32_t token) {
   if (token < 0 || token >= info_.vocab_size) {
-    user_error("{}: token {} is outside the vocabulary of {}", path_, token, info_.vocab_size);
+    user_error("{}: token {} is outside the vocabulary of {}", file_.path(), token,
+               info_.vocab_size);
   }
-  append(tokens_, &token,
-         static_cast<size_t>(info_.token_bytes));  // little-endian: the low bytes come first
+  // Little-endian: the low bytes come first.
+  file_.append(std::as_bytes(std::span(&token, 1)).first(static_cast<size_t>(info_.token_bytes)));
   ++info_.tokens;
 }
 
@@ -173,8 +123,7 @@ void TokenFileWriter::add(std::span<const int32_t> tokens) {
 void TokenFileWriter::end_document() {
   if (info_.tokens == document_begin_) return;
   if (info_.end_of_text >= 0) put_token(info_.end_of_text);
-  const uint64_t start = static_cast<uint64_t>(document_begin_);
-  append(offsets_, &start, sizeof(start));
+  starts_.push_back(static_cast<uint64_t>(document_begin_));
   ++info_.documents;
   document_begin_ = info_.tokens;
 }
@@ -182,33 +131,14 @@ void TokenFileWriter::end_document() {
 TokenFileInfo TokenFileWriter::finish() {
   end_document();
   if (info_.tokens == 0)
-    user_error("{}: there are no tokens to write; the input holds no text", path_);
+    user_error("{}: there are no tokens to write; the input holds no text", file_.path());
   const Header header = header_for(info_);
-  const char padding[8] = {};
-  append(tokens_, padding, padded_token_bytes(header) - header.tokens * header.token_bytes);
-  flush(offsets_);
-  if (::lseek(offsets_.fd, 0, SEEK_SET) != 0)
-    user_error("cannot read {}: {}", offsets_.path, std::strerror(errno));
-  char block[1 << 16];
-  while (true) {
-    const ssize_t n = ::read(offsets_.fd, block, sizeof(block));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) user_error("cannot read {}: {}", offsets_.path, std::strerror(errno));
-    if (n == 0) break;
-    append(tokens_, block, static_cast<size_t>(n));
-  }
-  flush(tokens_);
-  if (::pwrite(tokens_.fd, &header, sizeof(header), 0) != static_cast<ssize_t>(sizeof(header)) ||
-      ::fsync(tokens_.fd) != 0) {
-    user_error("cannot write {}: {}", tokens_.path, std::strerror(errno));
-  }
-  if (::rename(tokens_.path.c_str(), path_.c_str()) != 0) {
-    user_error("cannot rename {} to {}: {}", tokens_.path, path_, std::strerror(errno));
-  }
-  finished_ = true;
-  ::close(std::exchange(tokens_.fd, -1));
-  ::close(std::exchange(offsets_.fd, -1));
-  ::unlink(offsets_.path.c_str());
+  const std::byte padding[8] = {};
+  file_.append(
+      std::span(padding).first(padded_token_bytes(header) - header.tokens * header.token_bytes));
+  file_.append(std::as_bytes(std::span(starts_)));
+  file_.overwrite(0, std::as_bytes(std::span(&header, 1)));
+  file_.commit();
   return info_;
 }
 

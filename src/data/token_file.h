@@ -24,15 +24,12 @@ struct TokenFileInfo {
 // Bytes for each token of a vocabulary.
 int token_bytes_for(int64_t vocab_size);
 
-// Writes a token file document by document in bounded memory. The file appears under its name only
-// when finish() has flushed it to disk; without finish() nothing is left behind.
+// Writes a token file document by document; memory grows by eight bytes for each document. The file
+// exists only once finish() is done.
 class TokenFileWriter {
  public:
   TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text,
                   uint64_t tokenizer_hash);
-  ~TokenFileWriter();
-  TokenFileWriter(const TokenFileWriter&) = delete;
-  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
   // A document is any number of add() calls, then end_document(), which appends end-of-text where
   // there is one. Documents without tokens are left out.
@@ -41,24 +38,12 @@ class TokenFileWriter {
   TokenFileInfo finish();
 
  private:
-  struct Spool {  // a file being appended to through a buffer
-    std::string path;
-    int fd = -1;
-    std::string buffer;
-  };
-
-  void open(Spool& spool, std::string path);
-  void append(Spool& spool, const void* data, size_t bytes);
-  void flush(Spool& spool);
   void put_token(int32_t token);
-  void discard();
 
-  std::string path_;
+  OutputFile file_;
   TokenFileInfo info_;
-  Spool tokens_;   // header and tokens
-  Spool offsets_;  // where documents start; joins the other file at the end
+  std::vector<uint64_t> starts_;  // of documents, in tokens
   int64_t document_begin_ = 0;
-  bool finished_ = false;
 };
 
 // A token file mapped into memory. Everything but the tokens themselves is checked on opening; each

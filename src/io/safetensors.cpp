@@ -1,14 +1,9 @@
 #include "io/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -53,14 +48,6 @@ int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {
 
 std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-void flush_folder(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);  // not every file system can; the file itself is safe already
-  ::close(fd);
 }
 
 }  // namespace
@@ -201,7 +188,7 @@ void SafetensorsFile::read(const std::string& name, std::span<int64_t> dst) cons
 
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsEntry> entries,
                                      const std::map<std::string, std::string>& metadata)
-    : path_(std::move(path)), temporary_(path_ + ".tmp"), entries_(std::move(entries)) {
+    : entries_(std::move(entries)), file_(std::move(path)) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::set<std::string> names = {"__metadata__"};
@@ -225,55 +212,31 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsEn
   std::string text = header.dump();
   text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
 
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) user_error("cannot create {}: {}", temporary_, std::strerror(errno));
   const uint64_t length = text.size();
-  put(std::as_bytes(std::span(&length, 1)));
-  put(std::as_bytes(std::span(text.data(), text.size())));
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
-
-void SafetensorsWriter::put(std::span<const std::byte> piece) {
-  while (!piece.empty()) {
-    const ssize_t n = ::write(fd_, piece.data(), piece.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) user_error("cannot write {}: {}", temporary_, std::strerror(errno));
-    piece = piece.subspan(static_cast<size_t>(n));
-  }
+  file_.append(std::as_bytes(std::span(&length, 1)));
+  file_.append(std::as_bytes(std::span(text)));
 }
 
 void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> piece) {
-  require(fd_ >= 0, "write to {} after commit", path_);
+  require(!file_.committed(), "write to {} after commit", file_.path());
   while (current_ < entries_.size() && entries_[current_].name != name) {
     require(current_bytes_ == entries_[current_].bytes(), "{}: tensor {} begins before {} is whole",
-            path_, name, entries_[current_].name);
+            file_.path(), name, entries_[current_].name);
     ++current_;
     current_bytes_ = 0;
   }
-  require(current_ < entries_.size(), "{}: tensor {} is out of turn", path_, name);
+  require(current_ < entries_.size(), "{}: tensor {} is out of turn", file_.path(), name);
   current_bytes_ += static_cast<int64_t>(piece.size());
   require(current_bytes_ <= entries_[current_].bytes(), "{}: tensor {} has more bytes than {}",
-          path_, name, entries_[current_].bytes());
-  put(piece);
+          file_.path(), name, entries_[current_].bytes());
+  file_.append(piece);
 }
 
 void SafetensorsWriter::commit() {
-  require(fd_ >= 0, "{} is committed twice", path_);
   for (; current_ < entries_.size(); ++current_, current_bytes_ = 0)
-    require(current_bytes_ == entries_[current_].bytes(), "{}: tensor {} is not whole", path_,
-            entries_[current_].name);
-  if (::fsync(fd_) != 0) user_error("cannot flush {}: {}", temporary_, std::strerror(errno));
-  if (::close(std::exchange(fd_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary_.c_str());
-    user_error("cannot put {} into place: {}", path_, std::strerror(reason));
-  }
-  flush_folder(path_);
+    require(current_bytes_ == entries_[current_].bytes(), "{}: tensor {} is not whole",
+            file_.path(), entries_[current_].name);
+  file_.commit();
 }
 
 }  // namespace onefold

@@ -1,7 +1,7 @@
 // safetensors files: eight bytes of header length (little-endian), a JSON header, then the tensors'
 // bytes.
-//   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
-//   [begin, end]}, ...}
+//   {"__metadata__": {"key": "text"},
+//    "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 // Offsets count from the end of the header; the tensors cover everything after it, without holes.
 // The reader trusts nothing: a file is checked whole, but for the tensors' values, before any of it
 // is handed out.
@@ -63,17 +63,13 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes tensors one after the other in bounded memory, into a temporary file that takes its name
-// only when commit() has flushed it to disk. Without commit() nothing is left behind.
+// Writes tensors one after the other in bounded memory. The file exists only once commit() is done.
 class SafetensorsWriter {
  public:
   // Names, types and shapes of all tensors, in the order they will be written; offsets are filled
   // in here.
   SafetensorsWriter(std::string path, std::vector<SafetensorsEntry> entries,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   // The next bytes of `name`, the tensor whose turn it is; a tensor may come in any number of
   // pieces.
@@ -84,13 +80,10 @@ class SafetensorsWriter {
   void commit();
 
  private:
-  void put(std::span<const std::byte> piece);
-
-  std::string path_, temporary_;
   std::vector<SafetensorsEntry> entries_;
+  OutputFile file_;
   size_t current_ = 0;         // the entry whose bytes are expected
   int64_t current_bytes_ = 0;  // how many of them have come
-  int fd_ = -1;
 };
 
 }  // namespace onefold

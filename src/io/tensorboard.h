@@ -1,9 +1,11 @@
 // TensorBoard event files with scalars, written without TensorFlow or a protobuf library: the two
 // messages that a scalar needs are a few bytes each. docs: tensorflow/core/util/event.proto and
 // summary.proto.
-//   file    = records, each: length (u64), masked CRC of the length, the event, masked CRC of the
-//   event (u32) event   = 1: wall time (double)  2: step (varint)  3: file version (the first event
-//   only)  5: summary summary = repeated 1: value { 1: tag  2: scalar (float) }
+//   file     records, each: length (u64), masked CRC of the length (u32), event, masked CRC of the
+//            event (u32)
+//   event    1: wall time (double), 2: step (varint), 3: file version (the first event only),
+//            5: summary
+//   summary  repeated 1: value {1: tag, 2: scalar (float)}
 #pragma once
 
 #include <cstdint>
