@@ -29,20 +29,24 @@ struct RandomBatch {
   std::vector<int64_t> samples;
   BatchView view;
 
-  RandomBatch(int64_t batch, int64_t sequence, int64_t vocabulary) : samples(static_cast<size_t>(batch)) {
+  RandomBatch(int64_t batch, int64_t sequence, int64_t vocabulary)
+      : samples(static_cast<size_t>(batch)) {
     std::mt19937 random(1);
     for (int64_t i = 0; i < batch * sequence; ++i) {
       tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
       targets.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
     }
-    view = {matrix(tokens.data(), 1, batch * sequence, DType::i32), matrix(targets.data(), 1, batch * sequence, DType::i32),
-            samples.data(), batch, sequence};
+    view = {matrix(tokens.data(), 1, batch * sequence, DType::i32),
+            matrix(targets.data(), 1, batch * sequence, DType::i32), samples.data(), batch,
+            sequence};
   }
 };
 
 int run_step(const StepBench& b) {
   const int64_t baseline = current_rss_bytes();
   ModelSpec spec = spec_from_preset(b.model, "--model");
+  if (spec.vocab_size == 0)
+    user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
   EngineOptions options{.threads = b.threads,
                         .micro_batch = b.batch,
@@ -74,7 +78,8 @@ int run_step(const StepBench& b) {
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
   const double memory_rate = measure_memory_gb_per_s(pool);
   const double optimizer_seconds = per_step(now.step, before.step);
-  const double optimizer_rate = 28.0 * static_cast<double>(spec.parameter_count()) / optimizer_seconds / 1e9;
+  const double optimizer_rate =
+      28.0 * static_cast<double>(spec.parameter_count()) / optimizer_seconds / 1e9;
   const Json result = {{"model", b.model},
                        {"batch", b.batch},
                        {"sequence", b.sequence},
@@ -100,15 +105,16 @@ int run_step(const StepBench& b) {
     print_json(result);
     return kOk;
   }
-  fmt::print("{}: {} x {} tokens, {} threads\n", b.model, b.batch * b.micros, b.sequence, engine.threads());
+  fmt::print("{}: {} x {} tokens, {} thread{}\n", b.model, b.batch * b.micros, b.sequence,
+             engine.threads(), engine.threads() == 1 ? "" : "s");
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
-  fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n", gflops,
-             100 * gflops / ceiling, ceiling);
+  fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
+             gflops, 100 * gflops / ceiling, ceiling);
   fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s\n",
              per_step(now.forward, before.forward), per_step(now.backward, before.backward),
              per_step(now.norm, before.norm), optimizer_seconds);
-  fmt::print("  optimizer at {:.1f} GB/s = {:.0f} % of the {:.1f} measured for memory\n", optimizer_rate,
-             100 * optimizer_rate / memory_rate, memory_rate);
+  fmt::print("  optimizer at {:.1f} GB/s = {:.0f} % of the {:.1f} measured for memory\n",
+             optimizer_rate, 100 * optimizer_rate / memory_rate, memory_rate);
   fmt::print("  peak resident set {}, of which the ledger holds {}\n\n{}", format_bytes(peak),
              format_bytes(engine.ledger().peak_bytes()), engine.ledger().table());
   return kOk;
@@ -119,16 +125,31 @@ int run_step(const StepBench& b) {
 void add_bench(CLI::App& app, Run& run) {
   CLI::App* bench = app.add_subcommand("bench", "Measure rates against this machine's ceilings");
   bench->require_subcommand(1);
+  bench->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024");
   auto options = std::make_shared<StepBench>();
-  CLI::App* step = bench->add_subcommand("step", "A whole training step: forward, backward, clipping, AdamW");
+  CLI::App* step =
+      bench->add_subcommand("step", "A whole training step: forward, backward, clipping, AdamW");
   step->add_option("--model", options->model, "A model preset")->capture_default_str();
-  step->add_option("--batch", options->batch, "Sequences of a micro-batch")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--sequence", options->sequence, "Tokens of a sequence")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--micros", options->micros, "Micro-batches of a step")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--threads", options->threads, "Threads; 0 takes all cores")->check(CLI::NonNegativeNumber)->capture_default_str();
-  step->add_option("--steps", options->steps, "Timed steps")->check(CLI::PositiveNumber)->capture_default_str();
-  step->add_option("--warmup", options->warmup, "Untimed steps first")->check(CLI::NonNegativeNumber)->capture_default_str();
-  step->add_flag("--recompute", options->recompute, "Keep only block inputs; compute the rest again in backward");
+  step->add_option("--batch", options->batch, "Sequences of a micro-batch")
+      ->check(at_least(1))
+      ->capture_default_str();
+  step->add_option("--sequence", options->sequence, "Tokens of a sequence")
+      ->check(at_least(1))
+      ->capture_default_str();
+  step->add_option("--micros", options->micros, "Micro-batches of a step")
+      ->check(at_least(1))
+      ->capture_default_str();
+  step->add_option("--threads", options->threads, "Threads; 0 takes all cores")
+      ->check(at_least(0))
+      ->capture_default_str();
+  step->add_option("--steps", options->steps, "Timed steps")
+      ->check(at_least(1))
+      ->capture_default_str();
+  step->add_option("--warmup", options->warmup, "Untimed steps first")
+      ->check(at_least(0))
+      ->capture_default_str();
+  step->add_flag("--recompute", options->recompute,
+                 "Keep only block inputs; compute the rest again in backward");
   step->add_flag("--json", options->json, "One JSON object instead of text");
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });

@@ -1,4 +1,5 @@
-// The command line's shared pieces: one function for each subcommand, exit codes, and how --json results are printed.
+// The command line's shared pieces: one function for each subcommand, exit codes, and how --json
+// results are printed.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,7 +20,8 @@ enum ExitCode : int {
   kInternalError = 70,
 };
 
-// Each adds its subcommand; what it must do when chosen is left in `run`, which returns an exit code.
+// Each adds its subcommand; what it must do when chosen is left in `run`, which returns an exit
+// code.
 using Run = std::function<int()>;
 void add_train(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
@@ -27,11 +29,16 @@ void add_tokenize(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 
+// Checks of flags: an integer of at least `minimum`.
+CLI::Validator at_least(int64_t minimum);
+
 // One JSON document on standard output.
 void print_json(const Json& json);
 
 // Peak and current resident set of this process, from the operating system.
 int64_t peak_rss_bytes();
 int64_t current_rss_bytes();
+// A field of /proc/meminfo ("MemTotal", "MemAvailable"); 0 if there is none.
+int64_t memory_bytes(const std::string& field);
 
 }  // namespace onefold::cli

@@ -1,6 +1,8 @@
 // onefold generate: continues a prompt from a run's weights.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/cli.h"
@@ -17,11 +19,53 @@ struct GenerateArguments {
   bool greedy = false, json = false;
 };
 
+// A model may have more tokens than its tokenizer; those have no text.
+std::string text_of(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
+  std::string text;
+  for (const int32_t& token : tokens)
+    text += token < tokenizer.vocab_size() ? tokenizer.decode({&token, 1}) : "\uFFFD";
+  return text;
+}
+
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<int32_t> tokens = tokenizer.encode(text);
+  // Without a prompt, a document begins: after the end of another.
+  if (tokens.empty() && tokenizer.end_of_text() >= 0) tokens.push_back(tokenizer.end_of_text());
+  return tokens;
+}
+
+// The text as it comes, after its prompt, which waits for the first token: a prompt that is refused
+// is not printed.
+std::vector<int32_t> stream_text(Engine& engine, const Tokenizer& tokenizer,
+                                 const GenerateArguments& arguments,
+                                 std::span<const int32_t> prompt) {
+  std::string pending = arguments.prompt;
+  const auto put = [&](std::string_view text) {
+    fmt::print("{}{}", std::exchange(pending, ""), text);
+    std::fflush(stdout);
+  };
+  std::vector<int32_t> tokens = generate(engine, prompt, arguments.options, [&](int32_t token) {
+    put(text_of(tokenizer, {&token, 1}));
+    return true;
+  });
+  put("\n");
+  return tokens;
+}
+
+// Why fewer tokens came than were asked for, if the model had no room for more.
+void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t wanted) {
+  const auto used = static_cast<int64_t>(prompt + tokens);
+  if (static_cast<int64_t>(tokens) < wanted && used >= spec.max_sequence_length)
+    fmt::print(stderr, "note: stopped at the model's {} positions\n", spec.max_sequence_length);
+}
+
 int run_generate(GenerateArguments& arguments) {
   const RunFolder folder = RunFolder::open(arguments.folder);
   const std::optional<Tokenizer> tokenizer = folder.tokenizer();
   if (!tokenizer)
-    user_error("{} has no tokenizer.json: the model was trained on a token file without data.tokenizer", arguments.folder);
+    user_error(
+        "{} has no tokenizer.json: the model was trained on a token file without data.tokenizer",
+        arguments.folder);
   if (!arguments.prompt_file.empty()) arguments.prompt = read_file(arguments.prompt_file);
   GenerateOptions& options = arguments.options;
   if (arguments.greedy) options.sampling.temperature = 0;
@@ -31,30 +75,19 @@ int run_generate(GenerateArguments& arguments) {
   const ModelSpec spec = folder.model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
   folder.load_weights(engine);
-  std::vector<int32_t> prompt = tokenizer->encode(arguments.prompt);
-  // Without a prompt, a document begins: after the end of another.
-  if (prompt.empty() && tokenizer->end_of_text() >= 0) prompt.push_back(tokenizer->end_of_text());
+  const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
   const double begin = now_seconds();
-  if (!arguments.json) fmt::print("{}", arguments.prompt);
-  const std::vector<int32_t> tokens = generate(engine, prompt, options, [&](int32_t token) {
-    if (!arguments.json) {
-      fmt::print("{}", tokenizer->decode({&token, 1}));
-      std::fflush(stdout);
-    }
-    return true;
-  });
-  const double seconds = now_seconds() - begin;
-  if (arguments.json) {
-    // Bytes that are no UTF-8 (a token can end inside a character) become U+FFFD.
-    const Json result = {{"prompt", arguments.prompt},
-                         {"text", tokenizer->decode(tokens)},
-                         {"tokens", tokens},
-                         {"prompt_tokens", prompt.size()},
-                         {"seconds", seconds}};
-    fmt::print("{}\n", result.dump(2, ' ', false, Json::error_handler_t::replace));
-  } else {
-    fmt::print("\n");
-  }
+  const std::vector<int32_t> tokens = arguments.json
+                                          ? generate(engine, prompt, options)
+                                          : stream_text(engine, *tokenizer, arguments, prompt);
+  if (arguments.json)
+    print_json({{"prompt", arguments.prompt},
+                {"text", text_of(*tokenizer, tokens)},
+                {"tokens", tokens},
+                {"prompt_tokens", prompt.size()},
+                {"seconds", now_seconds() - begin}});
+  else
+    note_full(spec, prompt.size(), tokens.size(), options.max_tokens);
   return kOk;
 }
 
@@ -64,28 +97,52 @@ void add_generate(CLI::App& app, Run& run) {
   auto a = std::make_shared<GenerateArguments>();
   SamplingOptions& s = a->options.sampling;
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt from a run's weights");
-  command->add_option("run", a->folder, "The run's folder (run.output of its configuration)")->required();
-  auto* prompt = command->add_option("--prompt", a->prompt, "The text to continue; none begins a new document");
-  command->add_option("--prompt-file", a->prompt_file, "A file with the text to continue")->excludes(prompt);
-  command->add_option("--tokens", a->options.max_tokens, "Tokens to generate at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--temperature", s.temperature, "Below 1 bolder choices are rarer; 0 is greedy")->capture_default_str();
-  command->add_option("--top-k", s.top_k, "Choose among the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", s.top_p, "Choose among the likeliest tokens of this total probability")->capture_default_str();
-  command->add_option("--repetition-penalty", s.repetition_penalty, "Above 1 tokens already present are rarer")->capture_default_str();
-  auto* greedy = command->add_flag("--greedy", a->greedy, "Always the likeliest token (temperature 0)");
-  auto* beams = command->add_option("--beams", a->options.beams, "Beam search with this many beams; 1: sampling")
-                    ->check(CLI::PositiveNumber)
-                    ->capture_default_str();
+  command->add_option("run", a->folder, "The run's folder (run.output of its configuration)")
+      ->required();
+  auto* prompt = command->add_option("--prompt", a->prompt,
+                                     "The text to continue; none begins a new document");
+  command->add_option("--prompt-file", a->prompt_file, "A file with the text to continue")
+      ->excludes(prompt);
+  command->add_option("--tokens", a->options.max_tokens, "Tokens to generate at most")
+      ->check(at_least(1))
+      ->capture_default_str();
+  auto* greedy =
+      command->add_flag("--greedy", a->greedy, "Always the likeliest token (temperature 0)");
+  auto* beams =
+      command
+          ->add_option("--beams", a->options.beams, "Beam search with this many beams; 1: sampling")
+          ->check(at_least(1))
+          ->capture_default_str();
   beams->excludes(greedy);
-  command->add_option("--length-penalty", a->options.length_penalty, "Beam search: above 1 favours longer texts")
+  command
+      ->add_option("--length-penalty", a->options.length_penalty,
+                   "Beam search: above 1 favours longer texts")
       ->needs(beams)
       ->capture_default_str();
-  command->add_option("--seed", s.seed, "The same seed draws the same text")->capture_default_str();
-  command->add_option("--threads", a->threads, "Threads; 0 takes all cores")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_flag("--json", a->json, "One JSON object with text and tokens");
+  // Options of sampling, which neither of the other two does.
+  const auto sampling = [&](CLI::Option* option) {
+    option->excludes(greedy)->excludes(beams)->capture_default_str();
+    return option;
+  };
+  sampling(command->add_option("--temperature", s.temperature,
+                               "Below 1 bold choices are rarer, above 1 more frequent"));
+  sampling(command->add_option("--top-k", s.top_k, "Choose among the k likeliest tokens; 0: all"));
+  sampling(command->add_option("--top-p", s.top_p,
+                               "Choose among the likeliest tokens of this total probability"));
+  sampling(command->add_option("--seed", s.seed, "The same seed draws the same text"))
+      ->check(at_least(0));
+  command
+      ->add_option("--repetition-penalty", s.repetition_penalty,
+                   "Above 1 tokens already present are rarer")
+      ->capture_default_str();
+  command->add_option("--threads", a->threads, "Threads; 0 takes all cores")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command->add_flag("--json", a->json, "One JSON object with text and tokens instead of text");
   command->footer(
       "Examples:\n"
-      "  onefold generate runs/demo --prompt 'In the beginning' --tokens 200 --temperature 0.8 --top-k 50\n"
+      "  onefold generate runs/demo --prompt 'In the beginning' --tokens 200 --temperature 0.8 "
+      "--top-k 50\n"
       "  onefold generate runs/demo --prompt 'And he said' --beams 4 --length-penalty 1.2");
   command->callback([a, &run] { run = [a] { return run_generate(*a); }; });
 }

@@ -32,14 +32,6 @@ int64_t visible_gpus() {
   return count;
 }
 
-int64_t memory_field(const std::string& name) {
-  std::ifstream info("/proc/meminfo");
-  std::string field, unit;
-  for (int64_t kib = 0; info >> field >> kib; std::getline(info, unit))
-    if (field == name + ":") return kib * 1024;
-  return 0;
-}
-
 struct InfoArguments {
   int threads = 0;
   bool json = false;
@@ -54,8 +46,8 @@ int run_info(const InfoArguments& arguments) {
                        {"cores", available_cores()},
                        {"threads", pool.threads()},
                        {"simd", cpu_simd_name()},
-                       {"memory_bytes", memory_field("MemTotal")},
-                       {"available_bytes", memory_field("MemAvailable")},
+                       {"memory_bytes", memory_bytes("MemTotal")},
+                       {"available_bytes", memory_bytes("MemAvailable")},
                        {"gpus", gpus},
                        {"cuda", false},
                        {"mpi", false},
@@ -66,12 +58,16 @@ int run_info(const InfoArguments& arguments) {
     return kOk;
   }
   fmt::print("onefold  {}\n", ONEFOLD_VERSION);
-  fmt::print("CPU      {}, {} cores available, SIMD in use: {}\n", cpu_model(), available_cores(), cpu_simd_name());
-  fmt::print("memory   {}, {} available\n", format_bytes(memory_field("MemTotal")), format_bytes(memory_field("MemAvailable")));
-  fmt::print("GPUs     {}\n", gpus == 0 ? "none visible" : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
+  fmt::print("CPU      {}, {} core{} available, SIMD in use: {}\n", cpu_model(), available_cores(),
+             available_cores() == 1 ? "" : "s", cpu_simd_name());
+  fmt::print("memory   {}, {} available\n", format_bytes(memory_bytes("MemTotal")),
+             format_bytes(memory_bytes("MemAvailable")));
+  fmt::print("GPUs     {}\n",
+             gpus == 0 ? "none visible"
+                       : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
   fmt::print("MPI      not in this build: one rank\n");
-  fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n", pool.threads(),
-             pool.threads() == 1 ? "" : "s", gemm, memory);
+  fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n",
+             pool.threads(), pool.threads() == 1 ? "" : "s", gemm, memory);
   return kOk;
 }
 
@@ -80,8 +76,11 @@ int run_info(const InfoArguments& arguments) {
 void add_info(CLI::App& app, Run& run) {
   auto arguments = std::make_shared<InfoArguments>();
   CLI::App* info = app.add_subcommand("info", "Describe this machine and measure its ceilings");
-  info->add_option("--threads", arguments->threads, "Threads to measure with; 0 takes all cores")->check(CLI::NonNegativeNumber);
+  info->add_option("--threads", arguments->threads, "Threads to measure with; 0 takes all cores")
+      ->check(at_least(0))
+      ->capture_default_str();
   info->add_flag("--json", arguments->json, "One JSON object instead of text");
+  info->footer("Example:\n  onefold info --json");
   info->callback([arguments, &run] { run = [arguments] { return run_info(*arguments); }; });
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
@@ -15,21 +17,47 @@ namespace {
 
 struct TokenizeArguments {
   std::vector<std::string> inputs;
-  std::string output, tokenizer = "bytes", format, unit = "file", field = "text", text;
+  std::string output, tokenizer = "bytes", format, unit, field, text;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
   bool json = false;
 };
 
+// As data.format of a configuration is told by the names.
+DataFormat format_by_name(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
+  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
+  return DataFormat::kText;
+}
+
+DataFormat format_of(const TokenizeArguments& a) {
+  if (!a.format.empty()) return parse_data_format(a.format, "--format");
+  const DataFormat format = format_by_name(a.inputs[0]);
+  for (const std::string& path : a.inputs)
+    if (format_by_name(path) != format)
+      user_error("{} and {} have different formats by their names; set --format", a.inputs[0],
+                 path);
+  return format;
+}
+
 DataSource source_of(const TokenizeArguments& a) {
   DataSource source;
   source.paths = a.inputs;
-  std::string format = a.format;
-  if (format.empty()) format = a.inputs[0].ends_with(".jsonl") ? "jsonl" : "text";
-  source.format = parse_data_format(format, "--format");
-  source.text_documents = parse_text_documents(a.unit, "--document-unit");
-  source.field = a.field;
+  source.format = format_of(a);
+  if (source.format != DataFormat::kJsonl && !a.field.empty())
+    user_error("--field has no effect: it is for JSONL, and {} is not", a.inputs[0]);
+  if (source.format != DataFormat::kText && !a.unit.empty())
+    user_error("--document-unit has no effect: it is for text, and {} is not", a.inputs[0]);
+  if (!a.unit.empty()) source.text_documents = parse_text_documents(a.unit, "--document-unit");
+  if (!a.field.empty()) source.field = a.field;
   return source;
+}
+
+Tokenizer tokenizer_of(const TokenizeArguments& a) {
+  std::optional<Tokenizer> tokenizer = open_tokenizer(a.tokenizer);
+  if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
+  return *std::move(tokenizer);
 }
 
 int run_train(const TokenizeArguments& a) {
@@ -43,28 +71,32 @@ int run_train(const TokenizeArguments& a) {
   const bool show = !a.json && isatty(STDERR_FILENO);
   BpeOptions options{.vocab_size = a.vocab_size, .min_frequency = a.min_frequency};
   options.progress = [&](int64_t tokens, int64_t target) {
-    if (show && tokens % 64 == 0) fmt::print(stderr, "\r\x1b[Klearning: {}/{} tokens", tokens, target);
+    if (show && tokens % 64 == 0)
+      fmt::print(stderr, "\r\x1b[Klearning: {}/{} tokens", tokens, target);
   };
   const Tokenizer tokenizer = trainer.train(options);
   if (show) fmt::print(stderr, "\r\x1b[K");
   tokenizer.save(a.output);
   const double seconds = now_seconds() - begin;
   if (a.json)
-    print_json({{"output", a.output}, {"vocab_size", tokenizer.vocab_size()}, {"text_bytes", bytes}, {"seconds", seconds}});
+    print_json({{"output", a.output},
+                {"vocab_size", tokenizer.vocab_size()},
+                {"text_bytes", bytes},
+                {"seconds", seconds}});
   else
-    fmt::print("{}: {} tokens learnt from {} of text in {}\n", a.output, tokenizer.vocab_size(), format_bytes(bytes),
-               format_duration(seconds));
+    fmt::print("{}: {} tokens learnt from {} of text in {}\n", a.output, tokenizer.vocab_size(),
+               format_bytes(bytes), format_duration(seconds));
   if (tokenizer.vocab_size() < a.vocab_size && !a.json)
-    fmt::print("note: the text has no more pairs to merge; {} tokens were asked for\n", a.vocab_size);
+    fmt::print(stderr, "note: the text has no more pairs to merge; {} tokens were asked for\n",
+               a.vocab_size);
   return kOk;
 }
 
 int run_encode(const TokenizeArguments& a) {
   const double begin = now_seconds();
-  const std::optional<Tokenizer> tokenizer = open_tokenizer(a.tokenizer);
-  if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
+  const Tokenizer tokenizer = tokenizer_of(a);
   ThreadPool pool(a.threads);
-  const TokenFileInfo info = tokenize_to_file(source_of(a), *tokenizer, pool, a.output);
+  const TokenFileInfo info = tokenize_to_file(source_of(a), tokenizer, pool, a.output);
   const double seconds = now_seconds() - begin;
   if (a.json)
     print_json({{"output", a.output},
@@ -74,28 +106,30 @@ int run_encode(const TokenizeArguments& a) {
                 {"token_bytes", info.token_bytes},
                 {"seconds", seconds}});
   else
-    fmt::print("{}: {} tokens in {} documents, {} bytes each, {}\n", a.output, format_count(info.tokens),
-               format_count(info.documents), info.token_bytes, format_duration(seconds));
+    fmt::print("{}: {} tokens of {} bytes in {} document{}, made in {}\n", a.output,
+               format_count(info.tokens), info.token_bytes, format_count(info.documents),
+               info.documents == 1 ? "" : "s", format_duration(seconds));
   return kOk;
 }
 
 int run_show(const TokenizeArguments& a) {
-  const std::optional<Tokenizer> tokenizer = open_tokenizer(a.tokenizer);
-  if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
-  const std::vector<int32_t> ids = tokenizer->encode(a.text);
+  const Tokenizer tokenizer = tokenizer_of(a);
+  const std::vector<int32_t> ids = tokenizer.encode(a.text);
   if (a.json) {
     print_json({{"text", a.text}, {"tokens", ids}});
     return kOk;
   }
-  for (const int32_t id : ids) fmt::print("{:>7}  {:?}\n", id, tokenizer->token_text(id));
+  for (const int32_t id : ids) fmt::print("{:>7}  {:?}\n", id, tokenizer.token_text(id));
   return kOk;
 }
 
 void add_source(CLI::App* command, TokenizeArguments& a) {
   command->add_option("input", a.inputs, "Text or JSONL files")->required();
   command->add_option("--format", a.format, "text or jsonl; by default told by the name");
-  command->add_option("--document-unit", a.unit, "Text: a document is a file, a line, or a blank_line block")->capture_default_str();
-  command->add_option("--field", a.field, "JSONL: the key that holds the text")->capture_default_str();
+  command->add_option("--document-unit", a.unit,
+                      "Text: a document is a file (the default), a line, or a blank_line block");
+  command->add_option("--field", a.field,
+                      "JSONL: the key that holds the text; \"text\" by default");
   command->add_flag("--json", a.json, "One JSON object instead of text");
 }
 
@@ -103,31 +137,43 @@ void add_source(CLI::App* command, TokenizeArguments& a) {
 
 void add_tokenize(CLI::App& app, Run& run) {
   auto a = std::make_shared<TokenizeArguments>();
-  CLI::App* tokenize = app.add_subcommand("tokenize", "Learn a byte-level BPE; encode text into a token file");
+  CLI::App* tokenize =
+      app.add_subcommand("tokenize", "Learn a byte-level BPE; encode text into a token file");
   tokenize->require_subcommand(1);
   tokenize->footer(
       "Examples:\n"
       "  onefold tokenize train book.txt --vocab-size 4096 --output tokenizer.json\n"
-      "  onefold tokenize encode docs.jsonl --field body --tokenizer tokenizer.json --output docs.tokens\n"
+      "  onefold tokenize encode docs.jsonl --field body --tokenizer tokenizer.json --output "
+      "docs.tokens\n"
       "  onefold tokenize show 'Hello, world' --tokenizer tokenizer.json");
 
-  CLI::App* train = tokenize->add_subcommand("train", "Learn a vocabulary and save it as tokenizer.json");
+  CLI::App* train =
+      tokenize->add_subcommand("train", "Learn a vocabulary and save it as tokenizer.json");
   add_source(train, *a);
-  train->add_option("--vocab-size", a->vocab_size, "Tokens, with the 256 bytes and <|endoftext|>")->check(CLI::Range(257, 1 << 24))->capture_default_str();
-  train->add_option("--min-frequency", a->min_frequency, "Pairs seen less often are not merged")->check(CLI::PositiveNumber)->capture_default_str();
+  train->add_option("--vocab-size", a->vocab_size, "Tokens, with the 256 bytes and <|endoftext|>")
+      ->check(CLI::Range(257, 1 << 24))
+      ->capture_default_str();
+  train->add_option("--min-frequency", a->min_frequency, "Pairs seen less often are not merged")
+      ->check(at_least(1))
+      ->capture_default_str();
   train->add_option("--output", a->output, "Where to write tokenizer.json")->required();
   train->callback([a, &run] { run = [a] { return run_train(*a); }; });
 
-  CLI::App* encode = tokenize->add_subcommand("encode", "Encode text or JSONL into a memory-mapped token file");
+  CLI::App* encode =
+      tokenize->add_subcommand("encode", "Encode text or JSONL into a memory-mapped token file");
   add_source(encode, *a);
-  encode->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")->capture_default_str();
-  encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")->check(CLI::NonNegativeNumber)->capture_default_str();
+  encode->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+      ->capture_default_str();
+  encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")
+      ->check(at_least(0))
+      ->capture_default_str();
   encode->add_option("--output", a->output, "Where to write the token file")->required();
   encode->callback([a, &run] { run = [a] { return run_encode(*a); }; });
 
   CLI::App* show = tokenize->add_subcommand("show", "Print a text's tokens");
   show->add_option("text", a->text, "The text")->required();
-  show->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")->capture_default_str();
+  show->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+      ->capture_default_str();
   show->add_flag("--json", a->json, "One JSON object instead of text");
   show->callback([a, &run] { run = [a] { return run_show(*a); }; });
 }

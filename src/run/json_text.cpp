@@ -1,7 +1,5 @@
 #include "run/json_text.h"
 
-#include <algorithm>
-
 namespace onefold {
 namespace {
 
@@ -29,26 +27,27 @@ std::string one_line(const Json& value) {
   return wrapped(value, content);
 }
 
-// A list or object over several lines, whose closing bracket stands at `indent`.
+// Whether each member fits on a line of its own.
+bool members_fit(const Json& value, size_t indent) {
+  for (const auto& [key, item] : value.items())
+    if (indent + label(value, key).size() + one_line(item).size() >= kColumns) return false;
+  return true;
+}
+
+// A list or object over several lines, whose closing bracket stands at `indent`; as many members
+// on a line as fit if `fill`.
 std::string block(const Json& value, size_t indent, bool fill) {
-  const std::string margin = "\n" + std::string(indent + kIndent, ' ');
+  const size_t inner = indent + kIndent;
   std::string content;
-  size_t column = kColumns;  // a full line: the first item begins one
+  size_t column = kColumns;  // as if a full line had gone before
   for (const auto& [key, item] : value.items()) {
-    if (!content.empty()) content += ',';
     std::string text = label(value, key) + one_line(item);
-    if (fill && column + text.size() + 2 < kColumns) {
-      content += ' ';
-      column += text.size() + 2;
-    } else {
-      content += margin;
-      column = indent + kIndent + text.size();
-    }
-    if (column >= kColumns && item.is_structured()) {
-      const bool flat = std::none_of(item.begin(), item.end(),
-                                     [](const Json& inner) { return inner.is_structured(); });
-      text = label(value, key) + block(item, indent + kIndent, flat);
-    }
+    if (item.is_structured() && inner + text.size() >= kColumns)
+      text = label(value, key) + block(item, inner, members_fit(item, inner + kIndent));
+    if (!content.empty()) content += ',';
+    const bool same_line = fill && column + text.size() + 2 < kColumns;
+    content += same_line ? " " : "\n" + std::string(inner, ' ');
+    column = (same_line ? column + 2 : inner) + text.size();
     content += text;
   }
   return wrapped(value, content + "\n" + std::string(indent, ' '));

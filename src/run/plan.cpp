@@ -15,13 +15,12 @@ int64_t step_tokens(const Config& config) {
 }
 
 std::string memory_text(const RunPlan& plan) {
-  std::string text = fmt::format("{} planned", format_bytes(plan.peak_bytes));
+  std::vector<std::string> parts;
   for (size_t kind = 0; kind < plan.bytes_at_peak.size(); ++kind)
     if (plan.bytes_at_peak[kind] > 0)
-      text += fmt::format("{} {} {}", text.find(':') == std::string::npos ? ":" : ",",
-                          kind_name(static_cast<Kind>(kind)),
-                          format_bytes(plan.bytes_at_peak[kind]));
-  return text;
+      parts.push_back(fmt::format("{} {}", kind_name(static_cast<Kind>(kind)),
+                                  format_bytes(plan.bytes_at_peak[kind])));
+  return fmt::format("{} planned: {}", format_bytes(plan.peak_bytes), join(parts, ", "));
 }
 
 }  // namespace
@@ -44,21 +43,21 @@ RunPlan plan_run(const Config& config) {
 std::string plan_text(const Config& config, const RunPlan& plan) {
   const BatchConfig& batch = config.batch;
   const ModelSpec& model = plan.model;
-  std::string text = fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}{}\n",
-                                 config.model_source, counted(model.parameter_count(), "parameter"),
-                                 counted(model.num_layers, "layer"), model.hidden_size,
-                                 model.vocab_size,
-                                 model.vocab_size > plan.data.vocab_size
-                                     ? fmt::format(" (the data has {})", plan.data.vocab_size)
-                                     : "");
-  text += fmt::format("data     {}, {} held out, {}\n",
-                      counted(plan.data.train_tokens, "training token"),
-                      format_count(plan.data.validation_tokens),
-                      counted(plan.data.documents, "document"));
-  text += fmt::format("batch    {} of {} = {} micro x {} accumulated x {}\n",
-                      counted(batch.global, "sequence"),
-                      counted(config.data.sequence_length, "token"), batch.micro,
-                      batch.accumulation, counted(batch.world_size, "rank"));
+  std::string text =
+      fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}{}\n", config.model_source,
+                  counted(model.parameter_count(), "parameter"), counted(model.num_layers, "layer"),
+                  model.hidden_size, model.vocab_size,
+                  model.vocab_size > plan.data.vocab_size
+                      ? fmt::format(" (the data has {})", plan.data.vocab_size)
+                      : "");
+  text += fmt::format(
+      "data     {}, {} held out, {}; {} of tokens in memory\n",
+      counted(plan.data.train_tokens, "training token"), format_count(plan.data.validation_tokens),
+      counted(plan.data.documents, "document"), format_bytes(plan.data.memory_bytes));
+  text +=
+      fmt::format("batch    {} of {} = {} micro x {} accumulated x {}\n",
+                  counted(batch.global, "sequence"), counted(config.data.sequence_length, "token"),
+                  batch.micro, batch.accumulation, counted(batch.world_size, "rank"));
   text += fmt::format("run      {} = {}, {:.2f} epochs, on {}\n", counted(plan.steps, "step"),
                       counted(plan.steps * step_tokens(config), "token"),
                       plan.data.train->epochs(plan.steps), counted(plan.threads, "thread"));

@@ -14,12 +14,13 @@ namespace {
 constexpr double kRedrawSeconds = 0.1;
 
 std::string line_of(const ProgressState& s, double seconds_left) {
-  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", s.step, std::to_string(s.total_steps).size(),
-                                 s.total_steps, s.loss);
+  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", s.step,
+                                 std::to_string(s.total_steps).size(), s.total_steps, s.loss);
   if (s.validation_loss >= 0) line += fmt::format("  val {:.4f}", s.validation_loss);
-  line += fmt::format("  norm {:.2f}  lr {:.2e}  {} tok/s  {:.0f}% of GEMM  {}  ETA {}", s.gradient_norm, s.learning_rate,
-                      format_count(static_cast<int64_t>(s.tokens_per_second)), 100 * s.gemm_fraction,
-                      format_bytes(s.memory_bytes), format_duration(seconds_left));
+  line += fmt::format(
+      "  norm {:.2f}  lr {:.2e}  {} tok/s  {:.0f}% of GEMM  {}  ETA {}", s.gradient_norm,
+      s.learning_rate, format_count(static_cast<int64_t>(s.tokens_per_second)),
+      100 * s.gemm_fraction, format_bytes(s.memory_bytes), format_duration(seconds_left));
   return line;
 }
 
@@ -52,7 +53,5 @@ void Progress::note(const std::string& text) {
   clear_live_line();
   fmt::print(stderr, "{}\n", text);
 }
-
-void Progress::finish() { clear_live_line(); }
 
 }  // namespace onefold

@@ -1,5 +1,5 @@
-// The live line of a training run: redrawn in place on a terminal, one line every few steps elsewhere. Goes to standard error,
-// so that standard output holds results alone.
+// The live line of a training run: redrawn in place on a terminal, one line every few steps
+// elsewhere. Goes to standard error, so that standard output holds results alone.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct ProgressState {
 class Progress {
  public:
   Progress(int64_t steps_per_print, bool quiet);
+  ~Progress() { clear_live_line(); }  // what is printed next, an error perhaps, begins a line
 
   // After each step. Every steps_per_print-th line stays; a terminal shows the others in passing.
   void show(const ProgressState& state, double seconds_left);
   // A line of its own, above the live one.
   void note(const std::string& text);
-  void finish();
 
  private:
   void clear_live_line();

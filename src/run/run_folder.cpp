@@ -3,46 +3,93 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "run/json_text.h"
 #include "run/weights.h"
 
 namespace onefold {
 namespace {
 
-constexpr const char* kWeights = "weights.safetensors";
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
 constexpr const char* kModel = "model.json";
 constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kTensorBoard = "tensorboard";
+
+bool present(const std::string& path) {
+  std::error_code ignored;  // what cannot be examined cannot be written either, and that says why
+  return fs::exists(path, ignored);
+}
 
 }  // namespace
 
-RunFolder RunFolder::create(const std::string& path, const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer,
-                            bool overwrite) {
-  RunFolder folder(path);
-  if (std::filesystem::exists(folder.file(kWeights)) && !overwrite)
-    user_error("run.output: {} already holds a trained model; name another folder, or pass --overwrite to replace it", path);
+void RunFolder::require_free(const std::string& path, bool overwrite) {
+  const RunFolder folder(path);
+  if (present(folder.file(kWeights)) && !overwrite)
+    user_error(
+        "run.output: {} already holds a trained model; name another folder, or pass --overwrite to "
+        "replace it",
+        path);
+  if (present(folder.file(kModel))) return;
+  for (const char* name : {kConfig, kTokenizer})
+    if (present(folder.file(name)))
+      user_error("run.output: {} holds a {} that no run has written; name another folder", path,
+                 name);
+}
+
+void RunFolder::remove_old_run() const {
+  std::error_code ignored;
+  for (const char* name : {kWeights, kTokenizer}) fs::remove(file(name), ignored);
+  for (const auto& entry : fs::directory_iterator(file(kTensorBoard), ignored))
+    if (entry.path().filename().string().starts_with("events.out.tfevents."))
+      fs::remove(entry.path(), ignored);
+  fs::remove(file(kTensorBoard), ignored);  // if it is empty now
+}
+
+RunFolder RunFolder::create(const std::string& path, const Config& config, const ModelSpec& spec,
+                            const Tokenizer* tokenizer, bool overwrite) {
+  require_free(path, overwrite);
+  const RunFolder folder(path);
+  folder.remove_old_run();
   make_folders(path);
-  write_file(folder.file("config.json"), config.effective().dump(2) + "\n");
-  write_file(folder.file(kModel), spec.to_json().dump(2) + "\n");
+  // The model first: it marks the folder as a run's.
+  write_file(folder.file(kModel), json_text(spec.to_json()) + "\n");
+  write_file(folder.file(kConfig), json_text(config.effective()) + "\n");
   if (tokenizer) tokenizer->save(folder.file(kTokenizer));
   return folder;
 }
 
 RunFolder RunFolder::open(const std::string& path) {
-  RunFolder folder(path);
-  if (!std::filesystem::is_directory(path)) user_error("{} is not a run folder: there is no such folder", path);
+  if (!present(path)) user_error("{} is not a run folder: there is no such folder", path);
+  if (!fs::is_directory(path))
+    user_error("{} is a file; name the folder of a run (run.output of its configuration)", path);
+  const RunFolder folder(path);
   for (const char* name : {kModel, kWeights})
-    if (!std::filesystem::exists(folder.file(name)))
-      user_error("{} is not a finished run folder: it has no {}", path, name);
+    if (!present(folder.file(name)))
+      user_error("{} is not the folder of a finished run: it has no {}", path, name);
   return folder;
 }
 
-void RunFolder::save_weights(const Engine& engine) const { onefold::save_weights(engine, file(kWeights)); }
+void RunFolder::save_weights(const Engine& engine) const {
+  onefold::save_weights(engine, file(kWeights));
+}
 
-void RunFolder::load_weights(Engine& engine) const { onefold::load_weights(engine, file(kWeights)); }
+void RunFolder::load_weights(Engine& engine) const {
+  onefold::load_weights(engine, file(kWeights));
+}
 
-ModelSpec RunFolder::model() const { return spec_from_json(read_json(file(kModel)), file(kModel)); }
+ModelSpec RunFolder::model() const {
+  const Json json = read_json(file(kModel));
+  try {
+    return spec_from_json(json, "model");
+  } catch (const UserError& error) {
+    user_error("{}: {}", file(kModel), error.what());
+  }
+}
 
 std::optional<Tokenizer> RunFolder::tokenizer() const {
-  if (!std::filesystem::exists(file(kTokenizer))) return std::nullopt;
+  if (!present(file(kTokenizer))) return std::nullopt;
   return Tokenizer::load(file(kTokenizer));
 }
 

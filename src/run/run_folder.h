@@ -1,5 +1,5 @@
-// A run's folder: its configuration, model description, tokenizer, metrics and weights, all that `generate` needs.
-// docs/formats.md lists the files.
+// A run's folder: its configuration, model description, tokenizer, metrics and weights, all that
+// `generate` needs. docs/formats.md lists the files.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,14 @@ namespace onefold {
 
 class RunFolder {
  public:
-  // Creates the folder with config.json, model.json and tokenizer.json. A folder that holds a finished or stopped run is
-  // refused unless `overwrite`: a run's results are never lost by starting another.
-  static RunFolder create(const std::string& path, const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer,
-                          bool overwrite);
+  // Throws UserError if a new run must not be written to `path`: it holds the weights of a finished
+  // or stopped run (unless `overwrite`: a run's results are never lost by starting another), or a
+  // config.json or tokenizer.json that no run wrote, like those of a Hugging Face model.
+  static void require_free(const std::string& path, bool overwrite);
+  // Creates the folder, if it is free, with config.json, model.json and tokenizer.json. What an
+  // earlier run has left goes, so that the files in a folder always belong together.
+  static RunFolder create(const std::string& path, const Config& config, const ModelSpec& spec,
+                          const Tokenizer* tokenizer, bool overwrite);
   // Opens an existing one; errors say which file is missing.
   static RunFolder open(const std::string& path);
 
@@ -32,6 +36,7 @@ class RunFolder {
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
+  void remove_old_run() const;  // its weights, tokenizer and event files; other files stay
   std::string path_;
 };
 

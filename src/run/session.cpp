@@ -10,40 +10,49 @@ std::optional<Tokenizer> open_tokenizer(const std::string& name) {
   return Tokenizer::load(name);
 }
 
+namespace {
+
+SequenceSet sequences_of(const Config& config, const Dataset& dataset, TokenRange range,
+                         const char* what) {
+  const DocumentMode mode =
+      config.data.separate_documents ? DocumentMode::kSeparated : DocumentMode::kPacked;
+  return {dataset, range, config.data.sequence_length, mode, what};
+}
+
+void hold_out(const Config& config, const Dataset& dataset, TokenRange range, RunData& result) {
+  result.validation.emplace(sequences_of(config, dataset, range, "validation data"),
+                            config.batch.micro, config.run.eval_batches * config.batch.micro);
+  result.validation_tokens = range.tokens();
+}
+
+}  // namespace
+
 RunData open_data(const Config& config) {
   const DataConfig& data = config.data;
   ThreadPool pool(config.run.threads);
   RunData result;
   result.tokenizer = open_tokenizer(data.tokenizer);
   const Tokenizer* tokenizer = result.tokenizer ? &*result.tokenizer : nullptr;
-  const DocumentMode mode = data.separate_documents ? DocumentMode::kSeparated : DocumentMode::kPacked;
   const Dataset train = Dataset::open(data.train, tokenizer, pool);
   const DataSplit split = split_dataset(train, data.validation_fraction);
-  const SequenceSet sequences(train, split.train, data.sequence_length, mode, "training data");
-  result.train.emplace(sequences, config.run.seed, data.shuffle,
+  result.train.emplace(sequences_of(config, train, split.train, "training data"), config.run.seed,
+                       data.shuffle,
                        BatchLayout{.micro_batch = config.batch.micro,
                                    .accumulation = config.batch.accumulation,
                                    .ranks = config.batch.world_size});
-  const int64_t limit = config.run.eval_batches * config.batch.micro;
   result.vocab_size = train.vocab_size();
   result.train_tokens = split.train.tokens();
   result.documents = train.documents();
   result.memory_bytes = train.memory_bytes();
-  if (!data.validation.empty()) {
-    DataSource source = data.train;
-    source.paths = data.validation;
-    const Dataset held_out = Dataset::open(source, tokenizer, pool);
-    const TokenRange all{0, held_out.tokens()};
-    result.validation.emplace(SequenceSet(held_out, all, data.sequence_length, mode, "validation data"), config.batch.micro,
-                              limit);
-    result.validation_tokens = held_out.tokens();
-    result.vocab_size = std::max(result.vocab_size, held_out.vocab_size());
-    result.memory_bytes += held_out.memory_bytes();
-  } else if (data.validation_fraction > 0) {
-    result.validation.emplace(SequenceSet(train, split.validation, data.sequence_length, mode, "validation data"),
-                              config.batch.micro, limit);
-    result.validation_tokens = split.validation.tokens();
-  }
+  if (data.validation_fraction > 0) hold_out(config, train, split.validation, result);
+  if (data.validation.empty()) return result;
+
+  DataSource source = data.train;
+  source.paths = data.validation;
+  const Dataset held_out = Dataset::open(source, tokenizer, pool);
+  hold_out(config, held_out, {0, held_out.tokens()}, result);
+  result.vocab_size = std::max(result.vocab_size, held_out.vocab_size());
+  result.memory_bytes += held_out.memory_bytes();
   return result;
 }
 
@@ -51,8 +60,11 @@ ModelSpec settled_model(const Config& config, const RunData& data) {
   ModelSpec spec = config.model;
   if (spec.vocab_size == 0) spec.vocab_size = data.vocab_size;
   if (spec.vocab_size < data.vocab_size)
-    user_error("model.vocab_size is {}, and the data's tokenizer has {} tokens; leave the key out, or make it at least that",
-               spec.vocab_size, data.vocab_size);
+    user_error(
+        "the model ({}) has a vocabulary of {} and the data one of {}: set model.vocab_size to {} "
+        "or more. To change one field of a preset, write \"model\": {{\"preset\": \"name\", "
+        "\"vocab_size\": {}}}",
+        config.model_source, spec.vocab_size, data.vocab_size, data.vocab_size, data.vocab_size);
   spec.complete("model");
   return spec;
 }
@@ -66,13 +78,15 @@ EngineOptions engine_options(const Config& config) {
           .recompute = config.run.recompute,
           .optimizer = config.optimizer,
           .clipping = config.gradient_clipping,
-          .memory_limit_bytes = config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
+          .memory_limit_bytes =
+              config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
 }
 
 BatchView view_of(Batch& batch) {
   const auto count = static_cast<int64_t>(batch.tokens.size());
-  return {matrix(batch.tokens.data(), 1, count, DType::i32), matrix(batch.targets.data(), 1, count, DType::i32),
-          batch.samples.data(), batch.batch, batch.sequence};
+  return {matrix(batch.tokens.data(), 1, count, DType::i32),
+          matrix(batch.targets.data(), 1, count, DType::i32), batch.samples.data(), batch.batch,
+          batch.sequence};
 }
 
 StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {

@@ -1,5 +1,5 @@
-// What a configuration becomes: data to read, an engine to run, a folder to write. The command line's `train` and the tests
-// are made of these pieces.
+// What a configuration becomes: data to read, an engine to run, a folder to write. The command
+// line's `train` and the tests are made of these pieces.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,8 @@ std::optional<Tokenizer> open_tokenizer(const std::string& name);
 
 RunData open_data(const Config& config);
 
-// The model with its vocabulary settled: the tokenizer's, unless the configuration names a larger one.
+// The model with its vocabulary settled: the tokenizer's, unless the configuration names a larger
+// one.
 ModelSpec settled_model(const Config& config, const RunData& data);
 
 EngineOptions engine_options(const Config& config);

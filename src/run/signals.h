@@ -1,4 +1,5 @@
-// Ctrl-C and SIGTERM ask a run to stop after the step at hand; a second one ends the process at once.
+// Ctrl-C and SIGTERM ask a run to stop after the step at hand; a second one ends the process at
+// once.
 #pragma once
 
 namespace onefold {

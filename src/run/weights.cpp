@@ -24,7 +24,8 @@ void save_weights(const Engine& engine, const std::string& path) {
   SafetensorsWriter writer(path, std::move(entries),
                            {{"format", "onefold"}, {"step", std::to_string(engine.steps_done())}});
   engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    writer.write(param.name, std::span<const float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
+    writer.write(param.name,
+                 std::span<const float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
   });
   writer.commit();
 }

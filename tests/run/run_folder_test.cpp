@@ -1,0 +1,119 @@
+#include "run/run_folder.h"
+
+#include "run/session.h"
+#include "run/support.h"
+
+namespace onefold {
+namespace {
+
+class RunFolderTest : public RunTest {
+ protected:
+  std::string path() const { return folder_.path("run"); }
+  RunFolder create(const Config& c, bool overwrite = false) const {
+    const Tokenizer tokenizer = Tokenizer::bytes();
+    return RunFolder::create(path(), c, c.model, &tokenizer, overwrite);
+  }
+  static std::vector<float> weights_of(const Engine& engine) {
+    std::vector<float> all;
+    engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
+      all.insert(all.end(), tensor.f32(), tensor.f32() + tensor.elems());
+    });
+    return all;
+  }
+  static EngineOptions options(uint64_t seed) {
+    return {.threads = 1, .seed = seed, .sequence = 8};
+  }
+};
+
+TEST_F(RunFolderTest, GivesBackWhatWasPutIn) {
+  const Config c = config({"run.seed=5"});
+  const RunFolder created = create(c);
+  const Engine saved(c.model, options(1));
+  created.save_weights(saved);
+
+  const RunFolder opened = RunFolder::open(path());
+  EXPECT_EQ(opened.model().to_json(), c.model.to_json());
+  EXPECT_EQ(opened.tokenizer()->hash(), Tokenizer::bytes().hash());
+  EXPECT_EQ(load_config(opened.file("config.json"), {}).effective(), c.effective());
+  Engine loaded(c.model, options(2));
+  EXPECT_NE(weights_of(loaded), weights_of(saved));
+  opened.load_weights(loaded);
+  EXPECT_EQ(weights_of(loaded), weights_of(saved));
+}
+
+TEST_F(RunFolderTest, ParentsAreMade) {
+  const Config c = config();
+  RunFolder::create(folder_.path("a/b/c"), c, c.model, nullptr, false);
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("a/b/c/config.json")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("a/b/c/tokenizer.json")));
+}
+
+TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
+  const Config c = config();
+  create(c);
+  create(c);  // a run that was killed before it saved left nothing to lose
+  const Engine engine(c.model, options(1));
+  RunFolder run = create(c);
+  run.save_weights(engine);
+  EXPECT_ERROR(create(c), path(), "already holds a trained model", "--overwrite");
+  EXPECT_ERROR(RunFolder::require_free(path(), false), "--overwrite");
+  RunFolder::require_free(path(), true);
+  create(c, true);
+  EXPECT_ERROR(RunFolder::open(path()), "it has no weights.safetensors");  // not the old run's
+}
+
+TEST_F(RunFolderTest, FilesThatAreNotARunsStay) {
+  const Config c = config();
+  make_folders(folder_.path("run/tensorboard"));
+  folder_.write("run/notes.txt", "mine");
+  folder_.write("run/tensorboard/notes.txt", "mine");
+  folder_.write("run/tensorboard/events.out.tfevents.1.host", "the run's");
+  create(c, true);
+  EXPECT_EQ(read_file(folder_.path("run/notes.txt")), "mine");
+  EXPECT_EQ(read_file(folder_.path("run/tensorboard/notes.txt")), "mine");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("run/tensorboard/events.out.tfevents.1.host")));
+}
+
+TEST_F(RunFolderTest, SomebodyElsesModelIsNotOverwritten) {
+  for (const std::string name : {"config.json", "tokenizer.json"}) {
+    std::filesystem::remove_all(path());
+    make_folders(path());
+    folder_.write("run/" + name, "theirs");
+    EXPECT_ERROR(create(config(), true), name + " that no run has written");
+    EXPECT_EQ(read_file(folder_.path("run/" + name)), "theirs");
+  }
+}
+
+TEST_F(RunFolderTest, MissingPiecesAreNamed) {
+  EXPECT_ERROR(RunFolder::open(path()), path(), "there is no such folder");
+  EXPECT_ERROR(RunFolder::open(folder_.path("book.txt")), "book.txt is a file");
+  make_folders(path());
+  EXPECT_ERROR(RunFolder::open(path()), "it has no model.json");
+}
+
+TEST_F(RunFolderTest, WeightsMustBeTheModels) {
+  const Config c = config();
+  const RunFolder run = create(c);
+  ModelSpec narrow = c.model, shallow = c.model, deep = c.model;
+  narrow.vocab_size = 257;
+  shallow.num_layers = 1;
+  deep.num_layers = 9;
+  run.save_weights(Engine(c.model, options(1)));
+  Engine narrow_engine(narrow, options(1)), shallow_engine(shallow, options(1)),
+      deep_engine(deep, options(1));
+  EXPECT_ERROR(run.load_weights(narrow_engine), "weights.safetensors", "[263, 39]", "[257, 39]");
+  EXPECT_ERROR(run.load_weights(shallow_engine), "belongs to another model");
+  EXPECT_ERROR(run.load_weights(deep_engine), "has no tensor");
+}
+
+TEST_F(RunFolderTest, AModelThatCannotBeReadIsNamed) {
+  const Config c = config();
+  const RunFolder run = create(c);
+  folder_.write("run/model.json", "{\"num_layers\": \"two\"}");
+  EXPECT_ERROR(run.model(), "model.json: model.num_layers must be an integer");
+  folder_.write("run/model.json", "{");
+  EXPECT_ERROR(run.model(), "model.json:1:2", "not valid JSON");
+}
+
+}  // namespace
+}  // namespace onefold
