@@ -10,7 +10,7 @@ TEXT ?=
 SOURCES = $(shell git ls-files '*.cpp' '*.h')
 
 help:  ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Install the packages that building needs (Debian, apt)
 	@scripts/setup.sh
@@ -45,7 +45,8 @@ format:  ## Format all sources
 check-format:  ## Fail if a source is not formatted
 	@clang-format --dry-run -Werror $(SOURCES)
 
-tidy: build  ## Run clang-tidy over the library and the program
+tidy: build  ## Run clang-tidy over the library and the program (Debian's clang-tidy)
+	@command -v clang-tidy > /dev/null || { echo "make tidy needs clang-tidy: apt-get install clang-tidy"; exit 1; }
 	@clang-tidy -quiet -p build/$(PRESET) $(filter src/%.cpp,$(SOURCES))
 
 install: build  ## Install the program, the library and its CMake package (DESTDIR and PREFIX apply)

@@ -35,12 +35,15 @@ inline PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
   return counter;
 }
 
-// A key derived from a seed and up to four labels (step, unit, site, ...): one Philox call over the
-// labels.
-inline PhiloxKey philox_key(uint64_t seed, uint32_t a, uint32_t b = 0, uint32_t c = 0,
-                            uint32_t d = 0) {
-  const PhiloxWords words =
-      philox({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, {a, b, c, d});
+// What random numbers are for. It is the first label of every key, so that no two uses share one.
+enum class Draw : uint32_t { initialisation = 1, dropout = 2, shuffle = 3, sampling = 4, test = 5 };
+
+// The key of a stream: one Philox call over what it is for and up to three labels (step, unit,
+// site).
+inline PhiloxKey philox_key(uint64_t seed, Draw draw, uint32_t a = 0, uint32_t b = 0,
+                            uint32_t c = 0) {
+  const PhiloxWords words = philox({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
+                                   {static_cast<uint32_t>(draw), a, b, c});
   return {words[0], words[1]};
 }
 

@@ -1,6 +1,9 @@
 #include "base/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
+
+#include <csignal>
 
 #include <algorithm>
 
@@ -25,6 +28,26 @@ void relax() {
 #endif
 }
 
+// Keeps signal handlers off this thread while it lives. oneDNN's generated kernels use the stack
+// pointer as a general register: a handler that ran inside one would write its frame into the heap.
+// What arrives meanwhile is delivered afterwards. Signals that a fault raises are not held back.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t held;
+    sigfillset(&held);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS})
+      sigdelset(&held, fault);
+    pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 }  // namespace
 
 int available_cores() {
@@ -37,6 +60,7 @@ int available_cores() {
 ThreadPool::ThreadPool(int threads) {
   if (threads == 0) threads = available_cores();
   require(threads > 0, "thread pool of {} threads", threads);
+  const SignalsHeld held;  // threads inherit it
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
 }
 
@@ -52,6 +76,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& work) {
   if (chunks <= 0) return;
+  const SignalsHeld held;
   if (chunks == 1 || workers_.empty()) {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) work(chunk, 0);
     return;

@@ -134,8 +134,7 @@ int guarded(const Run& run) {
 
 int main(int argc, char** argv) {
   using namespace onefold::cli;
-  CLI::App app{"Onefold trains transformer language models larger than the memory they run in.\n",
-               "onefold"};
+  CLI::App app{"Onefold trains transformer language models.\n", "onefold"};
   app.footer(
       "Examples:\n"
       "  onefold train config.json                       train as config.json says\n"

@@ -29,11 +29,6 @@ VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
   return {a.forward - b.forward, a.backward - b.backward, a.norm - b.norm, a.step - b.step};
 }
 
-double measured_ceiling(int threads) {
-  ThreadPool pool(threads);
-  return measure_gemm_gflops(pool, 3);
-}
-
 // A run under way: the engine, and all that watches it.
 class Training {
  public:
@@ -42,7 +37,6 @@ class Training {
         plan_(plan),
         folder_(std::move(folder)),
         schedule_(config.schedule, config.learning_rate, plan.steps),
-        gemm_gflops_(measured_ceiling(config.run.threads)),
         engine_(plan.model, plan.options),
         records_(config, folder_),
         progress_(config.steps_per_print, quiet) {
@@ -52,6 +46,7 @@ class Training {
   // To the last step, or to the one during which a signal came.
   void run() {
     const StopSignals signals;
+    measure_ceiling();
     begin_ = now_seconds();
     while (!done()) {
       step();
@@ -71,6 +66,7 @@ class Training {
  private:
   void step();
   void evaluate();
+  void measure_ceiling();
   void show_times();
   void save();
 
@@ -94,8 +90,8 @@ class Training {
   const RunPlan& plan_;
   const std::optional<RunFolder> folder_;
   const Schedule schedule_;
-  const double gemm_gflops_;  // measured before the engine takes its memory: the probe needs some
   Engine engine_;
+  double gemm_gflops_ = 0;  // the best rate measured so far
   Records records_;
   Progress progress_;
   ProgressState state_;
@@ -114,7 +110,8 @@ void Training::step() {
   try {
     result = train_step(engine_, *plan_.data.train, state_.learning_rate);
   } catch (const DivergedError& error) {
-    if (saved_step_ == 0) throw;
+    if (!folder_ || state_.step == 0) throw;
+    save();  // the optimizer has not touched them in this step
     throw DivergedError(fmt::format("{}. {} holds the weights of step {}", error.what(),
                                     folder_->path(), saved_step_));
   }
@@ -134,6 +131,12 @@ void Training::step() {
 void Training::evaluate() {
   state_.validation_loss = validation_loss(engine_, *plan_.data.validation);
   records_.evaluation(state_.step, state_.validation_loss);
+  measure_ceiling();
+}
+
+// Again and again, and the best counts: one measurement on a busy machine would flatter the run.
+void Training::measure_ceiling() {
+  gemm_gflops_ = std::max(gemm_gflops_, measure_gemm_gflops(engine_.pool(), 1));
 }
 
 void Training::show_times() {

@@ -7,8 +7,6 @@
 namespace onefold {
 namespace {
 
-constexpr uint32_t kShuffleLabel =
-    0x53485546;  // keeps these draws apart from others with the same seed
 constexpr uint32_t kRounds =
     6;  // 4 suffice for wide halves; small sets have halves of a few bits, and rounds are cheap
 
@@ -49,7 +47,7 @@ Sampler::Sample Sampler::sample(int64_t position) const {
   require(position >= 0, "sample at position {}", position);
   const int64_t epoch = position / count_, index = position % count_;
   if (!shuffle_) return {epoch, index};
-  const PhiloxKey key = philox_key(seed_, kShuffleLabel, static_cast<uint32_t>(epoch),
+  const PhiloxKey key = philox_key(seed_, Draw::shuffle, static_cast<uint32_t>(epoch),
                                    static_cast<uint32_t>(epoch >> 32));
   return {epoch, static_cast<int64_t>(permute(key, static_cast<uint64_t>(index)))};
 }

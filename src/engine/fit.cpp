@@ -49,9 +49,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options) {
   }
   if (advice.empty())
     advice = fmt::format(
-        "\n    nothing tried; the smallest found needs {}: raise run.memory, or take a smaller "
-        "model or a shorter "
-        "data.sequence_length",
+        "\n    nothing that keeps the result; the least is {}: raise run.memory, or take a smaller "
+        "model or a shorter data.sequence_length",
         format_bytes(smallest));
   user_error("this run needs {} and run.memory allows {}:\n{}  what would fit:{}",
              format_bytes(plan->ledger().peak_bytes()), format_bytes(options.memory_limit_bytes),

@@ -72,15 +72,13 @@ void read_prompt(Decoder& decoder, std::span<const int32_t> prompt, int64_t piec
 std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt,
                             const GenerateOptions& options, int64_t count, int64_t piece,
                             const std::function<bool(int32_t)>& emit) {
-  constexpr uint32_t kPurpose =
-      0x5A3B;  // keeps these keys apart from initialisation's and dropout's
   Decoder decoder(engine, 1, static_cast<int64_t>(prompt.size()) + count);
   read_prompt(decoder, prompt, piece);
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   for (int64_t i = 0; i < count; ++i) {
     penalise_repetition(decoder.logits(0), all, options.sampling.repetition_penalty);
-    const PhiloxWords words =
-        philox(philox_key(options.sampling.seed, kPurpose), {static_cast<uint32_t>(i), 0, 0, 0});
+    const PhiloxWords words = philox(philox_key(options.sampling.seed, Draw::sampling),
+                                     {static_cast<uint32_t>(i), 0, 0, 0});
     const int32_t token = pick_token(decoder.logits(0), options.sampling, philox_uniform(words[0]));
     if (token == options.end_token) break;
     all.push_back(token);

@@ -40,10 +40,8 @@ void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, in
     std::fill_n(to, dst.elems(), param.init == Init::ones ? 1.0f : 0.0f);
     return;
   }
-  constexpr uint32_t kPurpose =
-      0x1417;  // keeps these keys apart from those of dropout and sampling
-  const PhiloxKey key =
-      philox_key(seed, kPurpose, static_cast<uint32_t>(unit), static_cast<uint32_t>(index));
+  const PhiloxKey key = philox_key(seed, Draw::initialisation, static_cast<uint32_t>(unit),
+                                   static_cast<uint32_t>(index));
   const double depth_scale = param.init == Init::residual
                                  ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers))
                                  : 1.0;

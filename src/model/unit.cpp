@@ -12,10 +12,9 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
 }
 
 Dropout UnitCall::dropout_at(uint32_t unit, uint32_t site) const {
-  return {
-      dropout,
-      philox_key(seed, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32), unit, site),
-      batch.samples};
+  // Steps beyond 2^32 wrap: a mask may come back after four billion steps.
+  return {dropout, philox_key(seed, Draw::dropout, static_cast<uint32_t>(step), unit, site),
+          batch.samples};
 }
 
 Model::Model(const ModelSpec& s) : spec(s) {

@@ -12,7 +12,7 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.01;
+  double weight_decay = 0;
   double momentum = 0;
   bool nesterov = false;
 

@@ -58,9 +58,10 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
       fmt::format("batch    {} of {} = {} micro x {} accumulated x {}\n",
                   counted(batch.global, "sequence"), counted(config.data.sequence_length, "token"),
                   batch.micro, batch.accumulation, counted(batch.world_size, "rank"));
-  text += fmt::format("run      {} = {}, {:.2f} epochs, on {}\n", counted(plan.steps, "step"),
-                      counted(plan.steps * step_tokens(config), "token"),
-                      plan.data.train->epochs(plan.steps), counted(plan.threads, "thread"));
+  text +=
+      fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}\n", plan.steps,
+                  plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
+                  plan.data.train->epochs(plan.steps), counted(plan.threads, "thread"));
   return text + fmt::format("memory   {}\n", memory_text(plan));
 }
 

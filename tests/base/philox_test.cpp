@@ -30,19 +30,19 @@ TEST(Philox, UniformsAreBelowOne) {
 TEST(Philox, EveryLabelAndSeedBitMakesAnotherKey) {
   std::set<std::pair<uint32_t, uint32_t>> keys;
   const auto insert = [&](PhiloxKey key) { keys.insert({key.lo, key.hi}); };
-  insert(philox_key(1, 0));
-  insert(philox_key(uint64_t{1} << 32, 0));
-  insert(philox_key(0, 1));
-  insert(philox_key(0, 0, 1));
-  insert(philox_key(0, 0, 0, 1));
-  insert(philox_key(0, 0, 0, 0, 1));
-  insert(philox_key(0, 0));
+  insert(philox_key(1, Draw::test));
+  insert(philox_key(uint64_t{1} << 32, Draw::test));
+  insert(philox_key(0, Draw::dropout));
+  insert(philox_key(0, Draw::test, 1));
+  insert(philox_key(0, Draw::test, 0, 1));
+  insert(philox_key(0, Draw::test, 0, 0, 1));
+  insert(philox_key(0, Draw::test));
   EXPECT_EQ(keys.size(), 7u);
 }
 
 TEST(Philox, NormalsHaveTheMomentsOfANormal) {
   constexpr int kCount = 200000;
-  const PhiloxKey key = philox_key(7, 1);
+  const PhiloxKey key = philox_key(7, Draw::test);
   double sum = 0, squares = 0, product = 0, previous = 0;
   for (uint64_t i = 0; i < kCount; ++i) {
     const double x = philox_normal(key, i);

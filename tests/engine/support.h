@@ -28,7 +28,8 @@ struct OwnedBatch {
 inline OwnedBatch random_batch(int64_t batch, int64_t sequence, int64_t vocabulary, uint64_t seed) {
   OwnedBatch b{.batch = batch, .sequence = sequence};
   for (int64_t i = 0; i < batch * sequence; ++i) {
-    const PhiloxWords words = philox(philox_key(seed, 9), {static_cast<uint32_t>(i), 0, 0, 0});
+    const PhiloxWords words =
+        philox(philox_key(seed, Draw::test), {static_cast<uint32_t>(i), 0, 0, 0});
     b.tokens.push_back(static_cast<int32_t>(words[0] % static_cast<uint32_t>(vocabulary)));
     b.targets.push_back(static_cast<int32_t>(words[1] % static_cast<uint32_t>(vocabulary)));
   }

@@ -80,8 +80,8 @@ inline Matrix random_matrix(int64_t rows, int64_t cols, uint64_t seed, int64_t s
   Matrix matrix(rows, cols, stride);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < cols; ++c)
-      matrix.at(r, c) =
-          mean + scale * philox_normal(philox_key(seed, 1), static_cast<uint64_t>(r * cols + c));
+      matrix.at(r, c) = mean + scale * philox_normal(philox_key(seed, Draw::test, 1),
+                                                     static_cast<uint64_t>(r * cols + c));
   return matrix;
 }
 
@@ -97,9 +97,9 @@ struct Ints {
 inline Ints random_ints(int64_t count, int32_t limit, uint64_t seed) {
   Ints ints;
   for (int64_t i = 0; i < count; ++i)
-    ints.values.push_back(
-        static_cast<int32_t>(philox(philox_key(seed, 2), {static_cast<uint32_t>(i), 0, 0, 0})[0] %
-                             static_cast<uint32_t>(limit)));
+    ints.values.push_back(static_cast<int32_t>(
+        philox(philox_key(seed, Draw::test, 2), {static_cast<uint32_t>(i), 0, 0, 0})[0] %
+        static_cast<uint32_t>(limit)));
   return ints;
 }
 

@@ -1,5 +1,5 @@
 // exp, sigmoid and the normal distribution on vectors of float. Errors are measured over all
-// exponents by tests/kernels/activation_test.cpp and written at each function.
+// exponents by tests/kernels/math_test.cpp and written at each function.
 #if defined(ONEFOLD_KERNELS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEFOLD_KERNELS_CPU_MATH_INL_H_
 #undef ONEFOLD_KERNELS_CPU_MATH_INL_H_

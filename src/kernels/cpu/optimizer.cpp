@@ -16,7 +16,7 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v) / sqrt(bc2) + eps), in the order PyTorch computes it.
+// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
 void AdamWPiece(const AdamW& hyper, size_t n, float* p, const float* g, float* m, float* v) {
   const DF d;
   const VF scale = hn::Set(d, hyper.gradient_scale);
