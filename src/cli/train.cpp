@@ -110,8 +110,7 @@ void Training::step() {
   try {
     result = train_step(engine_, *plan_.data.train, state_.learning_rate);
   } catch (const DivergedError& error) {
-    if (!folder_ || state_.step == 0) throw;
-    save();  // the optimizer has not touched them in this step
+    if (saved_step_ == 0) throw;
     throw DivergedError(fmt::format("{}. {} holds the weights of step {}", error.what(),
                                     folder_->path(), saved_step_));
   }
