@@ -90,7 +90,8 @@ class Process {
   pid_t pid_ = -1;
 };
 
-// A folder with a text to train on and a configuration that takes three steps over it.
+// A folder with a text to train on and a configuration that takes three steps over it, on one
+// thread: other tests run beside it.
 class Cli : public ::testing::Test {
  protected:
   Cli() {
@@ -103,7 +104,7 @@ class Cli : public ::testing::Test {
       "train_batch_size": 4, "gradient_accumulation_steps": 2,
       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
       "data": {"train": "book.txt", "sequence_length": 32},
-      "run": {"output": "run", "steps": 3}
+      "run": {"output": "run", "steps": 3, "threads": 1}
     })");
   }
 
