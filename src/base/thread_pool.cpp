@@ -60,6 +60,10 @@ int available_cores() {
 ThreadPool::ThreadPool(int threads) {
   if (threads == 0) threads = available_cores();
   require(threads > 0, "thread pool of {} threads", threads);
+  // Each thread costs memory in the matrix library; far more than cores is a slip of the keyboard.
+  if (const int most = std::max(64, 4 * available_cores()); threads > most)
+    user_error("{} threads on {} cores; at most {} are allowed (run.threads, --threads)", threads,
+               available_cores(), most);
   const SignalsHeld held;  // threads inherit it
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
 }

@@ -39,15 +39,14 @@ BatchView dry_batch(int64_t batch, int64_t sequence) {
 struct Engine::UnitState {
   SlabLayout layout;
   Slab params;
-  std::optional<Slab> grads;
+  std::optional<Slab> grads;  // from the unit's first backward to its step
   std::vector<Slab> optimizer;
-  std::vector<Tensor> param_views, grad_views;  // own, then shared
+  std::vector<Tensor> param_views;  // own, then shared
   double sum_squares = 0;
 
   UnitState(Ledger& ledger, const Unit& unit, const EngineOptions& options)
       : layout(unit.params(), 1), params(ledger, layout, Kind::parameters, unit.name()) {
     if (!options.training) return;
-    grads.emplace(ledger, layout, Kind::gradients, unit.name());
     for (int i = 0; i < options.optimizer.state_count(); ++i)
       optimizer.emplace_back(ledger, layout, Kind::optimizer, unit.name());
   }
@@ -103,11 +102,9 @@ void Engine::allocate(int64_t arena_bytes) {
   for (size_t u = 0; u < states_.size(); ++u) {
     UnitState& state = *states_[u];
     state.param_views = state.params.views();
-    if (state.grads) state.grad_views = state.grads->views();
     for (const Unit::Shared shared : model_.units[u]->shared()) {
-      UnitState& owner = *states_[static_cast<size_t>(shared.unit)];
+      const UnitState& owner = *states_[static_cast<size_t>(shared.unit)];
       state.param_views.push_back(owner.params.param(shared.param));
-      if (owner.grads) state.grad_views.push_back(owner.grads->param(shared.param));
     }
   }
   const int64_t tokens = options_.micro_batch * options_.sequence;
@@ -213,10 +210,9 @@ void Engine::run(const Program& program, Walk& walk) {
   }
 }
 
-UnitCall Engine::call_for(int unit, const BatchView& batch, bool with_grads) {
+UnitCall Engine::call_for(int unit, const BatchView& batch) {
   const UnitState& state = *states_[static_cast<size_t>(unit)];
   UnitCall call{.kernels = *kernels_, .arena = arena_, .batch = batch, .params = state.param_views};
-  if (with_grads) call.grads = state.grad_views;
   if (rope_) call.rope = rope_.as(model_.spec.max_sequence_length, model_.spec.head_dim);
   call.losses =
       losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
@@ -225,12 +221,27 @@ UnitCall Engine::call_for(int unit, const BatchView& batch, bool with_grads) {
   return call;
 }
 
+// Gradients are taken when a unit's first backward writes them and given back after its step.
+// Backward frees activations as it goes, so the two peaks do not add up.
+std::vector<Tensor> Engine::gradients_of(int unit) {
+  const auto slab_of = [&](int owner) -> Slab& {
+    UnitState& state = *states_[static_cast<size_t>(owner)];
+    const std::string& name = model_.units[static_cast<size_t>(owner)]->name();
+    if (!state.grads) state.grads.emplace(ledger_, state.layout, Kind::gradients, name);
+    return *state.grads;
+  };
+  std::vector<Tensor> views = slab_of(unit).views();
+  for (const Unit::Shared shared : model_.units[static_cast<size_t>(unit)]->shared())
+    views.push_back(slab_of(shared.unit).param(shared.param));
+  return views;
+}
+
 void Engine::forward(const Action& action, Walk& walk) {
   const auto unit = static_cast<size_t>(action.unit), micro = static_cast<size_t>(action.micro);
   const BatchView& batch = walk.micros[micro];
   Walk::Held& held = walk.held[unit][micro];
   const int64_t hidden = model_.spec.hidden_size;
-  UnitCall call = call_for(action.unit, batch, false);
+  UnitCall call = call_for(action.unit, batch);
   if (held.input) call.input = held.input.as(batch.tokens_count(), hidden);
   if (walk.training) call.dropout = model_.spec.dropout;
   if (!walk.caches.empty()) {
@@ -262,7 +273,9 @@ void Engine::backward(const Action& action, Walk& walk) {
   Walk::Held& held = walk.held[unit][micro];
   const int64_t tokens = batch.tokens_count(), hidden = model_.spec.hidden_size;
   const bool is_head = action.unit == model_.head();
-  UnitCall call = call_for(action.unit, batch, true);
+  const std::vector<Tensor> grads = gradients_of(action.unit);
+  UnitCall call = call_for(action.unit, batch);
+  call.grads = grads;
   if (is_head)
     walk.streams[micro] = ledger_.allocate(
         Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "stream gradient");
@@ -313,6 +326,7 @@ void Engine::step(const Action& action, Walk& walk) {
                    params[p].decay, walk.gradient_scale, state.params.views()[p],
                    state.grads->views()[p], moments);
   }
+  if (!options_.keep_gradients) state.grads.reset();
 }
 
 void Engine::check_loss(double loss, int micro) const {
@@ -353,7 +367,7 @@ void Engine::decode(const BatchView& batch, std::span<KvCache> caches, Tensor lo
   Tensor stream = walk.held[head][0].input.as(batch.tokens_count(), model_.spec.hidden_size);
   Tensor last = {stream.row_range(batch.sequence - 1, 1).data, stream.dtype, batch.batch,
                  stream.cols, stream.stride * batch.sequence};
-  head_logits(call_for(model_.head(), batch, false), *model_.units[head], last, logits);
+  head_logits(call_for(model_.head(), batch), *model_.units[head], last, logits);
   for (KvCache& cache : caches) cache.length += batch.sequence;
 }
 
@@ -364,6 +378,7 @@ void Engine::for_each_parameter(const std::function<void(const ParamSpec&, Tenso
 }
 
 void Engine::for_each_gradient(const std::function<void(const ParamSpec&, Tensor)>& visit) const {
+  require(options_.keep_gradients, "gradients are asked for, and were not kept");
   for (size_t u = 0; u < states_.size(); ++u)
     for (size_t p = 0; p < model_.units[u]->params().size(); ++p)
       visit(model_.units[u]->params()[p], states_[u]->grads->views()[p]);

@@ -25,6 +25,7 @@ struct EngineOptions {
   int micros = 1;           // micro-batches of a step (gradient accumulation)
   bool training = true;     // false: no gradients and no optimizer state (generation, evaluation)
   bool recompute = false;
+  bool keep_gradients = false;  // after the step too, for for_each_gradient()
   OptimizerSpec optimizer;
   double clipping = 0;  // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;
@@ -93,7 +94,8 @@ class Engine {
   void backward(const Action& action, Walk& walk);
   void norm(const Action& action, Walk& walk);
   void step(const Action& action, Walk& walk);
-  UnitCall call_for(int unit, const BatchView& batch, bool with_grads);
+  UnitCall call_for(int unit, const BatchView& batch);
+  std::vector<Tensor> gradients_of(int unit);
   void check_loss(double loss, int micro) const;
   [[noreturn]] void report_not_finite(int unit);
 

@@ -53,9 +53,9 @@ Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier ti
         format_bytes(bytes), what, kind_name(kind), format_bytes(limit_bytes_),
         format_bytes(total_), moment_);
   Buffer buffer;
-  buffer.data_ = memory_ == Memory::real ? take(bytes) : nullptr;
-  buffer.ledger_ = this;
   buffer.bytes_ = bytes;
+  if (memory_ == Memory::real && bytes > 0) take(buffer);
+  buffer.ledger_ = this;
   buffer.tier_ = tier;
   buffer.kind_ = kind;
   held_[t][k] += bytes;
@@ -69,12 +69,15 @@ Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier ti
   return buffer;
 }
 
-void* Ledger::take(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  if (const auto spare = spare_.find(bytes); spare != spare_.end()) {
-    void* block = spare->second;
+void Ledger::take(Buffer& buffer) {
+  const int64_t bytes = buffer.bytes_;
+  // An eighth more is close enough: a block's gradients then take over what its activations left.
+  const auto spare = spare_.lower_bound(bytes);
+  if (spare != spare_.end() && spare->first <= bytes + bytes / 8) {
+    buffer.block_bytes_ = spare->first;
+    buffer.data_ = spare->second;
     spare_.erase(spare);
-    return block;
+    return;
   }
   for (auto& [size, block] : spare_) ::munmap(block, static_cast<size_t>(size));
   spare_.clear();
@@ -84,14 +87,15 @@ void* Ledger::take(int64_t bytes) {
     user_error("the system refused {} of memory; {} are held", format_bytes(bytes),
                format_bytes(total_));
   if (bytes >= kHugePage) ::madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  return block;
+  buffer.data_ = block;
+  buffer.block_bytes_ = bytes;
 }
 
 void Ledger::give_back(Buffer& buffer) {
   std::lock_guard lock(mutex_);
   held_[static_cast<size_t>(buffer.tier_)][static_cast<size_t>(buffer.kind_)] -= buffer.bytes_;
   if (buffer.tier_ == Tier::device) total_ -= buffer.bytes_;
-  if (buffer.data_) spare_.emplace(buffer.bytes_, buffer.data_);
+  if (buffer.data_) spare_.emplace(buffer.block_bytes_, buffer.data_);
 }
 
 int64_t Ledger::held_bytes() const {

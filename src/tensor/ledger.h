@@ -62,6 +62,7 @@ class Buffer {
     std::swap(ledger_, other.ledger_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(block_bytes_, other.block_bytes_);
     std::swap(tier_, other.tier_);
     std::swap(kind_, other.kind_);
   }
@@ -69,6 +70,7 @@ class Buffer {
   Ledger* ledger_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
+  int64_t block_bytes_ = 0;  // of the memory behind it, which may be a little larger
   Tier tier_ = Tier::device;
   Kind kind_ = Kind::workspace;
 };
@@ -109,7 +111,7 @@ class Ledger {
  private:
   friend class Buffer;
   void give_back(Buffer& buffer);
-  void* take(int64_t bytes);
+  void take(Buffer& buffer);
 
   using Books = std::array<std::array<int64_t, kKinds>, kTiers>;
   const Memory memory_;
@@ -119,9 +121,9 @@ class Ledger {
   int64_t total_ = 0;
   int64_t peak_ = 0;
   std::string moment_ = "start", peak_moment_;
-  // Blocks given back and kept for the next request of the same size: activations come and go every
-  // step in a few sizes, and fresh pages cost a fault each. They are freed before a different size
-  // is taken from the system.
+  // Blocks given back and kept for the next request of about the same size: activations come and go
+  // every step in a few sizes, and fresh pages cost a fault each. They are freed before a different
+  // size is taken from the system.
   std::multimap<int64_t, void*> spare_;
 };
 

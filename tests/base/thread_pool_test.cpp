@@ -80,6 +80,7 @@ TEST(ThreadPool, ZeroThreadsMeansOneForEachCore) {
   EXPECT_EQ(pool.threads(), available_cores());
   EXPECT_GE(available_cores(), 1);
   EXPECT_THROW(ThreadPool(-1), InternalError);
+  EXPECT_THROW(ThreadPool(100000), UserError);
 }
 
 volatile std::sig_atomic_t handled = 0;

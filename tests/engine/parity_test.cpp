@@ -74,6 +74,7 @@ class Parity : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Parity, LossAndEveryGradientAgreeWithPyTorch) {
+  options_.keep_gradients = true;
   Engine engine(spec_, options_);
   load(engine);
   test::OwnedBatch first = batch(0);
