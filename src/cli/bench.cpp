@@ -43,6 +43,12 @@ struct RandomBatch {
 };
 
 int run_step(const StepBench& b) {
+  // The process with its libraries at work, before any training state: the matrix library generates
+  // code and takes packing buffers at its first products, whatever is trained.
+  {
+    ThreadPool pool(b.threads);
+    measure_gemm_gflops(pool, 1);
+  }
   const int64_t baseline = current_rss_bytes();
   ModelSpec spec = spec_from_preset(b.model, "--model");
   if (spec.vocab_size == 0)
