@@ -56,18 +56,25 @@ class Parity : public testing::TestWithParam<std::string> {
     });
   }
 
-  static void expect_near(const std::string& name, Tensor actual,
-                          const std::vector<float>& expected, double tolerance) {
+  // How close it came, in the test's XML report (--gtest_output=xml).
+  void TearDown() override {
+    RecordProperty("worst_relative_error", fmt::format("{:.1e}", worst_));
+  }
+
+  void expect_near(const std::string& name, Tensor actual, const std::vector<float>& expected,
+                   double tolerance) {
     ASSERT_EQ(static_cast<int64_t>(expected.size()), actual.elems()) << name;
     double largest = 0, worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
       worst = std::max(worst, std::abs(static_cast<double>(actual.f32()[i]) - expected[i]));
     }
+    worst_ = std::max(worst_, worst / largest);
     EXPECT_LE(worst, tolerance * largest)
         << name << ": off by " << worst / largest << " of its largest element";
   }
 
+  double worst_ = 0;
   SafetensorsFile golden_;
   ModelSpec spec_;
   EngineOptions options_;
