@@ -21,16 +21,6 @@ std::string position(std::string_view text, size_t byte) {
   return fmt::format("{}:{}", line, column);
 }
 
-// The library's text without its own prefix and position, which ours replaces.
-std::string reason(std::string_view what) {
-  const size_t colon = what.find(": ");
-  if (what.find("parse error at line") != std::string_view::npos && colon != std::string_view::npos)
-    what.remove_prefix(colon + 2);
-  else if (const size_t bracket = what.find("] "); bracket != std::string_view::npos)
-    what.remove_prefix(bracket + 2);
-  return std::string(what);
-}
-
 // Refuses a key that is repeated in its object; the library would keep one of the two without a
 // word.
 class RepeatedKeys {
@@ -130,6 +120,15 @@ std::vector<double> convert<std::vector<double>>(const Json& value, const std::s
 
 }  // namespace
 
+std::string json_reason(std::string_view what) {
+  const size_t colon = what.find(": ");
+  if (what.find("parse error at line") != std::string_view::npos && colon != std::string_view::npos)
+    what.remove_prefix(colon + 2);
+  else if (const size_t bracket = what.find("] "); bracket != std::string_view::npos)
+    what.remove_prefix(bracket + 2);
+  return std::string(what);
+}
+
 Json parse_json(std::string_view text, const std::string& source) {
   RepeatedKeys repeated(source);
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
@@ -139,9 +138,9 @@ Json parse_json(std::string_view text, const std::string& source) {
     return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
   } catch (const Json::parse_error& error) {
     user_error("{}:{}: not valid JSON: {}", source, position(text, error.byte),
-               reason(error.what()));
+               json_reason(error.what()));
   } catch (const Json::exception& error) {  // a number that no double can hold
-    user_error("{}: not valid JSON: {}", source, reason(error.what()));
+    user_error("{}: not valid JSON: {}", source, json_reason(error.what()));
   }
 }
 

@@ -22,6 +22,8 @@ using Json = nlohmann::ordered_json;
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
 
+// The parser's complaint without its own prefix and position, for a message that says where itself.
+std::string json_reason(std::string_view what);
 // A value as it appears in an error: its JSON text, shortened if long.
 std::string brief_json(const Json& value);
 // "a number", "a string", ...: what a value is, for people.

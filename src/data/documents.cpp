@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 
 namespace onefold {
@@ -72,7 +73,7 @@ void visit_jsonl(std::string_view text, const std::string& path, const std::stri
       object = nlohmann::json::parse(line);
     } catch (const nlohmann::json::exception& error) {
       user_error("{}:{}: this line is not JSON ({}); a JSONL file has one JSON object on each line",
-                 path, number, error.what());
+                 path, number, json_reason(error.what()));
     }
     if (!object.is_object()) {
       user_error("{}:{}: this line holds {} where a JSON object is needed", path, number,
