@@ -79,8 +79,15 @@ void Ledger::take(Buffer& buffer) {
     spare_.erase(spare);
     return;
   }
-  for (auto& [size, block] : spare_) ::munmap(block, static_cast<size_t>(size));
-  spare_.clear();
+  // Spares may stay as long as the process holds no more than at its peak.
+  int64_t spare_bytes = 0;
+  for (const auto& [size, block] : spare_) spare_bytes += size;
+  const int64_t bound = std::max(peak_, total_ + bytes);
+  for (auto it = spare_.begin(); it != spare_.end() && total_ + bytes + spare_bytes > bound;) {
+    ::munmap(it->second, static_cast<size_t>(it->first));
+    spare_bytes -= it->first;
+    it = spare_.erase(it);
+  }
   void* block = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED)
