@@ -13,7 +13,6 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   JsonObject root(root_json, "");
   Config config;
   read_deepspeed_keys(root);
-  config.batch = read_batch(root, world_size);
   config.gradient_clipping = root.non_negative("gradient_clipping", 0);
   read_optimizer(root, config);
   config.steps_per_print = root.at_least("steps_per_print", 1, 10);
@@ -21,6 +20,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   read_model(root, config);
   read_data(root, config);
   read_run(root, config);
+  config.batch = read_batch(root, world_size);  // last: see what it does about a missing size
   root.finish();
   // Whether warm-up and decay fit can be told now if the length is known, and else when the data
   // is.

@@ -353,5 +353,10 @@ TEST(LoadConfig, NamesTheFileInErrors) {
   std::filesystem::remove(path);
 }
 
+TEST(Batch, AMisspeltSizeIsNamedRatherThanMissed) {
+  EXPECT_ERROR(Config::from_json(Json::parse(R"({"model": "gpt2-tiny", "trian_batch_size": 8})")),
+               "trian_batch_size", "did you mean \"train_batch_size\"?");
+}
+
 }  // namespace
 }  // namespace onefold
