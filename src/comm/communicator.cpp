@@ -1,0 +1,125 @@
+#include "comm/communicator.h"
+
+#include "base/clock.h"
+
+namespace onefold {
+namespace {
+
+class DryChannel final : public Channel {
+ public:
+  explicit DryChannel(int ranks) : Channel(0, ranks) {}
+
+ private:
+  void run(const Call&) override {}
+};
+
+class DryCommunicator final : public Communicator {
+ public:
+  DryCommunicator(int ranks, int64_t scratch_bytes)
+      : Communicator(0, ranks), scratch_bytes_(scratch_bytes) {}
+  const char* transport() const override { return "dry"; }
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
+  std::unique_ptr<Channel> open(std::string_view, void*) override {
+    return std::make_unique<DryChannel>(ranks());
+  }
+  void abort(std::string_view) noexcept override {}
+
+ private:
+  const int64_t scratch_bytes_;
+};
+
+}  // namespace
+
+const char* collective_name(Collective collective) {
+  static constexpr std::array<const char*, kCollectives> kNames = {
+      "all_gather", "reduce_scatter", "all_reduce", "broadcast",
+      "all_to_all", "send",           "receive",    "barrier"};
+  return kNames[static_cast<size_t>(collective)];
+}
+
+void Channel::all_gather(std::string_view what, std::span<const Part> parts) {
+  count_and_run({.collective = Collective::all_gather, .what = what, .parts = parts});
+}
+
+void Channel::reduce_scatter(std::string_view what, std::span<const Part> parts) {
+  count_and_run({.collective = Collective::reduce_scatter, .what = what, .parts = parts});
+}
+
+void Channel::all_reduce(std::string_view what, std::span<const Part> parts) {
+  count_and_run({.collective = Collective::all_reduce, .what = what, .parts = parts});
+}
+
+void Channel::broadcast(std::string_view what, int root, void* data, int64_t bytes) {
+  require(root >= 0 && root < ranks_, "broadcast from rank {} of {}", root, ranks_);
+  count_and_run({.collective = Collective::broadcast,
+                 .what = what,
+                 .peer = root,
+                 .from = data,
+                 .to = data,
+                 .bytes = bytes});
+}
+
+void Channel::all_to_all(std::string_view what, const void* from, void* to, int64_t block_bytes) {
+  count_and_run({.collective = Collective::all_to_all,
+                 .what = what,
+                 .from = from,
+                 .to = to,
+                 .bytes = block_bytes});
+}
+
+void Channel::send(std::string_view what, int to, const void* data, int64_t bytes) {
+  require(to >= 0 && to < ranks_ && to != rank_, "rank {} sends to rank {} of {}", rank_, to,
+          ranks_);
+  count_and_run(
+      {.collective = Collective::send, .what = what, .peer = to, .from = data, .bytes = bytes});
+}
+
+void Channel::receive(std::string_view what, int from, void* data, int64_t bytes) {
+  require(from >= 0 && from < ranks_ && from != rank_, "rank {} receives from rank {} of {}", rank_,
+          from, ranks_);
+  count_and_run(
+      {.collective = Collective::receive, .what = what, .peer = from, .to = data, .bytes = bytes});
+}
+
+void Channel::barrier(std::string_view what) {
+  count_and_run({.collective = Collective::barrier, .what = what});
+}
+
+void Channel::count_and_run(const Call& call) {
+  Traffic& traffic = traffic_[static_cast<size_t>(call.collective)];
+  const double begin = now_seconds();
+  run(call);
+  traffic.seconds += now_seconds() - begin;
+  ++traffic.calls;
+  traffic.bytes_sent += bytes_sent(call);
+}
+
+// A broadcast counts at its root, which sends to each other rank.
+int64_t Channel::bytes_sent(const Call& call) const {
+  const int64_t others = ranks_ - 1;
+  int64_t shards = 0;
+  for (const Part& part : call.parts) shards += part.shard_bytes;
+  switch (call.collective) {
+    case Collective::all_gather:
+    case Collective::reduce_scatter:
+      return shards * others;
+    case Collective::all_reduce:
+      return 2 * shards * others;
+    case Collective::broadcast:
+      return call.peer == rank_ ? call.bytes * others : 0;
+    case Collective::all_to_all:
+      return call.bytes * others;
+    case Collective::send:
+      return call.bytes;
+    case Collective::receive:
+    case Collective::barrier:
+      return 0;
+  }
+  return 0;
+}
+
+std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes) {
+  return std::make_unique<DryCommunicator>(ranks, scratch_bytes);
+}
+
+}  // namespace onefold

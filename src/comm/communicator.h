@@ -1,0 +1,143 @@
+// Ranks talk through a communicator: threads of this process (local.h), processes over MPI (mpi.h),
+// or nobody at all (dry: it only counts). A rank opens one channel for each lane; on a channel
+// every rank makes the same calls in the same order, and each call blocks until this rank's part of
+// it is done. Overlap comes from lanes, never from here.
+//
+// Sums have a fixed order: rank 0's value, plus rank 1's, plus rank 2's, ... in fp32, element by
+// element. A reduce-scatter is an exchange of pieces and that local sum: the volume of a ring, with
+// bits that do not depend on timing, on the transport, or on how calls are joined into buckets.
+//
+// Every call says what it is for ("gather block.3, step 17"). Ranks that disagree are stopped with
+// both sides named; a rank that does not come is named together with what the others wait for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace onefold {
+
+enum class Collective : uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  all_to_all,
+  send,
+  receive,
+  barrier
+};
+inline constexpr int kCollectives = 8;
+const char* collective_name(Collective collective);
+
+// One slab of a gather or a reduction. A call may carry many: that is what a bucket is, and it
+// costs no copy. `whole` holds ranks() shards in rank order; `shard` is this rank's, which may lie
+// at its place inside `whole` (then nothing is copied there). Pointers are null on the dry
+// communicator.
+struct Part {
+  void* whole = nullptr;
+  void* shard = nullptr;
+  int64_t shard_bytes = 0;
+};
+
+// What one rank has sent through a channel.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes_sent = 0;  // to other ranks; what a rank keeps for itself is not counted
+  double seconds = 0;      // from the call to its end, waiting for others included
+};
+using TrafficTable = std::array<Traffic, kCollectives>;
+
+// Another rank has failed, left or hung, or disagrees about what comes next: this rank can only
+// stop. The message names ranks and calls.
+class PeerError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  // Each part: whole = every rank's shard.
+  void all_gather(std::string_view what, std::span<const Part> parts);
+  // Each part, as f32: shard = this rank's piece of the sum over ranks of whole. `whole` is only
+  // read, but for this rank's piece when shard lies there.
+  void reduce_scatter(std::string_view what, std::span<const Part> parts);
+  // Each part, as f32: whole = the sum over ranks of whole; `shard` is not used.
+  void all_reduce(std::string_view what, std::span<const Part> parts);
+  void broadcast(std::string_view what, int root, void* data, int64_t bytes);
+  // Block r of `from` goes to rank r; block r of `to` comes from rank r.
+  void all_to_all(std::string_view what, const void* from, void* to, int64_t block_bytes);
+  void send(std::string_view what, int to, const void* data, int64_t bytes);
+  void receive(std::string_view what, int from, void* data, int64_t bytes);
+  void barrier(std::string_view what);
+
+  const TrafficTable& traffic() const { return traffic_; }
+
+ protected:
+  Channel(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+
+  // One call, as implementations see it.
+  struct Call {
+    Collective collective;
+    std::string_view what;
+    std::span<const Part> parts = {};  // gathers and reductions
+    int peer = -1;                     // broadcast: the root; send and receive: the other side
+    const void* from = nullptr;        // broadcast (root), all_to_all, send
+    void* to = nullptr;                // broadcast, all_to_all, receive
+    int64_t bytes = 0;                 // of a block
+  };
+  virtual void run(const Call& call) = 0;
+
+ private:
+  void count_and_run(const Call& call);
+  int64_t bytes_sent(const Call& call) const;
+
+  const int rank_, ranks_;
+  TrafficTable traffic_{};
+};
+
+struct CommOptions {
+  double timeout_seconds = 600;  // how long a rank waits for the others before it gives up
+  bool check = true;             // compare what ranks call (free for threads; a message over MPI)
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  virtual const char* transport() const = 0;  // "threads", "mpi", "dry"
+
+  // Bytes of scratch memory that each channel works with, aligned to 64; the caller owns it, so
+  // that the ledger has it.
+  virtual int64_t scratch_bytes() const { return 0; }
+  // Opens a channel: every rank opens the same ones in the same order.
+  virtual std::unique_ptr<Channel> open(std::string_view name, void* scratch) = 0;
+
+  // Ends all ranks because this one has failed: whoever waits for it, now or later, gets a
+  // PeerError that repeats `why`. Over MPI the process ends here.
+  virtual void abort(std::string_view why) noexcept = 0;
+
+ protected:
+  Communicator(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+
+ private:
+  const int rank_, ranks_;
+};
+
+// Rank 0 of `ranks`, on a channel that moves nothing and only counts: for plans, and for runs of
+// one rank. `scratch_bytes` is what the transport it stands for would ask for.
+std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes = 0);
+
+}  // namespace onefold
