@@ -1,60 +1,156 @@
 #include "engine/fit.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace onefold {
 namespace {
 
-int64_t planned_peak(const ModelSpec& spec, EngineOptions options) {
+constexpr size_t kMostRemedies = 6;
+constexpr int kMostRanks = 1 << 16;  // beyond that nobody is helped by hearing it
+
+int64_t planned_peak(const ModelSpec& spec, EngineOptions options, int ranks) {
   options.memory_limit_bytes = Ledger::kNoLimit;
-  return Engine::plan(spec, options)->ledger().peak_bytes();
+  if (options.micros > 1) options.order = choose_order(spec, options, ranks);
+  return Engine::plan(spec, options, ranks)->ledger().peak_bytes();
 }
 
-// Changes that keep the result of training, in the order of what they cost in speed.
-std::vector<std::pair<std::string, EngineOptions>> remedies(const EngineOptions& options) {
-  std::vector<std::pair<std::string, EngineOptions>> list;
-  for (const bool recompute : {options.recompute, true}) {
-    for (int64_t micro = options.micro_batch; micro >= 1; micro /= 2) {
-      if (options.micro_batch % micro != 0) continue;
-      EngineOptions changed = options;
-      changed.micro_batch = micro;
-      changed.micros = static_cast<int>(options.micros * (options.micro_batch / micro));
-      changed.recompute = recompute;
-      std::string name =
-          fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro,
-                      changed.micros);
-      if (recompute) name += ", run.recompute true";
-      list.emplace_back(name, changed);
-    }
-    if (options.recompute) break;
+// One way to hold less, as bits of what it changes: a candidate that changes more than another one
+// which fits already is not worth naming.
+struct Candidate {
+  EngineOptions options;
+  std::vector<std::string> changes;
+  double cost = 0;  // roughly, the share of speed it takes
+};
+
+void add_stages(const EngineOptions& options, int ranks, std::vector<Candidate>& list) {
+  static constexpr double kCost[] = {0, 0.01, 0.02, 0.1};
+  list.push_back({options, {}, 0});
+  for (int stage = options.zero.stage + 1; stage <= 3 && ranks > 1; ++stage) {
+    Candidate changed{options, {fmt::format("zero_optimization.stage {}", stage)}, kCost[stage]};
+    changed.options.zero.stage = stage;
+    list.push_back(changed);
   }
+}
+
+void add_smaller_micro_batches(const EngineOptions& options, std::vector<Candidate>& list) {
+  const std::vector<Candidate> before = list;
+  double cost = 0;
+  for (int64_t micro = options.micro_batch / 2; micro >= 1; micro /= 2) {
+    cost += 0.04;
+    if (options.micro_batch % micro != 0) continue;
+    for (Candidate changed : before) {
+      changed.options.micro_batch = micro;
+      changed.options.micros = static_cast<int>(options.micros * (options.micro_batch / micro));
+      changed.changes.push_back(
+          fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro,
+                      changed.options.micros));
+      changed.cost += cost;
+      list.push_back(changed);
+    }
+  }
+}
+
+void add_recompute(const EngineOptions& options, std::vector<Candidate>& list) {
+  if (options.recompute) return;
+  for (Candidate changed : std::vector<Candidate>(list)) {
+    changed.options.recompute = true;
+    changed.changes.push_back("run.recompute true");
+    changed.cost += 0.3;
+    list.push_back(changed);
+  }
+}
+
+std::vector<Candidate> candidates(const EngineOptions& options, int ranks) {
+  std::vector<Candidate> list;
+  add_stages(options, ranks, list);
+  add_smaller_micro_batches(options, list);
+  add_recompute(options, list);
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+  list.erase(list.begin());  // no change at all
   return list;
+}
+
+bool covers(const std::vector<std::string>& more, const std::vector<std::string>& fewer) {
+  return std::all_of(fewer.begin(), fewer.end(), [&](const std::string& change) {
+    return std::find(more.begin(), more.end(), change) != more.end();
+  });
+}
+
+// The fewest ranks, in powers of two, at which the most saving of all ways fits.
+std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                               int64_t limit_bytes) {
+  EngineOptions saving = options;
+  saving.zero.stage = 3;
+  saving.zero.prefetch_elems = 0;
+  saving.recompute = true;
+  saving.micros = static_cast<int>(options.micros * options.micro_batch);
+  saving.micro_batch = 1;
+  for (int more = ranks * 2; more <= kMostRanks; more *= 2) {
+    saving.micros = std::max(1, saving.micros / 2);  // the global batch stays
+    const int64_t peak = planned_peak(spec, saving, more);
+    if (peak <= limit_bytes)
+      return {{fmt::format("--ranks {} with zero_optimization.stage 3 "
+                           "(stage3_prefetch_bucket_size 0), train_micro_batch_size_per_gpu 1 and "
+                           "run.recompute true",
+                           more),
+               peak}};
+  }
+  return {};
 }
 
 }  // namespace
 
-void require_fits(const ModelSpec& spec, const EngineOptions& options) {
+Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks) {
+  if (options.micros == 1 || ranks == 1 || options.zero.stage < 2) return Order::micro_first;
+  const auto peak = [&](Order order) {
+    EngineOptions tried = options;
+    tried.order = order;
+    tried.memory_limit_bytes = Ledger::kNoLimit;
+    return Engine::plan(spec, tried, ranks)->ledger().peak_bytes();
+  };
+  return peak(Order::unit_first) <= peak(Order::micro_first) ? Order::unit_first
+                                                             : Order::micro_first;
+}
+
+std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                             int64_t limit_bytes) {
+  std::vector<Remedy> found;
+  std::vector<std::vector<std::string>> found_changes;
+  for (const Candidate& candidate : candidates(options, ranks)) {
+    if (found.size() == kMostRemedies) break;
+    const bool known =
+        std::any_of(found_changes.begin(), found_changes.end(),
+                    [&](const auto& changes) { return covers(candidate.changes, changes); });
+    if (known) continue;
+    const int64_t peak = planned_peak(spec, candidate.options, ranks);
+    if (peak > limit_bytes) continue;
+    found.push_back({join(candidate.changes, ", "), peak});
+    found_changes.push_back(candidate.changes);
+  }
+  return found.empty() ? more_ranks(spec, options, ranks, limit_bytes) : found;
+}
+
+void require_fits(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                  int64_t comm_scratch_bytes) {
   if (options.memory_limit_bytes == Ledger::kNoLimit) return;
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto plan = Engine::plan(spec, unlimited);
-  if (plan->ledger().peak_bytes() <= options.memory_limit_bytes) return;
+  const auto plan = Engine::plan(spec, unlimited, ranks, comm_scratch_bytes);
+  const int64_t peak = plan->ledger().peak_bytes();
+  if (peak <= options.memory_limit_bytes) return;
   std::string advice;
-  int64_t smallest = INT64_MAX;
-  for (const auto& [name, changed] : remedies(options)) {
-    const int64_t peak = planned_peak(spec, changed);
-    smallest = std::min(smallest, peak);
-    if (peak <= options.memory_limit_bytes)
-      advice += fmt::format("\n    {}  ({})", name, format_bytes(peak));
-  }
+  for (const Remedy& remedy : remedies(spec, options, ranks, options.memory_limit_bytes))
+    advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
-    advice = fmt::format(
-        "\n    nothing that keeps the result; the least is {}: raise run.memory, or take a smaller "
-        "model or a shorter data.sequence_length",
-        format_bytes(smallest));
-  user_error("this run needs {} and run.memory allows {}:\n{}  what would fit:{}",
-             format_bytes(plan->ledger().peak_bytes()), format_bytes(options.memory_limit_bytes),
-             plan->ledger().table(), advice);
+    advice =
+        "\n    nothing that keeps the result: raise run.memory, or take a smaller model or a "
+        "shorter data.sequence_length";
+  user_error("this run needs {}{} and run.memory allows {}:\n{}  what would fit:{}",
+             format_bytes(peak), ranks > 1 ? " on each rank" : "",
+             format_bytes(options.memory_limit_bytes), plan->ledger().table(), advice);
 }
 
 }  // namespace onefold

@@ -5,9 +5,24 @@
 
 namespace onefold {
 
+// The order of micro-batches that peaks lower, for a step that has several: gradients of all units
+// against activations of all micro-batches. Where gradients are whole anyway, micro-batches go
+// first.
+Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks);
+
+struct Remedy {
+  std::string change;  // "zero_optimization.stage 2, run.recompute true"
+  int64_t peak_bytes = 0;
+};
+
+// Changes that keep the global batch and bring the peak of each rank to `limit_bytes` or less,
+// cheapest first. Empty: not even more ranks help.
+std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                             int64_t limit_bytes);
+
 // Throws UserError when a dry run of these options peaks above options.memory_limit_bytes: it says
-// by how much, where the memory goes, and which changes would fit (keeping the global batch),
-// cheapest first.
-void require_fits(const ModelSpec& spec, const EngineOptions& options);
+// by how much, where the memory goes, and which changes would fit.
+void require_fits(const ModelSpec& spec, const EngineOptions& options, int ranks = 1,
+                  int64_t comm_scratch_bytes = 0);
 
 }  // namespace onefold

@@ -26,11 +26,14 @@ Tensor SlabLayout::view(void* base, int param) const {
   return matrix(base ? static_cast<float*>(base) + offset(param) : nullptr, spec.rows, spec.cols);
 }
 
-Slab::Slab(Ledger& ledger, const SlabLayout& layout, Kind kind, const std::string& name)
-    : layout_(&layout),
-      buffer_(ledger.allocate(kind, layout.elems() * dtype_bytes(DType::f32), name)) {
-  for (size_t i = 0; i < layout.params().size(); ++i)
-    views_.push_back(layout.view(buffer_.data(), static_cast<int>(i)));
+std::vector<Piece> SlabLayout::pieces(int64_t begin, int64_t end) const {
+  std::vector<Piece> result;
+  for (size_t p = 0; p < params_.size(); ++p) {
+    const int64_t start = offsets_[p];
+    const int64_t from = std::max(begin, start), to = std::min(end, start + params_[p].elems());
+    if (from < to) result.push_back({static_cast<int>(p), from - start, to - from, from - begin});
+  }
+  return result;
 }
 
 void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index,

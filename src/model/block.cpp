@@ -122,6 +122,7 @@ class Block final : public Unit {
 
   // Gradients of weight and bias of y = x · weight' + bias.
   void weight_gradient(const UnitCall& call, Tensor x, Tensor dy, int weight, int bias) const {
+    if (at(call.grads, weight).empty()) return;
     call.kernels.gemm({.a = dy,
                        .b = x,
                        .dst = at(call.grads, weight),

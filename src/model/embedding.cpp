@@ -14,6 +14,8 @@ class Embedding final : public Unit {
                      spec.hidden_size, Init::normal, true);
   }
 
+  bool backward_reads_parameters() const override { return false; }
+
   int64_t saved_elems(int64_t, int64_t) const override { return 0; }
 
   void forward(const UnitCall& call) const override {

@@ -79,11 +79,12 @@ class Head final : public Unit {
     call.kernels.cross_entropy(chunk, call.batch.targets.col_range(begin, count),
                                backward ? call.loss_scale : 0, call.losses.col_range(begin, count));
     if (!backward) return;
-    call.kernels.gemm({.a = chunk,
-                       .b = x,
-                       .dst = at(call.grads, weight_),
-                       .a_transposed = true,
-                       .accumulate = call.accumulate || begin > 0});
+    if (Tensor dweight = at(call.grads, weight_); !dweight.empty())
+      call.kernels.gemm({.a = chunk,
+                         .b = x,
+                         .dst = dweight,
+                         .a_transposed = true,
+                         .accumulate = call.accumulate || begin > 0});
     call.kernels.gemm({.a = chunk, .b = weight, .dst = x});
   }
 

@@ -59,7 +59,8 @@ struct UnitCall {
   Arena& arena;
   const BatchView& batch;
   std::span<const Tensor> params;  // in the order of Unit::params(), then Unit::shared()
-  std::span<const Tensor> grads;   // the same; empty in forward
+  std::span<const Tensor> grads;   // the same; empty in forward. An empty tensor is not wanted: it
+                                   // belongs to a frozen unit
   bool accumulate = false;  // grads hold a sum of earlier micro-batches (else: undefined memory)
   Tensor input;             // [tokens, hidden]; kept by the engine until backward
   Tensor saved;             // [1, saved_elems()]; likewise
@@ -88,6 +89,9 @@ class Unit {
     int unit, param;
   };
   const std::vector<Shared>& shared() const { return shared_; }
+
+  // False where backward needs gradients alone (the embedding): nothing is gathered for it.
+  virtual bool backward_reads_parameters() const { return true; }
 
   virtual int64_t saved_elems(int64_t batch, int64_t sequence) const = 0;
   virtual void forward(const UnitCall& call) const = 0;

@@ -71,7 +71,7 @@ RunFolder RunFolder::open(const std::string& path) {
   return folder;
 }
 
-void RunFolder::save_weights(const Engine& engine) const {
+void RunFolder::save_weights(Engine& engine) const {
   onefold::save_weights(engine, file(kWeights));
 }
 

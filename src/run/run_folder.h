@@ -28,7 +28,7 @@ class RunFolder {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
   // weights.safetensors: every parameter by name, written whole or not at all.
-  void save_weights(const Engine& engine) const;
+  void save_weights(Engine& engine) const;
   // Names, shapes and types must match the engine's exactly.
   void load_weights(Engine& engine) const;
   ModelSpec model() const;

@@ -13,7 +13,7 @@ std::vector<int64_t> file_shape(const ParamSpec& param) {
 
 }  // namespace
 
-void save_weights(const Engine& engine, const std::string& path) {
+void save_weights(Engine& engine, const std::string& path) {
   std::vector<SafetensorsEntry> entries;
   engine.for_each_parameter([&](const ParamSpec& param, Tensor) {
     SafetensorsEntry entry;

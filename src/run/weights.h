@@ -8,7 +8,7 @@
 
 namespace onefold {
 
-void save_weights(const Engine& engine, const std::string& path);
+void save_weights(Engine& engine, const std::string& path);
 
 // Names, shapes and types must match the engine's exactly; a UserError names what does not.
 void load_weights(Engine& engine, const std::string& path);

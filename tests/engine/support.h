@@ -39,7 +39,7 @@ inline OwnedBatch random_batch(int64_t batch, int64_t sequence, int64_t vocabula
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-inline Weights weights_of(const Engine& engine) {
+inline Weights weights_of(Engine& engine) {
   Weights weights;
   engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
     weights[param.name].assign(tensor.f32(), tensor.f32() + tensor.elems());

@@ -15,15 +15,15 @@ std::vector<std::string> lines(const Program& program) {
 }
 
 TEST(Program, TheHeadIsEnteredBackwardsOnly) {
-  EXPECT_EQ(lines(build_training_step(3, 1)),
+  EXPECT_EQ(lines(build_training_step({.units = 3, .micros = 1})),
             (std::vector<std::string>{"forward u0, micro 0", "forward u1, micro 0",
                                       "backward u2, micro 0", "norm u2", "backward u1, micro 0",
-                                      "norm u1", "backward u0, micro 0", "norm u0", "step u0",
+                                      "norm u1", "backward u0, micro 0", "norm u0", "clip", "step u0",
                                       "step u1", "step u2"}));
 }
 
 TEST(Program, NormsFollowTheLastMicroBatchAndEachUnitStepsOnce) {
-  const Program program = build_training_step(4, 3);
+  const Program program = build_training_step({.units = 4, .micros = 3});
   int norms = 0, steps = 0;
   for (const Action& action : program.actions) {
     norms += action.verb == Verb::norm;
@@ -34,7 +34,7 @@ TEST(Program, NormsFollowTheLastMicroBatchAndEachUnitStepsOnce) {
 }
 
 TEST(Accumulate, OnlyTheFirstMicroBatchOverwrites) {
-  Program program = build_training_step(3, 2);
+  Program program = build_training_step({.units = 3, .micros = 2});
   accumulate(program);
   for (const Action& action : program.actions) {
     if (action.verb == Verb::backward) {
@@ -44,7 +44,7 @@ TEST(Accumulate, OnlyTheFirstMicroBatchOverwrites) {
 }
 
 TEST(Recompute, RunsABlocksForwardAgainJustBeforeItsBackward) {
-  Program program = build_training_step(4, 1);
+  Program program = build_training_step({.units = 4, .micros = 1});
   recompute(program);
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];

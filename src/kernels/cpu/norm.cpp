@@ -178,7 +178,8 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
                    bool accumulate_weights, Tensor scratch) {
   require(groups > 0 && x.cols % groups == 0, "norm: {} columns in {} groups", x.cols, groups);
   const int64_t n = x.cols / groups;
-  require(weight.elems() == n && dweight.elems() == n && (dbias.empty() || dbias.elems() == n),
+  require(weight.elems() == n && (dweight.empty() || dweight.elems() == n) &&
+              (dbias.empty() || dbias.elems() == n),
           "norm: {} weights, {} and {} gradients for pieces of {}", weight.elems(), dweight.elems(),
           dbias.elems(), n);
   require(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols,
@@ -194,7 +195,8 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
     backward_rows(norm, x, groups, weight.f32(), eps, dy, dx, accumulate_dx, partial,
                   dbias.empty() ? nullptr : partial + n, chunks[chunk]);
   });
-  add_partials(pool, partials, chunks.count(), 2 * n, accumulate_weights, dweight);
+  if (!dweight.empty())
+    add_partials(pool, partials, chunks.count(), 2 * n, accumulate_weights, dweight);
   if (!dbias.empty())
     add_partials(pool, partials + n, chunks.count(), 2 * n, accumulate_weights, dbias);
 }

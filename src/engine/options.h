@@ -1,0 +1,47 @@
+// What an engine is told: the shape of a step, where state lives, and what it may use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optim/optimizer.h"
+#include "program/program.h"
+#include "tensor/ledger.h"
+
+namespace onefold {
+
+// ZeRO: how training state is spread over ranks, and how it travels. Sizes are elements. None of
+// these changes a bit of the result.
+struct ZeroOptions {
+  static constexpr int64_t kAuto = -1;
+
+  int stage = 0;                        // 0: all replicated; 1: optimizer sharded; 2: + gradients;
+                                        // 3: + parameters
+  int64_t prefetch_elems = kAuto;       // gathered ahead of use; auto: the largest block
+  int64_t max_live_elems = 1000000000;  // gathered at once
+  int64_t max_reuse_distance = 0;       // keep what is used again within so many elements
+  int64_t persistence_elems = 100000;   // units up to this size stay whole
+  int64_t reduce_bucket_elems = 500000;
+  int64_t gather_bucket_elems = 500000;
+  bool overlap = true;  // gathers and reductions on lanes of their own
+};
+
+struct EngineOptions {
+  int threads = 0;  // of this rank; 0: all cores this thread may use
+  uint64_t seed = 1;
+  int64_t micro_batch = 1;  // sequences
+  int64_t sequence = 0;     // tokens
+  int micros = 1;           // micro-batches of a step (gradient accumulation)
+  Order order = Order::micro_first;
+  bool training = true;  // false: no gradients and no optimizer state (generation, evaluation)
+  bool recompute = false;
+  bool keep_gradients = false;      // after the step too, for for_each_gradient()
+  std::vector<std::string> frozen;  // units that are not trained
+  ZeroOptions zero;
+  OptimizerSpec optimizer;
+  double clipping = 0;                            // largest global gradient norm; 0: off
+  int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
+};
+
+}  // namespace onefold

@@ -1,0 +1,36 @@
+// What a rank did when: spans of time on its lanes, for a picture of a step.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "program/program.h"
+
+namespace onefold {
+
+struct TraceSpan {
+  std::string name;  // "gather block.3"
+  double begin = 0, end = 0;
+  int64_t bytes = 0;  // sent to other ranks
+};
+
+// Off until switched on. Each lane is written by its own thread.
+class Trace {
+ public:
+  void switch_on() { on_ = true; }
+  bool on() const { return on_; }
+
+  void add(Lane lane, std::string name, double begin, int64_t bytes = 0) {
+    if (on_)
+      spans_[static_cast<size_t>(lane)].push_back({std::move(name), begin, now_seconds(), bytes});
+  }
+  const std::vector<TraceSpan>& spans(Lane lane) const { return spans_[static_cast<size_t>(lane)]; }
+
+ private:
+  bool on_ = false;
+  std::array<std::vector<TraceSpan>, kLanes> spans_;
+};
+
+}  // namespace onefold

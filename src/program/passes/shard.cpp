@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "program/passes.h"
+
+namespace onefold {
+namespace {
+
+bool computes(const Action& action) {
+  return action.verb == Verb::forward || action.verb == Verb::backward;
+}
+
+const std::vector<int>& reads(const Action& action, const std::vector<UnitTraits>& units) {
+  static const std::vector<int> kNone;
+  const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
+  if (action.verb == Verb::forward) return unit.forward_reads;
+  if (action.verb == Verb::backward) return unit.backward_reads;
+  return kNone;
+}
+
+class Sharder {
+ public:
+  Sharder(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits)
+      : units_(units), limits_(limits), plain_(std::move(program.actions)) {
+    live_.resize(units.size());
+    for (size_t i = 0; i < plain_.size(); ++i) add(i);
+    program.actions = std::move(actions_);
+  }
+
+ private:
+  const UnitTraits& traits(int unit) const { return units_[static_cast<size_t>(unit)]; }
+  auto live(int unit) { return live_[static_cast<size_t>(unit)]; }
+
+  void add(size_t i) {
+    const Action& action = plain_[i];
+    for (const int unit : reads(action, units_)) gather_for_use(unit);
+    if (action.verb == Verb::norm) actions_.push_back({.verb = Verb::reduce, .unit = action.unit});
+    actions_.push_back(action);
+    if (computes(action)) release_after(i);
+    const Residence residence = traits(action.unit).residence;
+    if (action.verb == Verb::norm && residence.shard_gradients)
+      actions_.push_back({.verb = Verb::release, .unit = action.unit, .state = State::gradients});
+    if (action.verb == Verb::step && residence.shard_optimizer && !residence.shard_parameters)
+      actions_.push_back({.verb = Verb::gather, .unit = action.unit});
+  }
+
+  void gather_for_use(int unit) {
+    if (!traits(unit).residence.shard_parameters || live(unit)) return;
+    actions_.push_back({.verb = Verb::gather, .unit = unit});
+    live(unit) = true;
+    live_elems_ += traits(unit).elems;
+  }
+
+  void release_after(size_t i) {
+    for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
+      if (!live(unit) || keeps(unit, i)) continue;
+      actions_.push_back({.verb = Verb::release, .unit = unit});
+      live(unit) = false;
+      live_elems_ -= traits(unit).elems;
+    }
+  }
+
+  // Whether the unit stays whole after action i: it is used at once, or soon and there is room.
+  bool keeps(int unit, size_t i) const {
+    int64_t distance = 0;
+    int previous = plain_[i].unit;
+    bool next = true;
+    for (size_t j = i + 1; j < plain_.size(); ++j) {
+      if (!computes(plain_[j])) continue;
+      const std::vector<int>& used = reads(plain_[j], units_);
+      if (std::find(used.begin(), used.end(), unit) != used.end())
+        return next ||
+               (distance <= limits_.max_reuse_distance && live_elems_ <= limits_.max_live_elems);
+      next = false;
+      if (plain_[j].unit != previous)
+        for (const int other : used) distance += traits(other).elems;
+      previous = plain_[j].unit;
+      if (distance > limits_.max_reuse_distance) return false;
+    }
+    return false;
+  }
+
+  const std::vector<UnitTraits>& units_;
+  const ShardLimits limits_;
+  const std::vector<Action> plain_;
+  std::vector<Action> actions_;
+  std::vector<bool> live_;
+  int64_t live_elems_ = 0;
+};
+
+}  // namespace
+
+void shard(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits) {
+  Sharder(program, units, limits);
+}
+
+}  // namespace onefold
