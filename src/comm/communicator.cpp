@@ -28,6 +28,11 @@ class DryCommunicator final : public Communicator {
   const int64_t scratch_bytes_;
 };
 
+void require_floats(std::span<const Part> parts) {
+  for (const Part& part : parts)
+    require(part.shard_bytes % 4 == 0, "a sum of shards of {} bytes", part.shard_bytes);
+}
+
 }  // namespace
 
 const char* collective_name(Collective collective) {
@@ -42,10 +47,12 @@ void Channel::all_gather(std::string_view what, std::span<const Part> parts) {
 }
 
 void Channel::reduce_scatter(std::string_view what, std::span<const Part> parts) {
+  require_floats(parts);
   count_and_run({.collective = Collective::reduce_scatter, .what = what, .parts = parts});
 }
 
 void Channel::all_reduce(std::string_view what, std::span<const Part> parts) {
+  require_floats(parts);
   count_and_run({.collective = Collective::all_reduce, .what = what, .parts = parts});
 }
 
@@ -60,6 +67,7 @@ void Channel::broadcast(std::string_view what, int root, void* data, int64_t byt
 }
 
 void Channel::all_to_all(std::string_view what, const void* from, void* to, int64_t block_bytes) {
+  require(from != to || from == nullptr, "all_to_all in place");
   count_and_run({.collective = Collective::all_to_all,
                  .what = what,
                  .from = from,

@@ -83,9 +83,6 @@ class Channel {
 
   const TrafficTable& traffic() const { return traffic_; }
 
- protected:
-  Channel(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
-
   // One call, as implementations see it.
   struct Call {
     Collective collective;
@@ -96,6 +93,9 @@ class Channel {
     void* to = nullptr;                // broadcast, all_to_all, receive
     int64_t bytes = 0;                 // of a block
   };
+
+ protected:
+  Channel(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
   virtual void run(const Call& call) = 0;
 
  private:

@@ -4,6 +4,8 @@
 // rule: chunks are cut by shape alone (see chunk.h).
 #pragma once
 
+#include <span>
+
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
 
@@ -53,6 +55,10 @@ void fill(ThreadPool& pool, Tensor dst, float value);
 void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst);
 double sum_squares(ThreadPool& pool, Tensor x, Tensor scratch);
 int64_t sum_squares_scratch(int64_t elems);
+
+// dst = ((sources[0] + sources[1]) + sources[2]) + ..., in one pass on the calling thread: what
+// reductions over ranks add with. dst may be one of the sources.
+void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elems);
 
 void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1,
            Tensor moment2);

@@ -1,0 +1,56 @@
+#include "comm/call_record.h"
+
+namespace onefold {
+
+uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed) {
+  const auto* byte = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < bytes; ++i) seed = (seed ^ byte[i]) * 1099511628211u;
+  return seed;
+}
+
+void CallRecord::assign(const Channel::Call& call) {
+  collective = call.collective;
+  peer = call.peer;
+  bytes = call.bytes;
+  parts = static_cast<int64_t>(call.parts.size());
+  sizes = 0;
+  for (const Part& part : call.parts) {
+    bytes += part.shard_bytes;
+    sizes = hash_bytes(&part.shard_bytes, sizeof(part.shard_bytes), sizes);
+  }
+  what.assign(call.what);
+}
+
+bool CallRecord::agrees_with(const CallRecord& other) const {
+  return collective == other.collective && peer == other.peer && bytes == other.bytes &&
+         parts == other.parts && sizes == other.sizes && what == other.what;
+}
+
+bool CallRecord::delivers_to(const CallRecord& receive) const {
+  return collective == Collective::send && receive.collective == Collective::receive &&
+         bytes == receive.bytes && what == receive.what;
+}
+
+std::string CallRecord::text() const {
+  std::string side;
+  if (collective == Collective::send) side = fmt::format(" to rank {}", peer);
+  if (collective == Collective::receive || collective == Collective::broadcast)
+    side = fmt::format(" from rank {}", peer);
+  std::string text = fmt::format("{}{} \"{}\"", collective_name(collective), side, what);
+  if (collective == Collective::barrier) return text;
+  if (parts > 1) return text + fmt::format(" ({} bytes in {} parts)", bytes, parts);
+  return text + fmt::format(" ({} bytes)", bytes);
+}
+
+std::string disagreement(int rank, const CallRecord& call, int other_rank,
+                         const CallRecord& other) {
+  // Parts of the same total: the texts alone would look the same.
+  const bool only_sizes = call.text() == other.text();
+  return fmt::format(
+      "rank {} calls {}, rank {} calls {}{}: ranks must make the same calls in the "
+      "same order; are they running the same configuration and data?",
+      rank, call.text(), other_rank, other.text(),
+      only_sizes ? " with other sizes of its parts" : "");
+}
+
+}  // namespace onefold

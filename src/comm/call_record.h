@@ -1,0 +1,34 @@
+// What a rank says about a call so that others can compare theirs with it, and name it in errors.
+#pragma once
+
+#include "comm/communicator.h"
+
+namespace onefold {
+
+struct CallRecord {
+  Collective collective = Collective::barrier;
+  int peer = -1;
+  int64_t bytes = 0;   // of all shards, of a block, or of a message
+  int64_t parts = 0;   // of a gather or reduction
+  uint64_t sizes = 0;  // hash of the parts' sizes
+  std::string what;
+
+  CallRecord() = default;
+  explicit CallRecord(const Channel::Call& call) { assign(call); }
+  void assign(const Channel::Call& call);  // keeps the string's memory: calls are frequent
+
+  // Whether two ranks mean the same collective.
+  bool agrees_with(const CallRecord& other) const;
+  // Whether a send is what a receive waits for.
+  bool delivers_to(const CallRecord& receive) const;
+
+  std::string text() const;  // all_gather "gather block.3, step 17" (4096 bytes)
+};
+
+// "rank 0 calls all_gather "a" (64 bytes), rank 2 calls barrier "b"": two calls that cannot be one.
+std::string disagreement(int rank, const CallRecord& call, int other_rank, const CallRecord& other);
+
+// FNV-1a.
+uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed = 14695981039346656037u);
+
+}  // namespace onefold

@@ -1,0 +1,78 @@
+// Ranks as threads: the right bits, and the right traffic.
+#include "comm/local.h"
+
+#include "comm/collectives.h"
+#include "comm/threads.h"
+
+namespace onefold {
+namespace {
+
+class LocalRanks : public testing::TestWithParam<int> {};
+
+TEST_P(LocalRanks, EveryCollectiveHasTheBitsOfTheOracle) {
+  const auto errors = test::run_ranks(GetParam(), {}, [](Communicator& communicator) {
+    EXPECT_STREQ(communicator.transport(), "threads");
+    EXPECT_EQ(communicator.scratch_bytes(), 0);
+    const auto channel = communicator.open("test", nullptr);
+    test::check_collectives(*channel);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Two lanes of each rank, at once: calls of one channel do not meet calls of another.
+TEST_P(LocalRanks, ChannelsAreIndependent) {
+  const auto errors = test::run_ranks(GetParam(), {}, [](Communicator& communicator) {
+    const auto first = communicator.open("first", nullptr);
+    const auto second = communicator.open("second", nullptr);
+    std::thread lane([&] {
+      for (int i = 0; i < 50; ++i) test::check_all_gather(*second, {i, 3}, i % 2 == 0);
+    });
+    for (int i = 0; i < 50; ++i) test::check_all_reduce(*first, {37, i});
+    lane.join();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Counts, LocalRanks, testing::Values(1, 2, 3, 4, 8));
+
+// Thousands of tiny calls: no rank overtakes another, sleeps for ever or sees a stale value.
+TEST(Local, ManySmallCallsInARow) {
+  const auto errors = test::run_ranks(3, {}, [](Communicator& communicator) {
+    const auto channel = communicator.open("test", nullptr);
+    for (int i = 0; i < 3000; ++i) {
+      float sum[3] = {static_cast<float>(i), static_cast<float>(communicator.rank()), 1.0f};
+      const Part part{sum, nullptr, 4};
+      channel->all_reduce("tiny", {&part, 1});
+      ASSERT_EQ(sum[0], 3.0f * static_cast<float>(i));
+      ASSERT_EQ(sum[1], 3.0f);
+      ASSERT_EQ(sum[2], 3.0f);
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(Local, CommunicatorsOutliveTheGroup) {
+  std::unique_ptr<Communicator> only;
+  {
+    LocalGroup group(1);
+    only = group.join(0);
+    EXPECT_THROW(group.join(0), InternalError);
+    EXPECT_THROW(group.join(1), InternalError);
+  }
+  const auto channel = only->open("test", nullptr);
+  only.reset();
+  test::check_collectives(*channel);
+}
+
+TEST(Local, SumsOfHalfAFloatAreRefused) {
+  LocalGroup group(1);
+  const auto communicator = group.join(0);
+  const auto channel = communicator->open("test", nullptr);
+  float x[2] = {};
+  const Part part{x, x, 6};
+  EXPECT_THROW(channel->all_reduce("x", {&part, 1}), InternalError);
+  EXPECT_THROW(channel->reduce_scatter("x", {&part, 1}), InternalError);
+}
+
+}  // namespace
+}  // namespace onefold
