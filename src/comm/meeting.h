@@ -79,9 +79,10 @@ class Meeting {
   static constexpr int kNobody = -1, kTaken = -2, kRefused = -3;
 
   struct alignas(64) Seat {
-    std::atomic<int64_t> arrived{0};    // at how many barriers of this channel
-    std::atomic<int> mail_to{kNobody};  // the rank that a message waits for
-    std::atomic<int> awaits{kNobody};   // the rank that a message is awaited from
+    std::atomic<int64_t> arrived{0};                     // at how many barriers of this channel
+    std::atomic<int> mail_to{kNobody};                   // the rank that a message waits for
+    std::atomic<int> awaits{kNobody};                    // the rank that a message is awaited from
+    std::chrono::steady_clock::time_point busy_until{};  // when this rank may yield again
     Channel::Call call{Collective::barrier, {}};
     // Guards the record against those who read it without having met: to describe a rank that is
     // missing.
@@ -108,7 +109,7 @@ class Meeting {
   [[noreturn]] void throw_failure(int rank);
 
   template <class Done>
-  void wait(const Done& done, bool may_time_out);
+  void wait(int rank, const Done& done, bool may_time_out);
 
   LocalState& state_;
   const std::string name_;
