@@ -169,10 +169,10 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
 }
 
 std::vector<double> Engine::exchange(std::string_view what, std::span<const double> mine) {
-  std::vector<double> all(mine.begin(), mine.end());
+  std::vector<double> all;  // dry: every rank is like this one
+  for (int rank = 0; rank < ranks(); ++rank) all.insert(all.end(), mine.begin(), mine.end());
   if (ranks() == 1) return all;
   const double begin = now_seconds();
-  all.assign(mine.size() * static_cast<size_t>(ranks()), 0);
   std::vector<double> shard(mine.begin(), mine.end());
   const Part part{dry() ? nullptr : all.data(), dry() ? nullptr : shard.data(),
                   static_cast<int64_t>(mine.size_bytes())};

@@ -37,6 +37,21 @@ inline OwnedBatch random_batch(int64_t batch, int64_t sequence, int64_t vocabula
   return b;
 }
 
+// Rows number index * micro_batch and on of an endless stream: the same rows however a batch is
+// divided.
+inline OwnedBatch random_rows(int64_t index, const EngineOptions& options, int64_t vocabulary) {
+  OwnedBatch all{.batch = options.micro_batch, .sequence = options.sequence};
+  for (int64_t row = 0; row < options.micro_batch; ++row) {
+    const int64_t sample = index * options.micro_batch + row;
+    const OwnedBatch one =
+        random_batch(1, options.sequence, vocabulary, static_cast<uint64_t>(sample));
+    all.tokens.insert(all.tokens.end(), one.tokens.begin(), one.tokens.end());
+    all.targets.insert(all.targets.end(), one.targets.begin(), one.targets.end());
+    all.samples.push_back(sample);
+  }
+  return all;
+}
+
 using Weights = std::map<std::string, std::vector<float>>;
 
 inline Weights weights_of(Engine& engine) {

@@ -1,0 +1,85 @@
+// Engines on N ranks as threads: runs the same steps on each and hands back what they end with.
+#pragma once
+
+#include <thread>
+
+#include "comm/local.h"
+#include "engine/support.h"
+
+namespace onefold::test {
+
+// Calls body(rank, communicator) on one thread for each rank. The first rank that fails stops the
+// others, and its error is the one thrown.
+inline void on_ranks(int ranks, const std::function<void(int, std::shared_ptr<Communicator>)>& body,
+                     double timeout_seconds = 60) {
+  LocalGroup group(ranks, {.timeout_seconds = timeout_seconds});
+  std::mutex mutex;
+  std::exception_ptr first, peer;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      std::shared_ptr<Communicator> communicator = group.join(rank);
+      try {
+        body(rank, communicator);
+      } catch (const PeerError&) {
+        std::lock_guard lock(mutex);
+        peer = std::current_exception();
+      } catch (const std::exception& error) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        communicator->abort(error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+  if (peer) std::rethrow_exception(peer);
+}
+
+struct RankRun {
+  Weights weights;
+  std::vector<double> losses, norms;
+  std::vector<int64_t> peaks;                      // by rank
+  std::vector<std::array<int64_t, kKinds>> kinds;  // by rank: each kind's peak
+  std::vector<std::string> moments;
+  std::array<TrafficTable, kLanes> traffic;  // of rank 0
+};
+
+// `steps` steps of a global batch that is a function of the step, divided by rank and micro-batch
+// as the sampler divides it.
+inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                              int steps) {
+  RankRun run;
+  run.peaks.resize(static_cast<size_t>(ranks));
+  run.kinds.resize(static_cast<size_t>(ranks));
+  run.moments.resize(static_cast<size_t>(ranks));
+  on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(spec, options, std::move(communicator));
+    for (int step = 0; step < steps; ++step) {
+      std::vector<OwnedBatch> batches;
+      for (int micro = 0; micro < options.micros; ++micro)
+        batches.push_back(
+            random_rows((step * options.micros + micro) * ranks + rank, options, spec.vocab_size));
+      std::vector<BatchView> views;
+      for (OwnedBatch& batch : batches) views.push_back(batch.view());
+      const StepResult result = engine.train_step(views, 1e-3);
+      if (rank > 0) continue;
+      run.losses.push_back(result.loss);
+      run.norms.push_back(result.gradient_norm);
+    }
+    const auto r = static_cast<size_t>(rank);
+    run.peaks[r] = engine.ledger().peak_bytes();
+    run.moments[r] = engine.ledger().peak_moment();
+    for (size_t kind = 0; kind < kKinds; ++kind)
+      run.kinds[r][kind] = engine.ledger().peak_bytes(static_cast<Kind>(kind));
+    if (rank == 0)
+      for (const Lane lane : {Lane::compute, Lane::gather, Lane::reduce})
+        run.traffic[static_cast<size_t>(lane)] = engine.traffic(lane);
+    const Weights weights = weights_of(engine);
+    if (rank == 0) run.weights = weights;
+  });
+  return run;
+}
+
+}  // namespace onefold::test
