@@ -3,6 +3,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "engine/engine.h"

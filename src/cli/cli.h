@@ -35,10 +35,4 @@ CLI::Validator at_least(int64_t minimum);
 // One JSON document on standard output.
 void print_json(const Json& json);
 
-// Peak and current resident set of this process, from the operating system.
-int64_t peak_rss_bytes();
-int64_t current_rss_bytes();
-// A field of /proc/meminfo ("MemTotal", "MemAvailable"); 0 if there is none.
-int64_t memory_bytes(const std::string& field);
-
 }  // namespace onefold::cli

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "cli/cli.h"

@@ -13,6 +13,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   JsonObject root(root_json, "");
   Config config;
   read_deepspeed_keys(root);
+  read_zero(root, config);
   config.gradient_clipping = root.non_negative("gradient_clipping", 0);
   read_optimizer(root, config);
   config.steps_per_print = root.at_least("steps_per_print", 1, 10);
@@ -62,6 +63,7 @@ Json Config::effective() const {
   json["train_micro_batch_size_per_gpu"] = batch.micro;
   json["gradient_accumulation_steps"] = batch.accumulation;
   json["gradient_clipping"] = gradient_clipping;
+  json["zero_optimization"] = zero_json(zero);
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule.to_json(learning_rate);
   json["steps_per_print"] = steps_per_print;
@@ -93,6 +95,19 @@ void apply_override(Json& root, const std::string& assignment) {
     at = &(*at)[key];
   }
   *at = Json::accept(text) ? Json::parse(text) : Json(text);
+}
+
+CommOptions comm_options(const std::string& path, std::span<const std::string> overrides) {
+  CommOptions options;
+  try {
+    Json root = read_json(path);
+    for (const std::string& assignment : overrides) apply_override(root, assignment);
+    JsonObject run = JsonObject(root, "").object("run");
+    options.timeout_seconds = run.positive("timeout", RunConfig{}.timeout_seconds);
+    options.check = run.get<bool>("check_collectives", RunConfig{}.check_collectives);
+  } catch (const UserError&) {
+  }
+  return options;
 }
 
 Config load_config(const std::string& path, std::span<const std::string> overrides,

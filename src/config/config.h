@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "base/json.h"
+#include "comm/communicator.h"
 #include "data/documents.h"
+#include "engine/options.h"
 #include "model/spec.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
 
 namespace onefold {
@@ -50,12 +51,17 @@ struct RunConfig {
   int64_t memory_bytes = 0;  // limit; 0: none
   int64_t save_every = 0;    // steps; 0: at the end only
   bool tensorboard = false;
-  bool recompute = false;  // keep only block inputs; compute the rest again in backward
+  bool recompute = false;           // keep only block inputs; compute the rest again in backward
+  std::string accumulate = "auto";  // the order of micro-batches: micro_first, unit_first, auto
+  std::vector<std::string> freeze;  // units that are not trained
+  double timeout_seconds = 600;     // how long a rank waits for the others
+  bool check_collectives = false;   // compare what ranks call, over MPI (threads always do)
 };
 
 struct Config {
   BatchConfig batch;
   double gradient_clipping = 0;  // largest global gradient norm; 0: off
+  ZeroOptions zero;
   OptimizerSpec optimizer;
   double learning_rate = 1e-3;  // optimizer.params.lr: the schedule's top
   ScheduleConfig schedule;
@@ -83,6 +89,10 @@ struct Config {
 // Reads the file and applies the overrides ("a.b=c") in order.
 Config load_config(const std::string& path, std::span<const std::string> overrides,
                    int64_t world_size = 1);
+
+// run.timeout and run.check_collectives alone, which ranks need before they know how many they are.
+// Whatever else is wrong is left for load_config to say.
+CommOptions comm_options(const std::string& path, std::span<const std::string> overrides);
 
 // Sets one value by its path. The value is JSON if it parses as such, else a string; objects on the
 // way are made.

@@ -186,6 +186,10 @@ void read_run(JsonObject& root, Config& config) {
   run.save_every = in.at_least("save_every", 0, 0);
   run.tensorboard = in.get<bool>("tensorboard", false);
   run.recompute = in.get<bool>("recompute", false);
+  run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
+  run.freeze = in.get<std::vector<std::string>>("freeze", {});
+  run.timeout_seconds = in.positive("timeout", run.timeout_seconds);
+  run.check_collectives = in.get<bool>("check_collectives", false);
   in.finish();
 }
 
@@ -221,6 +225,10 @@ Json run_json(const Config& config) {
   }
   json["threads"] = run.threads;
   json["recompute"] = run.recompute;
+  json["accumulate"] = run.accumulate;
+  if (!run.freeze.empty()) json["freeze"] = run.freeze;
+  json["timeout"] = run.timeout_seconds;
+  json["check_collectives"] = run.check_collectives;
   if (run.memory_bytes > 0) json["memory"] = run.memory_bytes;
   if (!run.output.empty()) {
     json["save_every"] = run.save_every;

@@ -42,10 +42,11 @@ constexpr std::array kKnownKeys = {
     KnownKey{"sequence_parallel_size", "1", "there is no sequence parallelism yet"},
     KnownKey{"use_data_before_expert_parallelism", kFalse, "there are no experts yet"},
     KnownKey{"elasticity", kNone, "the batch does not change during a run"},
-    KnownKey{"autotuning", kNone, "`onefold train --plan-only` says what fits"},
+    KnownKey{"autotuning", kNone, "`onefold plan` says what fits"},
     KnownKey{"flops_profiler", kNone,
              "the progress line shows the share of the measured matrix rate"},
-    KnownKey{"comms_logger", kNone, "there is no communication to log with one rank"},
+    KnownKey{"comms_logger", kNone,
+             "a table of all communication closes every run; --trace has more"},
     KnownKey{"monitor_config", kNone, "use run.tensorboard; metrics are written as JSON lines"},
     KnownKey{"tensorboard", kNone, "use run.tensorboard"},
     KnownKey{"wandb", kNone, "metrics are written as JSON lines and with run.tensorboard"},
@@ -80,19 +81,6 @@ bool is_off(const Json& value, const char* off) {
   return enabled != value.end() && *enabled == false;
 }
 
-void read_zero(JsonObject& root) {
-  if (!root.has("zero_optimization")) return;
-  JsonObject zero = root.object("zero_optimization");
-  const int64_t stage = zero.at_least("stage", 0, 0);
-  if (stage > 3) zero.fail("stage", fmt::format("must be 0, 1, 2 or 3, not {}", stage));
-  if (stage > 0)
-    zero.fail("stage", fmt::format("is {}: sharding needs more than one rank, and arrives with "
-                                   "ZeRO; use 0",
-                                   stage));
-  for (const auto& [key, value] : zero.value().items())
-    if (key != "stage") zero.no_effect(key, "stage is 0, which shards nothing");
-}
-
 // Sections whose other keys only tune them: with "enabled": false (or "auto", which is ours to
 // decide: off) all pass.
 void read_precision(JsonObject& root, std::string_view key) {
@@ -106,7 +94,6 @@ void read_precision(JsonObject& root, std::string_view key) {
 }  // namespace
 
 void read_deepspeed_keys(JsonObject& root) {
-  read_zero(root);
   for (const std::string_view key : {"bf16", "bfloat16", "fp16"}) read_precision(root, key);
   for (const KnownKey& known : kKnownKeys) {
     if (!root.value().contains(known.name)) continue;

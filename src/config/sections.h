@@ -7,6 +7,7 @@ namespace onefold {
 
 // Refuses DeepSpeed's keys that are known and not supported, unless their value says "off".
 void read_deepspeed_keys(JsonObject& root);
+void read_zero(JsonObject& root, Config& config);
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // optimizer and scheduler together: either may set the learning rate.
 void read_optimizer(JsonObject& root, Config& config);
@@ -17,6 +18,7 @@ void read_data(JsonObject& root, Config& config);
 void read_run(JsonObject& root, Config& config);
 
 Json optimizer_json(const Config& config);
+Json zero_json(const ZeroOptions& zero);
 Json data_json(const DataConfig& data);
 Json run_json(const Config& config);
 

@@ -48,6 +48,8 @@ class ValidationLoader {
 
   int64_t count() const { return (rows_ + batch_ - 1) / batch_; }  // batches
   Batch get(int64_t index) const;
+  // A batch without a sequence, for a rank that has none left.
+  Batch padding() const { return {batch_, sequences_.length()}; }
 
  private:
   SequenceSet sequences_;

@@ -184,6 +184,21 @@ std::vector<double> Engine::exchange(std::string_view what, std::span<const doub
   return all;
 }
 
+std::vector<std::string> Engine::collect(std::string_view what, const std::string& mine) {
+  const auto size = static_cast<double>(mine.size());
+  const std::vector<double> sizes = exchange(what, {&size, 1});
+  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::string shard = mine, all(longest * sizes.size(), ' ');
+  shard.resize(longest);
+  if (ranks() == 1) return {mine};
+  const Part part{all.data(), shard.data(), static_cast<int64_t>(longest)};
+  channel(Lane::compute).all_gather(what, {&part, 1});
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank)
+    texts.push_back(all.substr(rank * longest, static_cast<size_t>(sizes[rank])));
+  return texts;
+}
+
 void Engine::decode(const BatchView& batch, std::span<KvCache> caches, Tensor logits) {
   require(ranks() == 1, "generation on {} ranks", ranks());
   require(static_cast<int64_t>(caches.size()) == model_.spec.num_layers,

@@ -75,6 +75,9 @@ class Engine {
   // Every rank's numbers, [ranks][mine.size()] in rank order. All ranks call it together.
   std::vector<double> exchange(std::string_view what, std::span<const double> mine);
 
+  // Every rank's text, in rank order. All ranks call it together.
+  std::vector<std::string> collect(std::string_view what, const std::string& mine);
+
   int64_t steps_done() const { return steps_done_; }
   const Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }

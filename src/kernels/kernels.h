@@ -73,8 +73,9 @@ class Kernels {
   // memory.
   virtual void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                             float eps, Tensor dst) = 0;
-  // dx (+)= dy · dy/dx; dweight, dbias (+)= their sums over rows, where wanted. Statistics are taken from x
-  // again: cheaper than keeping them. dy and dx may be the same memory when dx is overwritten.
+  // dx (+)= dy · dy/dx; dweight, dbias (+)= their sums over rows, where wanted. Statistics are
+  // taken from x again: cheaper than keeping them. dy and dx may be the same memory when dx is
+  // overwritten.
   virtual void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
                              Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
                              bool accumulate_weights, Tensor scratch) = 0;

@@ -14,73 +14,164 @@ int64_t step_tokens(const Config& config) {
   return config.batch.global * config.data.sequence_length;
 }
 
-std::string memory_text(const RunPlan& plan) {
-  std::vector<std::string> parts;
-  for (size_t kind = 0; kind < plan.bytes_at_peak.size(); ++kind)
-    if (plan.bytes_at_peak[kind] > 0)
-      parts.push_back(fmt::format("{} {}", kind_name(static_cast<Kind>(kind)),
-                                  format_bytes(plan.bytes_at_peak[kind])));
-  return fmt::format("{} planned: {}", format_bytes(plan.peak_bytes), join(parts, ", "));
+std::string data_text(const RunPlan& plan) {
+  return fmt::format(
+      "data     {}, {} held out, {}; {} of tokens in memory\n",
+      counted(plan.data.train_tokens, "training token"), format_count(plan.data.validation_tokens),
+      counted(plan.data.documents, "document"), format_bytes(plan.data.memory_bytes));
+}
+
+std::string run_text(const Config& config, const RunPlan& plan) {
+  const std::string ranks =
+      plan.rank.ranks == 1 ? ""
+                           : fmt::format("{} ranks over {} with ", plan.rank.ranks, plan.transport);
+  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}\n", plan.steps,
+                     plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
+                     plan.data.train->epochs(plan.steps), ranks, counted(plan.threads, "thread"),
+                     plan.rank.ranks == 1 ? "" : " each");
 }
 
 }  // namespace
 
-RunPlan plan_run(const Config& config) {
-  RunPlan plan;
-  plan.data = open_data(config);
-  plan.model = settled_model(config, plan.data);
-  plan.options = engine_options(config);
-  plan.steps = config.total_steps(plan.data.train->sequences().count());
-  require_fits(plan.model, plan.options);
-  const auto dry = Engine::plan(plan.model, plan.options);
-  plan.threads = dry->threads();
-  plan.peak_bytes = dry->ledger().peak_bytes();
-  for (size_t kind = 0; kind < plan.bytes_at_peak.size(); ++kind)
+RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
+                   int64_t comm_scratch_bytes) {
+  EngineOptions unlimited = options;
+  unlimited.memory_limit_bytes = Ledger::kNoLimit;
+  const auto dry = Engine::plan(model, unlimited, ranks, comm_scratch_bytes);
+  RankPlan plan{.ranks = ranks,
+                .peak_bytes = dry->ledger().peak_bytes(),
+                .peak_moment = dry->ledger().peak_moment()};
+  for (size_t kind = 0; kind < kKinds; ++kind) {
     plan.bytes_at_peak[kind] = dry->ledger().bytes_at_peak(static_cast<Kind>(kind));
+    plan.kind_peaks[kind] = dry->ledger().peak_bytes(static_cast<Kind>(kind));
+  }
+  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::compute}) {
+    const TrafficTable& table = dry->traffic(lane);
+    for (size_t c = 0; c < table.size(); ++c)
+      if (table[c].calls > 0)
+        plan.traffic.push_back(
+            {lane, static_cast<Collective>(c), table[c].calls, table[c].bytes_sent});
+  }
   return plan;
 }
 
-std::string plan_text(const Config& config, const RunPlan& plan) {
+EngineOptions settled_options(const Config& config, const ModelSpec& model) {
+  EngineOptions options = engine_options(config);
+  if (config.run.accumulate == "auto")
+    options.order = choose_order(model, options, static_cast<int>(config.batch.world_size));
+  return options;
+}
+
+RunPlan plan_run(const Config& config, const char* transport, int64_t comm_scratch_bytes) {
+  const int ranks = static_cast<int>(config.batch.world_size);
+  RunPlan plan;
+  plan.data = open_data(config);
+  plan.model = settled_model(config, plan.data);
+  plan.options = settled_options(config, plan.model);
+  plan.steps = config.total_steps(plan.data.train->sequences().count());
+  plan.transport = transport;
+  plan.threads =
+      config.run.threads > 0 ? config.run.threads : std::max(1, available_cores() / ranks);
+  require_fits(plan.model, plan.options, ranks, comm_scratch_bytes);
+  plan.rank = plan_rank(plan.model, plan.options, ranks, comm_scratch_bytes);
+  return plan;
+}
+
+std::string model_text(const Config& config, const ModelSpec& model) {
+  return fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}", config.model_source,
+                     counted(model.parameter_count(), "parameter"),
+                     counted(model.num_layers, "layer"), model.hidden_size, model.vocab_size);
+}
+
+std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
-  const ModelSpec& model = plan.model;
   std::string text =
-      fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}{}\n", config.model_source,
-                  counted(model.parameter_count(), "parameter"), counted(model.num_layers, "layer"),
-                  model.hidden_size, model.vocab_size,
-                  model.vocab_size > plan.data.vocab_size
-                      ? fmt::format(" (the data has {})", plan.data.vocab_size)
-                      : "");
-  text += fmt::format(
-      "data     {}, {} held out, {}; {} of tokens in memory\n",
-      counted(plan.data.train_tokens, "training token"), format_count(plan.data.validation_tokens),
-      counted(plan.data.documents, "document"), format_bytes(plan.data.memory_bytes));
-  text +=
-      fmt::format("batch    {} of {} = {} micro x {} accumulated x {}\n",
+      fmt::format("batch    {} of {} = {} micro x {} accumulated x {}",
                   counted(batch.global, "sequence"), counted(config.data.sequence_length, "token"),
                   batch.micro, batch.accumulation, counted(batch.world_size, "rank"));
-  text +=
-      fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}\n", plan.steps,
-                  plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
-                  plan.data.train->epochs(plan.steps), counted(plan.threads, "thread"));
-  return text + fmt::format("memory   {}\n", memory_text(plan));
+  if (batch.accumulation > 1 && batch.world_size > 1)
+    text += options.order == Order::unit_first
+                ? "; unit by unit: gathers and reductions once a step"
+                : "; micro-batch by micro-batch: gradients are reduced once a step";
+  return text + "\n";
+}
+
+std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks) {
+  if (ranks == 1) return options.zero.stage == 0 ? "" : "ZeRO     one rank: nothing to shard\n";
+  const auto share = [&](bool sharded) {
+    return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
+  };
+  const Residence residence = residence_of(options.zero, INT64_MAX, ranks);
+  std::string text =
+      fmt::format("ZeRO     stage {}: on each rank parameters {}, gradients {}, optimizer {}",
+                  options.zero.stage, share(residence.shard_parameters),
+                  share(residence.shard_gradients), share(residence.shard_optimizer));
+  int whole = 0;
+  for (const UnitTraits& unit : unit_traits(Model(model), options, ranks))
+    whole += residence.shard_parameters && !unit.residence.shard_parameters;
+  if (whole > 0) text += fmt::format("; {} too small to shard", counted(whole, "unit"));
+  return text + "\n";
+}
+
+std::string memory_text(const RankPlan& plan) {
+  std::vector<std::string> parts;
+  for (size_t kind = 0; kind < kKinds; ++kind)
+    if (plan.bytes_at_peak[kind] > 0)
+      parts.push_back(fmt::format("{} {}", kind_name(static_cast<Kind>(kind)),
+                                  format_bytes(plan.bytes_at_peak[kind])));
+  return fmt::format("memory   {} planned{}: {}\n", format_bytes(plan.peak_bytes),
+                     plan.ranks > 1 ? " on each rank" : "", join(parts, ", "));
+}
+
+std::string traffic_text(const RankPlan& plan) {
+  if (plan.ranks == 1) return "";
+  std::vector<std::string> parts;
+  for (const PlannedTraffic& traffic : plan.traffic)
+    if (traffic.lane != Lane::compute)
+      parts.push_back(fmt::format("{} in {} {}", format_bytes(traffic.bytes_sent), traffic.calls,
+                                  collective_name(traffic.collective)));
+  return fmt::format("sends    on each rank and step: {}\n", join(parts, ", "));
+}
+
+std::string plan_text(const Config& config, const RunPlan& plan) {
+  std::string text = model_text(config, plan.model);
+  if (plan.model.vocab_size > plan.data.vocab_size)
+    text += fmt::format(" (the data has {})", plan.data.vocab_size);
+  return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
+         zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
+         traffic_text(plan.rank);
+}
+
+Json rank_json(const RankPlan& plan) {
+  Json memory = Json::object(), traffic = Json::array();
+  for (size_t kind = 0; kind < kKinds; ++kind)
+    memory[kind_name(static_cast<Kind>(kind))] = plan.bytes_at_peak[kind];
+  for (const PlannedTraffic& t : plan.traffic)
+    traffic.push_back({{"lane", lane_name(t.lane)},
+                       {"collective", collective_name(t.collective)},
+                       {"calls", t.calls},
+                       {"bytes_sent", t.bytes_sent}});
+  return {{"ranks", plan.ranks},
+          {"planned_peak_bytes", plan.peak_bytes},
+          {"planned_peak_at", plan.peak_moment},
+          {"planned_bytes", memory},
+          {"planned_traffic_per_step", traffic}};
 }
 
 Json plan_json(const Config& config, const RunPlan& plan) {
-  Json memory = Json::object();
-  for (size_t kind = 0; kind < plan.bytes_at_peak.size(); ++kind)
-    memory[kind_name(static_cast<Kind>(kind))] = plan.bytes_at_peak[kind];
-  return {{"configuration", config.effective()},
-          {"parameters", plan.model.parameter_count()},
-          {"vocab_size", plan.model.vocab_size},
-          {"train_tokens", plan.data.train_tokens},
-          {"validation_tokens", plan.data.validation_tokens},
-          {"documents", plan.data.documents},
-          {"steps", plan.steps},
-          {"tokens", plan.steps * step_tokens(config)},
-          {"epochs", plan.data.train->epochs(plan.steps)},
-          {"threads", plan.threads},
-          {"planned_peak_bytes", plan.peak_bytes},
-          {"planned_bytes", memory}};
+  Json json = {{"configuration", config.effective()},
+               {"parameters", plan.model.parameter_count()},
+               {"vocab_size", plan.model.vocab_size},
+               {"train_tokens", plan.data.train_tokens},
+               {"validation_tokens", plan.data.validation_tokens},
+               {"documents", plan.data.documents},
+               {"steps", plan.steps},
+               {"tokens", plan.steps * step_tokens(config)},
+               {"epochs", plan.data.train->epochs(plan.steps)},
+               {"threads", plan.threads},
+               {"accumulate", order_name(plan.options.order)}};
+  json.update(rank_json(plan.rank));
+  return json;
 }
 
 }  // namespace onefold

@@ -1,30 +1,63 @@
-// What a run will be, known before its first step: its data, model, length and memory, the last
-// from a dry run of the same programs.
+// What a run will be, known before its first step: its data, model, length, and what each rank
+// holds and sends, the last two from a dry run of the same programs.
 #pragma once
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "run/session.h"
 
 namespace onefold {
 
+// One kind of collective on one lane, of one rank in one step.
+struct PlannedTraffic {
+  Lane lane;
+  Collective collective;
+  int64_t calls = 0, bytes_sent = 0;
+};
+
+// What one rank holds and sends; all ranks are alike.
+struct RankPlan {
+  int ranks = 1;
+  int64_t peak_bytes = 0;
+  std::string peak_moment;                      // the action at which it occurs
+  std::array<int64_t, kKinds> bytes_at_peak{};  // by Kind
+  std::array<int64_t, kKinds> kind_peaks{};     // each kind's own peak
+  std::vector<PlannedTraffic> traffic;          // of one step
+};
+
+RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
+                   int64_t comm_scratch_bytes = 0);
+
 struct RunPlan {
   RunData data;
   ModelSpec model;
-  EngineOptions options;
+  EngineOptions options;  // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
-  int threads = 0;
-  int64_t peak_bytes = 0;
-  std::array<int64_t, kKinds> bytes_at_peak{};  // by Kind
+  int threads = 0;  // of each rank
+  const char* transport = "threads";
+  RankPlan rank;
 };
 
-// Reads the data. Throws UserError if the run would not fit run.memory, with what would.
-RunPlan plan_run(const Config& config);
+// The engine's options with what is "auto" settled by memory.
+EngineOptions settled_options(const Config& config, const ModelSpec& model);
 
-// The plan in five lines, and as JSON with the configuration in force.
+// Reads the data. Throws UserError if the run would not fit run.memory, with what would.
+RunPlan plan_run(const Config& config, const char* transport = "threads",
+                 int64_t comm_scratch_bytes = 0);
+
+// The plan in a few lines, and as JSON with the configuration in force.
 std::string plan_text(const Config& config, const RunPlan& plan);
 Json plan_json(const Config& config, const RunPlan& plan);
+
+// The parts that a plan without data shares with it.
+std::string model_text(const Config& config, const ModelSpec& model);
+std::string batch_text(const Config& config, const EngineOptions& options);
+std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
+std::string memory_text(const RankPlan& plan);
+std::string traffic_text(const RankPlan& plan);
+Json rank_json(const RankPlan& plan);
 
 }  // namespace onefold

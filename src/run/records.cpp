@@ -23,7 +23,8 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
     line["wall_clock"] = {{"forward", times.forward},
                           {"backward", times.backward},
                           {"norm", times.norm},
-                          {"step", times.step}};
+                          {"step", times.step},
+                          {"communication", times.communication}};
   lines_->write(line);
   if (board_)
     board_->scalars(s.step, {{"train/loss", s.loss},

@@ -75,7 +75,10 @@ EngineOptions engine_options(const Config& config) {
           .micro_batch = config.batch.micro,
           .sequence = config.data.sequence_length,
           .micros = static_cast<int>(config.batch.accumulation),
+          .order = config.run.accumulate == "unit_first" ? Order::unit_first : Order::micro_first,
           .recompute = config.run.recompute,
+          .frozen = config.run.freeze,
+          .zero = config.zero,
           .optimizer = config.optimizer,
           .clipping = config.gradient_clipping,
           .memory_limit_bytes =
@@ -90,25 +93,29 @@ BatchView view_of(Batch& batch) {
 }
 
 StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {
-  constexpr int64_t kRank = 0;
   std::vector<Batch> batches;
   for (int64_t micro = 0; micro < loader.layout().accumulation; ++micro)
-    batches.push_back(loader.get(engine.steps_done(), micro, kRank));
+    batches.push_back(loader.get(engine.steps_done(), micro, engine.rank()));
   std::vector<BatchView> views;
   for (Batch& batch : batches) views.push_back(view_of(batch));
   return engine.train_step(views, learning_rate);
 }
 
 double validation_loss(Engine& engine, const ValidationLoader& loader) {
-  double sum = 0;
-  int64_t count = 0;
-  for (int64_t i = 0; i < loader.count(); ++i) {
-    Batch batch = loader.get(i);
+  double sum = 0, count = 0;
+  for (int64_t first = 0; first < loader.count(); first += engine.ranks()) {
+    // A rank without a batch left computes padding: at stage 3 the others need its shards.
+    const int64_t index = first + engine.rank();
+    Batch batch = index < loader.count() ? loader.get(index) : loader.padding();
     const auto [loss, valid] = engine.evaluate(view_of(batch));
-    sum += loss;
-    count += valid;
+    const double mine[] = {loss, static_cast<double>(valid)};
+    const std::vector<double> all = engine.exchange("evaluate", mine);
+    for (size_t i = 0; i < all.size(); i += 2) {  // in the order of batches, as one rank would
+      sum += all[i];
+      count += all[i + 1];
+    }
   }
-  return sum / static_cast<double>(std::max<int64_t>(1, count));
+  return sum / std::max(1.0, count);
 }
 
 }  // namespace onefold

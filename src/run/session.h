@@ -41,7 +41,7 @@ BatchView view_of(Batch& batch);
 // One optimizer step of this rank on the loader's batches.
 StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate);
 
-// The mean loss over the validation batches.
+// The mean loss over the validation batches, which ranks share out.
 double validation_loss(Engine& engine, const ValidationLoader& loader);
 
 }  // namespace onefold

@@ -11,17 +11,24 @@ std::vector<int64_t> file_shape(const ParamSpec& param) {
   return {param.rows, param.cols};
 }
 
+std::vector<SafetensorsEntry> entries_of(const Model& model) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& unit : model.units) {
+    for (const ParamSpec& param : unit->params()) {
+      SafetensorsEntry entry;
+      entry.name = param.name;
+      entry.shape = file_shape(param);
+      entries.push_back(std::move(entry));
+    }
+  }
+  return entries;
+}
+
 }  // namespace
 
 void save_weights(Engine& engine, const std::string& path) {
-  std::vector<SafetensorsEntry> entries;
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor) {
-    SafetensorsEntry entry;
-    entry.name = param.name;
-    entry.shape = file_shape(param);
-    entries.push_back(std::move(entry));
-  });
-  SafetensorsWriter writer(path, std::move(entries),
+  if (engine.rank() != 0) return engine.for_each_parameter([](const ParamSpec&, Tensor) {});
+  SafetensorsWriter writer(path, entries_of(engine.model()),
                            {{"format", "onefold"}, {"step", std::to_string(engine.steps_done())}});
   engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
     writer.write(param.name,

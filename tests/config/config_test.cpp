@@ -155,8 +155,6 @@ TEST(DeepSpeedKeys, AreKnownButRefusedWithAReason) {
   EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 2}})"), "zero_optimization.stage is 2",
                "arrives with ZeRO");
   EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 4}})"), "must be 0, 1, 2 or 3");
-  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 0, "overlap_comm": true}})"),
-               "zero_optimization.overlap_comm has no effect");
   EXPECT_ERROR(config(R"({"bf16": {"enabled": true}})"), "bf16.enabled must be false", "fp32");
   EXPECT_ERROR(config(R"({"communication_data_type": "fp16"})"),
                "communication_data_type is a DeepSpeed key that is not supported");

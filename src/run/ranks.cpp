@@ -1,0 +1,143 @@
+#include "run/ranks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "comm/binding.h"
+#include "comm/local.h"
+#include "comm/mpi.h"
+#include "engine/engine.h"
+
+namespace onefold {
+namespace {
+
+// A number from the first of these variables that is set; `fallback` if none is.
+int from_environment(std::initializer_list<const char*> names, int fallback) {
+  for (const char* name : names) {
+    const char* text = std::getenv(name);
+    int value = 0;
+    if (text && std::from_chars(text, text + std::strlen(text), value).ec == std::errc())
+      return value;
+  }
+  return fallback;
+}
+
+// Launchers bind processes to cores in many ways, or not at all. A process that may use more than
+// its share of the machine keeps to the share.
+int settle_process() {
+  const int local_ranks = from_environment(
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}, 1);
+  const int local_rank =
+      from_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0);
+  const auto machine = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int share = std::max(1, machine / std::max(1, local_ranks));
+  if (available_cores() <= share) return available_cores();
+  return bind_rank(local_rank, local_ranks);
+}
+
+// The failure to report: the first that no other rank caused, with its rank.
+class FirstFailure {
+ public:
+  void add(int rank, std::exception_ptr error, bool by_peer) {
+    std::lock_guard lock(mutex_);
+    std::exception_ptr& slot = by_peer ? peer_ : own_;
+    if (slot) return;
+    slot = error;
+    if (!by_peer) rank_ = rank;
+  }
+
+  void rethrow() const {
+    if (!own_) {
+      if (peer_) std::rethrow_exception(peer_);
+      return;
+    }
+    try {
+      std::rethrow_exception(own_);
+    } catch (const DivergedError&) {  // names its rank itself
+      throw;
+    } catch (const UserError& error) {
+      user_error("rank {}: {}", rank_, error.what());
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      internal_error("rank {}: {}", rank_, error.what());
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr own_, peer_;
+  int rank_ = 0;
+};
+
+}  // namespace
+
+Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
+  if (!mpi_launched()) {
+    count_ = std::max(1, asked);
+    return;
+  }
+  mpi_ = join_mpi(options);
+  count_ = mpi_->ranks();
+  if (asked > 0 && asked != count_)
+    user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
+               count_);
+  start_scratch_.resize(static_cast<size_t>(mpi_->scratch_bytes()) + 64);
+  void* aligned = start_scratch_.data();
+  size_t space = start_scratch_.size();
+  start_ = mpi_->open("start", std::align(64, start_scratch_.size() - 64, aligned, space));
+}
+
+Ranks::~Ranks() = default;
+
+void Ranks::after_leader(const std::function<void()>& prepare) {
+  const auto follow = [&] {
+    if (start_) start_->barrier("the first rank is prepared");
+  };
+  if (!leads()) follow();
+  prepare();
+  if (leads()) follow();
+}
+
+void Ranks::run(const RankBody& body) {
+  if (count_ == 1 && !mpi_) return body(nullptr, available_cores());
+  if (!mpi_) return run_threads(body);
+  try {
+    body(mpi_, settle_process());
+  } catch (const PeerError&) {
+    throw;
+  } catch (const std::exception& error) {
+    mpi_->abort(error.what());
+    throw;
+  }
+}
+
+void Ranks::run_threads(const RankBody& body) {
+  LocalGroup group(count_, options_);
+  FirstFailure failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < count_; ++rank)
+    threads.emplace_back([&, rank] {
+      std::shared_ptr<Communicator> communicator = group.join(rank);
+      try {
+        body(communicator, bind_rank(rank, count_));
+      } catch (const PeerError&) {
+        failure.add(rank, std::current_exception(), true);
+      } catch (const std::exception& error) {
+        failure.add(rank, std::current_exception(), false);
+        communicator->abort(error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  failure.rethrow();
+}
+
+}  // namespace onefold

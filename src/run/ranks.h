@@ -1,0 +1,47 @@
+// The ranks of a run: threads of this process, or the processes that mpirun or srun has started.
+// Whoever fails first is heard first, and stops the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace onefold {
+
+// What one rank does; `cores` is how many it may keep busy.
+using RankBody = std::function<void(std::shared_ptr<Communicator>, int cores)>;
+
+class Ranks {
+ public:
+  // `asked`: the --ranks of the command line, 0 if it was not given. Joins MPI if this process was
+  // started by its launcher; --ranks must then agree.
+  Ranks(int asked, const CommOptions& options);
+  ~Ranks();
+
+  int count() const { return count_; }
+  const char* transport() const { return mpi_ ? "MPI" : "threads"; }
+  int64_t scratch_bytes() const { return mpi_ ? mpi_->scratch_bytes() : 0; }
+  // Whether this process is the one that reads, prints and writes: all thread ranks' process is.
+  bool leads() const { return !mpi_ || mpi_->rank() == 0; }
+
+  // Under MPI: the other processes wait here until the leading one has come this far. What is wrong
+  // with a configuration is then said once.
+  void after_leader(const std::function<void()>& prepare);
+
+  // Runs the body on each rank of this process, bound to its share of the cores, and waits for all.
+  // Throws the first failure that was not caused by another rank's.
+  void run(const RankBody& body);
+
+ private:
+  void run_threads(const RankBody& body);
+
+  int count_ = 1;
+  CommOptions options_;
+  std::shared_ptr<Communicator> mpi_;
+  std::vector<char> start_scratch_;
+  std::unique_ptr<Channel> start_;
+};
+
+}  // namespace onefold

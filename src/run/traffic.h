@@ -1,0 +1,14 @@
+// The closing table of communication: per collective how often, how much, how fast, and how much of
+// it was hidden behind computation.
+#pragma once
+
+#include "base/json.h"
+#include "engine/engine.h"
+
+namespace onefold {
+
+// Of the engine's rank, over all its steps; "" for a single rank.
+std::string traffic_table(const Engine& engine);
+Json traffic_json(const Engine& engine);
+
+}  // namespace onefold
