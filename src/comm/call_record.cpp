@@ -1,6 +1,18 @@
 #include "comm/call_record.h"
 
+#include "base/text.h"
+
 namespace onefold {
+namespace {
+
+std::string rank_list(std::span<const int> ranks) {
+  if (ranks.empty()) return "a rank";
+  std::vector<std::string> names;
+  for (const int rank : ranks) names.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join(names, ", ");
+}
+
+}  // namespace
 
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed) {
   const auto* byte = static_cast<const unsigned char*>(data);
@@ -51,6 +63,14 @@ std::string disagreement(int rank, const CallRecord& call, int other_rank,
       "same order; are they running the same configuration and data?",
       rank, call.text(), other_rank, other.text(),
       only_sizes ? " with other sizes of its parts" : "");
+}
+
+std::string absence_text(std::span<const int> missing, const std::string& call,
+                         const std::string& channel, double seconds, std::span<const int> waiting) {
+  return fmt::format("{} {} {} on channel \"{}\"{}, where {} wait{}", rank_list(missing),
+                     seconds < 0 ? "left before" : "did not come to", call, channel,
+                     seconds < 0 ? "" : fmt::format(" within {} seconds", seconds),
+                     rank_list(waiting), waiting.size() == 1 ? "s" : "");
 }
 
 }  // namespace onefold

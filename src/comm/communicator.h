@@ -111,6 +111,11 @@ struct CommOptions {
   bool check = true;             // compare what ranks call (free for threads; a message over MPI)
 };
 
+// A rank among those that share the cores of one machine (see binding.h).
+struct Place {
+  int rank = 0, ranks = 1;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -118,6 +123,10 @@ class Communicator {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   virtual const char* transport() const = 0;  // "threads", "mpi", "dry"
+
+  // Where to bind this rank: bind_rank(place().rank, place().ranks). A rank that its launcher has
+  // given cores of its own is alone there.
+  virtual Place place() const { return {rank_, ranks_}; }
 
   // Bytes of scratch memory that each channel works with, aligned to 64; the caller owns it, so
   // that the ledger has it.

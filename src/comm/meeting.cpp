@@ -25,12 +25,6 @@ int at_least_one(int ranks) {
   return ranks;
 }
 
-std::string rank_list(const std::vector<int>& ranks) {
-  std::vector<std::string> names;
-  for (const int rank : ranks) names.push_back(std::to_string(rank));
-  return (ranks.size() == 1 ? "rank " : "ranks ") + join(names, ", ");
-}
-
 }  // namespace
 
 LocalState::LocalState(int ranks, const CommOptions& options)
@@ -232,26 +226,19 @@ std::string Meeting::absence(int rank, int64_t round) {
       (state_.has_left(r) ? left : late).push_back(r);
   }
   const std::vector<int>& missing = left.empty() ? late : left;
-  const std::string call = record_of(rank).text();
   std::vector<std::string> last;
   for (const int r : missing) last.push_back(last_call(r));
-  return fmt::format(
-      "{} {} {} on channel \"{}\"{}, where {} wait{}; {}", rank_list(missing),
-      left.empty() ? "did not come to" : "left before", call, name_,
-      left.empty() ? fmt::format(" within {} seconds", state_.options.timeout_seconds) : "",
-      rank_list(waiting), waiting.size() == 1 ? "s" : "", join(last, "; "));
+  return absence_text(missing, record_of(rank).text(), name_,
+                      left.empty() ? state_.options.timeout_seconds : -1, waiting) +
+         "; " + join(last, "; ");
 }
 
 // ---- Messages between two ranks
 
 std::string Meeting::absence_of_peer(int rank, int peer) {
-  const std::string call = record_of(rank).text();
-  if (state_.has_left(peer))
-    return fmt::format("rank {} left before {} of rank {} on channel \"{}\"; {}", peer, call, rank,
-                       name_, last_call(peer));
-  return fmt::format(
-      "rank {} did not come to {} of rank {} on channel \"{}\" within {} seconds; {}", peer, call,
-      rank, name_, state_.options.timeout_seconds, last_call(peer));
+  return absence_text({{peer}}, record_of(rank).text(), name_,
+                      state_.has_left(peer) ? -1 : state_.options.timeout_seconds, {{rank}}) +
+         "; " + last_call(peer);
 }
 
 // A collective needs this rank, and a peer waits for this rank's half of a message: neither can

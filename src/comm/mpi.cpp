@@ -1,0 +1,81 @@
+#include "comm/mpi.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "comm/mpi_channel.h"
+#include "comm/mpi_library.h"
+
+namespace onefold {
+namespace {
+
+// Which cores this process may use: launchers may have given each its own.
+uint64_t core_key() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof(cores), &cores);
+  return hash_bytes(&cores, sizeof(cores));
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(const MpiApi& api, const CommOptions& options)
+      : Communicator(api.rank(), api.ranks()), state_(api, options) {
+    state_.open();
+    api.place(core_key(), &place_.rank, &place_.ranks);
+  }
+
+  ~MpiCommunicator() override {
+    if (state_.failed() || std::uncaught_exceptions() > 0) return;
+    state_.say_goodbye();
+    state_.api.finish();
+  }
+
+  const char* transport() const override { return "mpi"; }
+  Place place() const override { return place_; }
+  int64_t scratch_bytes() const override { return mpi_scratch_bytes(ranks()); }
+
+  std::unique_ptr<Channel> open(std::string_view name, void* scratch) override {
+    if (state_.failed()) state_.throw_failure();
+    return std::make_unique<MpiChannel>(state_, name, scratch);
+  }
+
+  void abort(std::string_view why) noexcept override {
+    std::fflush(stdout);
+    fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
+    std::fflush(stderr);
+    state_.api.end_all(1);
+    std::_Exit(1);
+  }
+
+ private:
+  MpiState state_;
+  Place place_;
+};
+
+}  // namespace
+
+bool mpi_launched() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
+    if (std::getenv(name) != nullptr) return true;
+  return false;
+}
+
+std::string mpi_status() {
+  const MpiLibrary& library = mpi_library();
+  return library.api != nullptr ? library.api->library() : library.problem;
+}
+
+std::unique_ptr<Communicator> join_mpi(const CommOptions& options) {
+  const MpiLibrary& library = mpi_library();
+  if (library.api == nullptr)
+    user_error("this process was started as one of several MPI ranks, but {}", library.problem);
+  if (const char* problem = library.api->start())
+    user_error("MPI does not start: {}; ranks as threads of one process need no MPI", problem);
+  return std::make_unique<MpiCommunicator>(*library.api, options);
+}
+
+}  // namespace onefold

@@ -1,0 +1,414 @@
+#include "comm/mpi_channel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace onefold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum Tag : int { kAnnounce, kData, kMessageAnnounce, kMessage, kGoodbye };
+// Groups 0 and 1 carry data in turn, 2 what is said about it.
+constexpr int kSaid = 2;
+
+constexpr int64_t kScratchBytes = int64_t{8} << 20;
+constexpr int64_t kLine = 64;
+// A message: large enough to be quick, small enough to count in an int and to show progress.
+constexpr int64_t kMessageBytes = int64_t{16} << 20;
+// Messages under way at once, to and from each rank, at most.
+constexpr size_t kPiecesPerRound = 64;
+
+const std::byte* at(const void* data, int64_t offset) {
+  return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+// How to wait where somebody must keep calling MPI for data to move: offer the core while that is
+// cheap, sleep a little when it is not or when nothing has come for long.
+class Patience {
+ public:
+  explicit Patience(double seconds) : begin_(Clock::now()), now_(begin_), seconds_(seconds) {}
+
+  void pause() {
+    const auto waited = now_ - begin_;
+    if (waited > kLong || now_ < busy_until_)
+      std::this_thread::sleep_for(waited > kVeryLong ? std::chrono::microseconds(500)
+                                                     : std::chrono::microseconds(20));
+    else
+      std::this_thread::yield();
+    const auto before = std::exchange(now_, Clock::now());
+    if (waited <= kLong && now_ - before > kSlice) busy_until_ = now_ + kSoon;
+  }
+  bool over() const { return std::chrono::duration<double>(now_ - begin_).count() > seconds_; }
+  bool long_enough() const { return now_ - begin_ > kLong; }  // to look for other causes
+
+ private:
+  static constexpr auto kLong = std::chrono::milliseconds(10);
+  static constexpr auto kVeryLong = std::chrono::seconds(1);
+  static constexpr auto kSlice = std::chrono::microseconds(300);
+  static constexpr auto kSoon = std::chrono::milliseconds(100);
+  static thread_local Clock::time_point busy_until_;
+
+  const Clock::time_point begin_;
+  Clock::time_point now_;
+  const double seconds_;
+};
+thread_local Clock::time_point Patience::busy_until_{};
+
+}  // namespace
+
+// ---- What the channels of a process share
+
+MpiState::MpiState(const MpiApi& api, const CommOptions& options)
+    : api(api),
+      options(options),
+      rank(api.rank()),
+      ranks(api.ranks()),
+      left_(static_cast<size_t>(ranks)) {}
+
+void MpiState::fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load()) return;
+  failure_ = why;
+  failed_.store(true);
+}
+
+void MpiState::throw_failure() {
+  const std::lock_guard lock(mutex_);
+  throw PeerError(failure_);
+}
+
+void MpiState::open() {
+  port_ = api.open();
+  ports_.push_back(port_);
+  while (api.poll(port_, 0) == 0) std::this_thread::yield();
+  if (ranks > 1) api.receive(port_, 0, &departing_, sizeof(departing_), kMpiAnyRank, kGoodbye);
+}
+
+void MpiState::retire(MpiPort* port) {
+  const std::lock_guard lock(mutex_);
+  ports_.push_back(port);
+}
+
+void MpiState::look_for_goodbyes() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || departures_ == ranks - 1) return;
+  while (api.poll(port_, 0) == 1) {
+    left_[static_cast<size_t>(departing_)].store(true);
+    if (++departures_ == ranks - 1) return;
+    api.receive(port_, 0, &departing_, sizeof(departing_), kMpiAnyRank, kGoodbye);
+  }
+}
+
+void MpiState::say_goodbye() {
+  for (int r = 0; r < ranks; ++r)
+    if (r != rank) api.send(port_, 1, &rank, sizeof(rank), r, kGoodbye);
+  Patience patience(0);
+  while (api.poll(port_, 1) == 0 || departures_ < ranks - 1) {
+    look_for_goodbyes();
+    patience.pause();
+  }
+  for (MpiPort* port : ports_) api.close(port);
+}
+
+int64_t mpi_scratch_bytes(int ranks) {
+  if (ranks == 1) return 0;
+  return std::max(kScratchBytes, 2 * kLine * static_cast<int64_t>(ranks));
+}
+
+// ---- Opening and closing
+
+MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch)
+    : Channel(state.rank, state.ranks),
+      state_(state),
+      api_(state.api),
+      name_(name),
+      scratch_(static_cast<std::byte*>(scratch)),
+      port_(api_.open()),
+      announcements_(static_cast<size_t>(state.ranks)),
+      sources_(static_cast<size_t>(state.ranks)) {
+  const Call call{Collective::barrier, name_};
+  record_.assign(call);
+  record_.what = fmt::format("open channel {}", name_);
+  wait(0);
+  meet(announce(record_));
+}
+
+// The port is closed by all ranks together, when they part.
+MpiChannel::~MpiChannel() { state_.retire(port_); }
+
+// ---- Messages and waiting
+
+void MpiChannel::send(int group, const void* data, int64_t bytes, int to, int tag) {
+  api_.send(port_, group, data, bytes, to, tag);
+  peers_[group].push_back(to);
+}
+
+void MpiChannel::receive(int group, void* data, int64_t bytes, int from, int tag) {
+  api_.receive(port_, group, data, bytes, from, tag);
+  peers_[group].push_back(from);
+}
+
+void MpiChannel::wait(int group) {
+  Patience patience(state_.options.timeout_seconds);
+  for (int status = 0; (status = api_.poll(port_, group)) != 1; patience.pause()) {
+    if (status < 0)
+      state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
+                              rank(), api_.error(port_)));
+    if (patience.long_enough()) state_.look_for_goodbyes();
+    bool left = false;
+    for (size_t i = 0; patience.long_enough() && i < peers_[group].size(); ++i)
+      left = left || (state_.has_left(peers_[group][i]) &&
+                      api_.is_pending(port_, group, static_cast<int>(i)));
+    if (left || patience.over()) give_up(group);
+    if (!state_.failed()) continue;
+    for (int g = 0; g < kMpiGroups; ++g) api_.drop(port_, g);  // the memory may go away
+    state_.throw_failure();
+  }
+  peers_[group].clear();
+}
+
+// Messages of others may be under way too, but a rank that is there answers ours: who has not is
+// missing.
+void MpiChannel::give_up(int group) {
+  std::vector<int> left, late;
+  for (int r = 0; r < ranks(); ++r) {
+    bool pending = false;
+    for (size_t i = 0; i < peers_[group].size(); ++i)
+      pending =
+          pending || (peers_[group][i] == r && api_.is_pending(port_, group, static_cast<int>(i)));
+    if (pending) (state_.has_left(r) ? left : late).push_back(r);
+  }
+  state_.fail(absence_text(left.empty() ? late : left, record_.text(), name_,
+                           left.empty() ? state_.options.timeout_seconds : -1, {{rank()}}) +
+              "; the last call there was " + last_.text());
+}
+
+// ---- Saying what comes
+
+MpiChannel::Announcement MpiChannel::announce(const CallRecord& record) {
+  Announcement a{static_cast<int32_t>(record.collective),
+                 record.peer,
+                 record.bytes,
+                 record.parts,
+                 record.sizes,
+                 hash_bytes(record.what.data(), record.what.size()),
+                 {}};
+  record.what.copy(a.what, sizeof(a.what) - 1);
+  return a;
+}
+
+CallRecord MpiChannel::understand(const Announcement& a) {
+  CallRecord record;
+  record.collective = static_cast<Collective>(a.collective);
+  record.peer = a.peer;
+  record.bytes = a.bytes;
+  record.parts = a.parts;
+  record.sizes = a.sizes;
+  record.what = a.what;
+  return record;
+}
+
+bool MpiChannel::same(const Announcement& a, const Announcement& b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+// Everybody hears everybody, so that all find the same disagreement, and know who is missing.
+void MpiChannel::meet(const Announcement& own) {
+  announcements_[static_cast<size_t>(rank())] = own;
+  for (int i = 1; i < ranks(); ++i) {
+    receive(kSaid, &announcements_[static_cast<size_t>(before(i))], sizeof(own), before(i),
+            kAnnounce);
+    send(kSaid, &announcements_[static_cast<size_t>(rank())], sizeof(own), after(i), kAnnounce);
+  }
+  wait(kSaid);
+  for (int r = 1; r < ranks(); ++r) {
+    const auto& other = announcements_[static_cast<size_t>(r)];
+    if (same(other, announcements_[0])) continue;
+    state_.fail(disagreement(0, understand(announcements_[0]), r, understand(other)));
+    state_.throw_failure();
+  }
+  last_ = record_;
+}
+
+void MpiChannel::run(const Call& call) {
+  if (state_.failed()) state_.throw_failure();
+  record_.assign(call);
+  if (call.collective == Collective::send) return send_message(call);
+  if (call.collective == Collective::receive) return receive_message(call);
+  if (state_.options.check || call.collective == Collective::barrier) meet(announce(record_));
+  switch (call.collective) {
+    case Collective::all_gather:
+      return gather(call.parts);
+    case Collective::reduce_scatter:
+      return reduce(call.parts, false);
+    case Collective::all_reduce:
+      reduce(call.parts, true);
+      return gather(call.parts);
+    case Collective::broadcast:
+      return broadcast(call);
+    case Collective::all_to_all:
+      return exchange(call);
+    default:
+      return;
+  }
+}
+
+// ---- Moving data
+
+std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Part> parts, int64_t bytes) {
+  std::vector<Piece> pieces;
+  int64_t place = 0;
+  while (next_part_ < parts.size() && pieces.size() < kPiecesPerRound) {
+    const int64_t left = parts[next_part_].shard_bytes - next_offset_;
+    const int64_t count = std::min(left, bytes - place);
+    if (count > 0) pieces.push_back({next_part_, next_offset_, count, place});
+    place += (count + kLine - 1) / kLine * kLine;
+    next_offset_ += count;
+    if (count == left) {
+      ++next_part_;
+      next_offset_ = 0;
+    }
+    if (place >= bytes) break;
+  }
+  return pieces;
+}
+
+void MpiChannel::gather(std::span<const Part> parts) {
+  const bool in_place = record_.collective == Collective::all_reduce;
+  const auto shard_of = [&](const Part& part) -> void* {
+    return in_place ? at(part.whole, rank() * part.shard_bytes) : part.shard;
+  };
+  next_part_ = 0;
+  for (int group = 0;; group ^= 1) {
+    const std::vector<Piece> pieces = next_round(parts, kMessageBytes);
+    wait(group);  // for the round before the last
+    if (pieces.empty()) break;
+    for (int i = 1; i < ranks(); ++i)
+      for (const Piece& piece : pieces) {
+        const Part& part = parts[piece.part];
+        receive(group, at(part.whole, before(i) * part.shard_bytes + piece.offset), piece.bytes,
+                before(i), kData);
+        send(group, at(shard_of(part), piece.offset), piece.bytes, after(i), kData);
+      }
+  }
+  wait(0);
+  wait(1);
+  for (const Part& part : parts) {
+    void* place = at(part.whole, rank() * part.shard_bytes);
+    if (place != shard_of(part) && part.shard_bytes > 0)
+      std::memcpy(place, shard_of(part), static_cast<size_t>(part.shard_bytes));
+  }
+}
+
+// What each other rank has of a half of the scratch. A rank alone sums nothing, but still copies.
+int64_t MpiChannel::slot_bytes() const {
+  if (ranks() == 1) return kMessageBytes;
+  return mpi_scratch_bytes(ranks()) / 2 / (ranks() - 1) / kLine * kLine;
+}
+
+// Into the parts' shards, or into their places in `whole`.
+void MpiChannel::reduce(std::span<const Part> parts, bool in_place) {
+  const int64_t half_bytes = mpi_scratch_bytes(ranks()) / 2, slot = slot_bytes();
+  next_part_ = 0;
+  std::vector<Piece> rounds[2];
+  const auto half = [&](int group) { return scratch_ + group * half_bytes; };
+  for (int group = 0;; group ^= 1) {
+    rounds[group] = next_round(parts, slot);
+    for (int i = 1; i < ranks(); ++i)
+      for (const Piece& piece : rounds[group]) {
+        const Part& part = parts[piece.part];
+        receive(group, half(group) + (i - 1) * slot + piece.place, piece.bytes, before(i), kData);
+        send(group, at(part.whole, after(i) * part.shard_bytes + piece.offset), piece.bytes,
+             after(i), kData);
+      }
+    wait(group ^ 1);
+    sum_round(parts, in_place, rounds[group ^ 1], half(group ^ 1));
+    if (rounds[group].empty()) break;
+  }
+}
+
+void MpiChannel::sum_round(std::span<const Part> parts, bool in_place,
+                           std::span<const Piece> pieces, const std::byte* half) {
+  const int64_t slot = slot_bytes();
+  for (const Piece& piece : pieces) {
+    const Part& part = parts[piece.part];
+    std::byte* own = at(part.whole, rank() * part.shard_bytes + piece.offset);
+    for (int i = 0; i < ranks(); ++i)
+      sources_[static_cast<size_t>(before(i))] =
+          reinterpret_cast<const float*>(i == 0 ? own : half + (i - 1) * slot + piece.place);
+    std::byte* dst = in_place ? own : at(part.shard, piece.offset);
+    cpu::ordered_sum(sources_, reinterpret_cast<float*>(dst), piece.bytes / 4);
+  }
+}
+
+void MpiChannel::broadcast(const Call& call) {
+  int group = 0;
+  for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes, group ^= 1) {
+    const int64_t bytes = std::min(kMessageBytes, call.bytes - begin);
+    wait(group);
+    if (rank() != call.peer) receive(group, at(call.to, begin), bytes, call.peer, kData);
+    for (int i = 1; i < ranks() && rank() == call.peer; ++i)
+      send(group, at(call.from, begin), bytes, after(i), kData);
+  }
+  wait(0);
+  wait(1);
+}
+
+void MpiChannel::exchange(const Call& call) {
+  int group = 0;
+  for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes, group ^= 1) {
+    const int64_t bytes = std::min(kMessageBytes, call.bytes - begin);
+    wait(group);
+    for (int i = 1; i < ranks(); ++i) {
+      receive(group, at(call.to, before(i) * call.bytes + begin), bytes, before(i), kData);
+      send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
+    }
+  }
+  if (call.bytes > 0)
+    std::memcpy(at(call.to, rank() * call.bytes), at(call.from, rank() * call.bytes),
+                static_cast<size_t>(call.bytes));
+  wait(0);
+  wait(1);
+}
+
+// ---- Messages between two ranks
+
+void MpiChannel::send_message(const Call& call) {
+  const Announcement own = announce(record_);
+  if (state_.options.check) send(kSaid, &own, sizeof(own), call.peer, kMessageAnnounce);
+  for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes) {
+    wait(0);
+    send(0, at(call.from, begin), std::min(kMessageBytes, call.bytes - begin), call.peer, kMessage);
+  }
+  wait(kSaid);
+  wait(0);
+}
+
+void MpiChannel::receive_message(const Call& call) {
+  if (state_.options.check) {
+    Announcement theirs{};
+    receive(kSaid, &theirs, sizeof(theirs), call.peer, kMessageAnnounce);
+    wait(kSaid);
+    const CallRecord sent = understand(theirs);
+    const bool good = sent.bytes == record_.bytes &&
+                      theirs.what_hash == hash_bytes(call.what.data(), call.what.size());
+    if (!good) {
+      state_.fail(disagreement(call.peer, sent, rank(), record_));
+      state_.throw_failure();
+    }
+  }
+  for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes) {
+    wait(0);
+    receive(0, at(call.to, begin), std::min(kMessageBytes, call.bytes - begin), call.peer,
+            kMessage);
+  }
+  wait(0);
+}
+
+}  // namespace onefold

@@ -1,0 +1,142 @@
+// One rank under mpirun, doing what its argument says: mpi_test.cpp starts these. Prints what goes
+// wrong, and exits with 1.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "comm/collectives.h"
+#include "comm/faults.h"
+#include "comm/mpi.h"
+
+namespace onefold {
+namespace {
+
+// A channel with its scratch, filled with what must not be read.
+struct Opened {
+  std::vector<float> scratch;
+  std::unique_ptr<Channel> channel;
+
+  Opened(Communicator& communicator, const char* name)
+      : scratch(static_cast<size_t>(communicator.scratch_bytes() / 4), -7.0f),
+        channel(communicator.open(name, scratch.data())) {}
+};
+
+void collectives(Communicator& communicator) {
+  EXPECT_STREQ(communicator.transport(), "mpi");
+  EXPECT_LE(communicator.scratch_bytes(), int64_t{8} << 20);
+  EXPECT_LT(communicator.place().rank, communicator.place().ranks);
+  Opened first(communicator, "first"), second(communicator, "second");
+  test::check_collectives(*first.channel);
+  std::thread lane([&] {
+    for (int i = 0; i < 20; ++i) test::check_all_gather(*second.channel, {i, 3}, i % 2 == 0);
+  });
+  for (int i = 0; i < 20; ++i) test::check_all_reduce(*first.channel, {37, i});
+  lane.join();
+}
+
+// Beyond one message, and beyond the scratch.
+void large(Communicator& communicator) {
+  Opened opened(communicator, "test");
+  const int64_t elems = (int64_t{9} << 20) / communicator.ranks() + 13;
+  test::check_all_gather(*opened.channel, {elems, 5}, false);
+  test::check_reduce_scatter(*opened.channel, {elems, 5, elems / 3}, true);
+  test::check_broadcast(*opened.channel, 5000001, communicator.ranks() - 1);
+  test::check_all_to_all(*opened.channel, elems);
+}
+
+// A call of which rank 1's differs in one way; then one after the failure, which must repeat it.
+void disagree(Communicator& communicator, const std::string& how) {
+  Opened opened(communicator, "test");
+  Channel& channel = *opened.channel;
+  const bool odd = communicator.rank() == 1;
+  std::vector<float> x(64), y(64);
+  channel.barrier("a call before");
+  std::string first;
+  try {
+    if (odd && how == "words")
+      channel.barrier("gather block.2");
+    else if (odd && how == "call")
+      channel.all_to_all("gather block.3", x.data(), y.data(), 4);
+    else {
+      const Part part{x.data(), y.data(), odd && how == "size" ? 8 : 4};
+      channel.all_gather("gather block.3", {&part, 1});
+    }
+  } catch (const PeerError& error) {
+    first = error.what();
+  }
+  const std::string again = [&] {
+    try {
+      channel.barrier("later");
+    } catch (const PeerError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  }();
+  if (again != first) throw PeerError("the later call says: " + again);
+  throw PeerError(first);
+}
+
+// Rank 1 does not come to the second call.
+void absent(Communicator& communicator, const std::string& how) {
+  Opened opened(communicator, "test");
+  opened.channel->barrier("first");
+  if (communicator.rank() == 1) {
+    if (how == "hang") pause();
+    if (how == "abort") communicator.abort("the disk is full");
+    if (how == "throw") throw std::runtime_error("an exception of rank 1");
+    if (how == "kill") raise(SIGKILL);
+    if (how == "leave") return;
+  }
+  opened.channel->barrier("second");
+}
+
+void fault(Communicator& communicator, unsigned seed) {
+  Opened opened(communicator, "test");
+  const auto plan = test::plan_fault(seed, communicator.ranks(), test::kProcessFaults);
+  test::run_with_fault(communicator, *opened.channel, seed, plan, [&](test::Fault fault) {
+    if (fault == test::Fault::abort) communicator.abort("as the test asks");
+    if (fault == test::Fault::hang) pause();
+    if (fault == test::Fault::raise) throw std::runtime_error("an exception");
+    if (fault == test::Fault::exit_early) std::_Exit(4);
+    if (fault == test::Fault::kill) raise(SIGKILL);
+  });
+}
+
+void run(Communicator& communicator, const std::string& scenario, const std::string& detail) {
+  if (scenario == "collectives" || scenario == "unchecked") return collectives(communicator);
+  if (scenario == "large") return large(communicator);
+  if (scenario == "disagree") return disagree(communicator, detail);
+  if (scenario == "absent") return absent(communicator, detail);
+  if (scenario == "fault") return fault(communicator, static_cast<unsigned>(std::stoul(detail)));
+  throw std::runtime_error("no scenario " + scenario);
+}
+
+int rank_main(const std::string& scenario, const std::string& detail) {
+  const double timeout = scenario == "absent" || scenario == "fault" ? 1.5 : 60;
+  int rank = -1;
+  try {
+    const auto communicator =
+        join_mpi({.timeout_seconds = timeout, .check = scenario != "unchecked"});
+    rank = communicator->rank();
+    run(*communicator, scenario, detail);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {} says: {}\n", rank, error.what());
+    std::fflush(stderr);
+    // The launcher ends everybody when the first one fails: let all speak.
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return 1;
+  }
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace onefold
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return onefold::rank_main(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
+}
