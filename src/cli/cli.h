@@ -24,6 +24,7 @@ enum ExitCode : int {
 // code.
 using Run = std::function<int()>;
 void add_train(CLI::App& app, Run& run);
+void add_plan(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);

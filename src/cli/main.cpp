@@ -114,6 +114,7 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  onefold train config.json                       train as config.json says\n"
       "  onefold train config.json --set run.steps=100   the same, with a key overridden\n"
+      "  onefold plan config.json --ranks 8              what each of 8 ranks would hold and send\n"
       "  onefold generate runs/demo --prompt 'In the beginning'\n"
       "  onefold tokenize train text.txt --vocab-size 4096 --output tokenizer.json\n"
       "  onefold info                                    what this machine is and what it "
@@ -126,6 +127,7 @@ int main(int argc, char** argv) {
   app.failure_message(usage_message);
   Run run;
   add_train(app, run);
+  add_plan(app, run);
   add_generate(app, run);
   add_tokenize(app, run);
   add_bench(app, run);

@@ -68,7 +68,7 @@ int run_train(TrainArguments arguments) {
     // Before the data is read, which can take long.
     if (!config.run.output.empty() && ranks.leads() && !arguments.plan_only)
       RunFolder::require_free(config.run.output, arguments.overwrite);
-    plan = plan_run(config, ranks.transport(), ranks.scratch_bytes());
+    plan = plan_run(config, ranks);
     if (arguments.plan_only) return;
     if (!quiet) fmt::print(stderr, "{}\n", full_plan(config, plan));
     require_available(plan);
@@ -77,10 +77,10 @@ int run_train(TrainArguments arguments) {
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;
 
   bool interrupted = false;
-  ranks.run([&](std::shared_ptr<Communicator> communicator, int cores) {
+  ranks.run([&](std::shared_ptr<Communicator> communicator) {
     const bool leads = !communicator || communicator->rank() == 0;
     Training training(config, plan, std::move(communicator), leads ? folder : std::nullopt,
-                      {.threads = cores, .quiet = quiet, .trace = !arguments.trace.empty()});
+                      {.quiet = quiet, .trace = !arguments.trace.empty()});
     training.run();
     std::vector<RankTrace> trace;
     if (!arguments.trace.empty()) trace = training.collect_trace();

@@ -27,8 +27,8 @@ std::string run_text(const Config& config, const RunPlan& plan) {
                            : fmt::format("{} ranks over {} with ", plan.rank.ranks, plan.transport);
   return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}\n", plan.steps,
                      plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
-                     plan.data.train->epochs(plan.steps), ranks, counted(plan.threads, "thread"),
-                     plan.rank.ranks == 1 ? "" : " each");
+                     plan.data.train->epochs(plan.steps), ranks,
+                     counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each");
 }
 
 }  // namespace
@@ -55,25 +55,23 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   return plan;
 }
 
-EngineOptions settled_options(const Config& config, const ModelSpec& model) {
+EngineOptions settled_options(const Config& config, const ModelSpec& model, int cores) {
   EngineOptions options = engine_options(config);
+  if (options.threads == 0) options.threads = cores;
   if (config.run.accumulate == "auto")
     options.order = choose_order(model, options, static_cast<int>(config.batch.world_size));
   return options;
 }
 
-RunPlan plan_run(const Config& config, const char* transport, int64_t comm_scratch_bytes) {
-  const int ranks = static_cast<int>(config.batch.world_size);
+RunPlan plan_run(const Config& config, const Ranks& ranks) {
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
-  plan.options = settled_options(config, plan.model);
+  plan.options = settled_options(config, plan.model, ranks.cores());
   plan.steps = config.total_steps(plan.data.train->sequences().count());
-  plan.transport = transport;
-  plan.threads =
-      config.run.threads > 0 ? config.run.threads : std::max(1, available_cores() / ranks);
-  require_fits(plan.model, plan.options, ranks, comm_scratch_bytes);
-  plan.rank = plan_rank(plan.model, plan.options, ranks, comm_scratch_bytes);
+  plan.transport = ranks.transport();
+  require_fits(plan.model, plan.options, ranks.count(), ranks.scratch_bytes());
+  plan.rank = plan_rank(plan.model, plan.options, ranks.count(), ranks.scratch_bytes());
   return plan;
 }
 
@@ -86,9 +84,9 @@ std::string model_text(const Config& config, const ModelSpec& model) {
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
   std::string text =
-      fmt::format("batch    {} of {} = {} micro x {} accumulated x {}",
-                  counted(batch.global, "sequence"), counted(config.data.sequence_length, "token"),
-                  batch.micro, batch.accumulation, counted(batch.world_size, "rank"));
+      fmt::format("batch    {} of {} tokens = {} micro x {} accumulated x {}",
+                  counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
+                  batch.accumulation, counted(batch.world_size, "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"
@@ -168,7 +166,7 @@ Json plan_json(const Config& config, const RunPlan& plan) {
                {"steps", plan.steps},
                {"tokens", plan.steps * step_tokens(config)},
                {"epochs", plan.data.train->epochs(plan.steps)},
-               {"threads", plan.threads},
+               {"threads", plan.options.threads},
                {"accumulate", order_name(plan.options.order)}};
   json.update(rank_json(plan.rank));
   return json;

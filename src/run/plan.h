@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "run/ranks.h"
 #include "run/session.h"
 
 namespace onefold {
@@ -36,17 +37,16 @@ struct RunPlan {
   ModelSpec model;
   EngineOptions options;  // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
-  int threads = 0;  // of each rank
   const char* transport = "threads";
   RankPlan rank;
 };
 
-// The engine's options with what is "auto" settled by memory.
-EngineOptions settled_options(const Config& config, const ModelSpec& model);
+// The engine's options with what is "auto" settled: threads by cores, the order of micro-batches by
+// memory.
+EngineOptions settled_options(const Config& config, const ModelSpec& model, int cores);
 
 // Reads the data. Throws UserError if the run would not fit run.memory, with what would.
-RunPlan plan_run(const Config& config, const char* transport = "threads",
-                 int64_t comm_scratch_bytes = 0);
+RunPlan plan_run(const Config& config, const Ranks& ranks);
 
 // The plan in a few lines, and as JSON with the configuration in force.
 std::string plan_text(const Config& config, const RunPlan& plan);

@@ -83,10 +83,12 @@ class FirstFailure {
 Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
   if (!mpi_launched()) {
     count_ = std::max(1, asked);
+    cores_ = std::max(1, available_cores() / count_);
     return;
   }
   mpi_ = join_mpi(options);
   count_ = mpi_->ranks();
+  cores_ = settle_process();
   if (asked > 0 && asked != count_)
     user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
                count_);
@@ -108,10 +110,10 @@ void Ranks::after_leader(const std::function<void()>& prepare) {
 }
 
 void Ranks::run(const RankBody& body) {
-  if (count_ == 1 && !mpi_) return body(nullptr, available_cores());
+  if (count_ == 1 && !mpi_) return body(nullptr);
   if (!mpi_) return run_threads(body);
   try {
-    body(mpi_, settle_process());
+    body(mpi_);
   } catch (const PeerError&) {
     throw;
   } catch (const std::exception& error) {
@@ -128,7 +130,8 @@ void Ranks::run_threads(const RankBody& body) {
     threads.emplace_back([&, rank] {
       std::shared_ptr<Communicator> communicator = group.join(rank);
       try {
-        body(communicator, bind_rank(rank, count_));
+        bind_rank(rank, count_);
+        body(communicator);
       } catch (const PeerError&) {
         failure.add(rank, std::current_exception(), true);
       } catch (const std::exception& error) {

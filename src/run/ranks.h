@@ -10,8 +10,7 @@
 
 namespace onefold {
 
-// What one rank does; `cores` is how many it may keep busy.
-using RankBody = std::function<void(std::shared_ptr<Communicator>, int cores)>;
+using RankBody = std::function<void(std::shared_ptr<Communicator>)>;
 
 class Ranks {
  public:
@@ -21,6 +20,8 @@ class Ranks {
   ~Ranks();
 
   int count() const { return count_; }
+  // Cores that each rank may keep busy: the same for all, so that all hold the same.
+  int cores() const { return cores_; }
   const char* transport() const { return mpi_ ? "MPI" : "threads"; }
   int64_t scratch_bytes() const { return mpi_ ? mpi_->scratch_bytes() : 0; }
   // Whether this process is the one that reads, prints and writes: all thread ranks' process is.
@@ -37,7 +38,7 @@ class Ranks {
  private:
   void run_threads(const RankBody& body);
 
-  int count_ = 1;
+  int count_ = 1, cores_ = 1;
   CommOptions options_;
   std::shared_ptr<Communicator> mpi_;
   std::vector<char> start_scratch_;

@@ -15,11 +15,6 @@ VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
           a.communication - b.communication};
 }
 
-EngineOptions with_threads(EngineOptions options, int threads) {
-  if (options.threads == 0) options.threads = threads;
-  return options;
-}
-
 }  // namespace
 
 Training::Training(const Config& config, const RunPlan& plan,
@@ -29,7 +24,7 @@ Training::Training(const Config& config, const RunPlan& plan,
       plan_(plan),
       folder_(std::move(folder)),
       schedule_(config.schedule, config.learning_rate, plan.steps),
-      engine_(plan.model, with_threads(plan.options, options.threads), std::move(communicator)),
+      engine_(plan.model, plan.options, std::move(communicator)),
       records_(config, folder_),
       progress_(config.steps_per_print, options.quiet || engine_.rank() != 0) {
   state_.total_steps = plan.steps;

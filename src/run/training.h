@@ -15,7 +15,6 @@
 namespace onefold {
 
 struct TrainingOptions {
-  int threads = 0;  // 0: the configuration's
   bool quiet = false;
   bool trace = false;
 };

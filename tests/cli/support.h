@@ -32,6 +32,7 @@ struct Outcome {
 struct Environment {
   std::string out_path;     // where standard output goes instead, like /dev/full
   int64_t file_limit = -1;  // bytes that a file may have: what a full disk looks like
+  std::vector<std::string> launcher = {};  // words before the binary, like mpirun -n 2
 };
 
 // The binary under way. Must be waited for.
@@ -63,6 +64,8 @@ class Process {
                            const Environment& environment) const {
     std::vector<char*> words;
     std::string binary = ONEFOLD_BINARY;
+    for (const std::string& word : environment.launcher)
+      words.push_back(const_cast<char*>(word.data()));
     words.push_back(binary.data());
     for (const std::string& argument : arguments)
       words.push_back(const_cast<char*>(argument.data()));
@@ -75,7 +78,7 @@ class Process {
       ::setrlimit(RLIMIT_FSIZE, &both);
       std::signal(SIGXFSZ, SIG_IGN);  // so that write() fails and the process lives
     }
-    if (::chdir(folder.c_str()) == 0) ::execv(binary.c_str(), words.data());
+    if (::chdir(folder.c_str()) == 0) ::execvp(words[0], words.data());
     ::_exit(127);
   }
 
@@ -141,7 +144,8 @@ class Cli : public ::testing::Test {
     const Tokenizer tokenizer = Tokenizer::bytes();
     const RunFolder run =
         RunFolder::create(folder_.path(name), config, config.model, &tokenizer, false);
-    run.save_weights(Engine(config.model, {.threads = 1, .sequence = 8, .training = false}));
+    Engine engine(config.model, {.threads = 1, .sequence = 8, .training = false});
+    run.save_weights(engine);
     return run;
   }
 

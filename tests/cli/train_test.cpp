@@ -41,7 +41,7 @@ TEST_F(Cli, MetricsHaveALineForEachStepAndEvaluation) {
     }
     expect_keys(line, {"event", "step", "loss", "gradient_norm", "learning_rate",
                        "tokens_per_second", "gemm_fraction", "seconds", "wall_clock"});
-    expect_keys(line["wall_clock"], {"forward", "backward", "norm", "step"});
+    expect_keys(line["wall_clock"], {"forward", "backward", "norm", "step", "communication"});
     EXPECT_EQ(line["learning_rate"], 1e-3);
   }
   // Every second step, and the last one.
@@ -60,8 +60,8 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   EXPECT_EQ(outcome.err, "");
   const Json summary = Json::parse(outcome.out);
   expect_keys(summary, {"steps", "interrupted", "loss", "validation_loss", "seconds", "tokens",
-                        "tokens_per_second", "gemm_gflops", "planned_peak_bytes",
-                        "ledger_peak_bytes", "peak_rss_bytes", "output"});
+                        "tokens_per_second", "gemm_gflops", "ranks", "planned_peak_bytes",
+                        "ledger_peak_bytes", "peak_rss_bytes", "communication", "output"});
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["interrupted"], false);
   EXPECT_EQ(summary["tokens"], 3 * 4 * 32);
@@ -114,9 +114,10 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(json.err, "");
   const Json plan = Json::parse(json.out);
-  expect_keys(plan, {"configuration", "parameters", "vocab_size", "train_tokens",
-                     "validation_tokens", "documents", "steps", "tokens", "epochs", "threads",
-                     "planned_peak_bytes", "planned_bytes"});
+  expect_keys(
+      plan, {"configuration", "parameters", "vocab_size", "train_tokens", "validation_tokens",
+             "documents", "steps", "tokens", "epochs", "threads", "accumulate", "ranks",
+             "planned_peak_bytes", "planned_peak_at", "planned_bytes", "planned_traffic_per_step"});
   EXPECT_EQ(plan["steps"], 7);
   EXPECT_EQ(Config::from_json(plan["configuration"]).effective(), plan["configuration"]);
   int64_t sum = 0;

@@ -50,11 +50,11 @@ TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
                {"no command \"trian\"", "did you mean \"train\"?", "--help"});
   expect_error(onefold({"tokenize", "encoed", "x"}), 2,
                {"no command \"encoed\"", "\"encode\"", "Try: onefold tokenize --help"});
-  expect_error(onefold({"xyzzy"}), 2, {"there are: train, generate, tokenize, bench, info"});
+  expect_error(onefold({"xyzzy"}), 2, {"there are: train, plan, generate, tokenize, bench, info"});
 }
 
 TEST_F(Cli, AMissingCommandListsThem) {
-  expect_error(onefold({}), 2, {"a command is missing: train, generate"});
+  expect_error(onefold({}), 2, {"a command is missing: train, plan, generate"});
   expect_error(onefold({"tokenize"}), 2, {"a command is missing: train, encode, show"});
   expect_error(onefold({"bench"}), 2, {"a command is missing: step"});
 }

@@ -152,8 +152,6 @@ TEST(Scheduler, ItsWarmupMustFitInARunOfKnownLength) {
 }
 
 TEST(DeepSpeedKeys, AreKnownButRefusedWithAReason) {
-  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 2}})"), "zero_optimization.stage is 2",
-               "arrives with ZeRO");
   EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 4}})"), "must be 0, 1, 2 or 3");
   EXPECT_ERROR(config(R"({"bf16": {"enabled": true}})"), "bf16.enabled must be false", "fp32");
   EXPECT_ERROR(config(R"({"communication_data_type": "fp16"})"),
@@ -161,6 +159,61 @@ TEST(DeepSpeedKeys, AreKnownButRefusedWithAReason) {
   EXPECT_ERROR(config(R"({"tensorboard": {"enabled": true}})"), "use run.tensorboard");
   EXPECT_ERROR(config(R"({"activation_checkpointing": {"partition_activations": true}})"),
                "activation_checkpointing is a DeepSpeed key that is not supported");
+}
+
+TEST(Zero, KeysOfTheStageSteerIt) {
+  const ZeroOptions zero = config(R"({"zero_optimization": {
+      "stage": 3, "overlap_comm": true, "reduce_bucket_size": 1e6, "allgather_bucket_size": 2e6,
+      "stage3_prefetch_bucket_size": 3e6, "stage3_max_live_parameters": 4e6,
+      "stage3_max_reuse_distance": 5e6, "stage3_param_persistence_threshold": 6e6}})")
+                               .zero;
+  EXPECT_EQ(zero.stage, 3);
+  EXPECT_TRUE(zero.overlap);
+  EXPECT_EQ(zero.reduce_bucket_elems, 1000000);
+  EXPECT_EQ(zero.gather_bucket_elems, 2000000);
+  EXPECT_EQ(zero.prefetch_elems, 3000000);
+  EXPECT_EQ(zero.max_live_elems, 4000000);
+  EXPECT_EQ(zero.max_reuse_distance, 5000000);
+  EXPECT_EQ(zero.persistence_elems, 6000000);
+  EXPECT_EQ(config(R"({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7}})")
+                .zero.prefetch_elems,
+            7);
+}
+
+TEST(Zero, WhatIsSettledPassesAndAnythingElseIsRefusedWithTheReason) {
+  EXPECT_NO_THROW(config(R"({"zero_optimization": {
+      "stage": 3, "contiguous_gradients": true, "reduce_scatter": true, "sub_group_size": 1e9,
+      "round_robin_gradients": false, "stage3_gather_16bit_weights_on_model_save": true,
+      "offload_optimizer": {"device": "none"}, "offload_param": null,
+      "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}})"));
+  const auto refused = [](const std::string& key, const std::string& value,
+                          const std::string& reason) {
+    const std::string text =
+        R"({"zero_optimization": {"stage": 3, ")" + key + R"(": )" + value + "}}";
+    EXPECT_ERROR(config(text.c_str()), "zero_optimization." + key, reason);
+  };
+  refused("contiguous_gradients", "false", "always one flat slab");
+  refused("sub_group_size", "1000", "one unit at a time");
+  refused("round_robin_gradients", "true", "equal slice of every unit");
+  refused("reduce_scatter", "false", "always reduce-scatter");
+  refused("zero_quantized_weights", "true", "ZeRO++");
+  refused("offload_param", R"({"device": "cpu"})", "arrives with offload");
+  refused("offload_optimizer", R"({"device": "nvme"})", "arrives with offload");
+  refused("cpu_offload", "true", "arrives with offload");
+  refused("prefetch", "1", "is not a known key");
+}
+
+TEST(Zero, KeysWithoutEffectAreRefused) {
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1}})"),
+               "stage3_max_live_parameters has no effect", "stage 3");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 0, "allgather_bucket_size": 1}})"),
+               "allgather_bucket_size has no effect");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
+                          "stage3_prefetch_bucket_size": 1}})"),
+               "stage3_prefetch_bucket_size has no effect", "overlap_comm is false");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 1,
+                          "stage3_prefetch_bucket_size": 1}})"),
+               "another name");
 }
 
 TEST(DeepSpeedKeys, SwitchedOffTheyPass) {
@@ -312,7 +365,8 @@ TEST(Effective, EveryKeyIsDocumented) {
             "run": {"output": "out", "memory": "1GiB"}})",
         R"({"optimizer": {"type": "SGD"}, "data": {"validation_fraction": 0.1},
             "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}})",
-        R"({"scheduler": {"type": "WarmupCosineLR"}})"})
+        R"({"scheduler": {"type": "WarmupCosineLR"}, "run": {"freeze": ["head"]},
+            "zero_optimization": {"stage": 3}})"})
     expect_documented(docs, config(text).effective());
 }
 

@@ -164,6 +164,80 @@ TEST(ZeroMemory, StatesFollowTheFormulasOfThePaperWithinPadding) {
   }
 }
 
+// A GPT of about this many parameters: its vocabulary makes up the difference.
+ModelSpec gpt_of(double parameters, int64_t hidden, int64_t layers) {
+  ModelSpec spec = spec_from_preset("gpt2", "test");
+  spec.hidden_size = hidden;
+  spec.num_layers = layers;
+  spec.num_heads = spec.num_kv_heads = hidden / 128;
+  spec.head_dim = 128;
+  spec.intermediate_size = 4 * hidden;
+  spec.vocab_size = 1;
+  const double missing = parameters - static_cast<double>(spec.parameter_count());
+  spec.vocab_size = static_cast<int64_t>(missing / static_cast<double>(hidden));
+  return spec;
+}
+
+// Table 1 of the paper, in GB of 1e9 bytes, as printed there: stages 1, 2 and 3 of mixed-precision
+// Adam.
+struct PaperModel {
+  double parameters;
+  int64_t hidden, layers;
+  const char* cells[6][3];
+};
+constexpr int kPaperRanks[] = {1, 4, 16, 64, 256, 1024};
+const PaperModel kPaper[] = {{7.5e9,
+                              4096,
+                              36,
+                              {{"120", "120", "120"},
+                               {"52.5", "41.3", "30"},
+                               {"35.6", "21.6", "7.5"},
+                               {"31.4", "16.6", "1.88"},
+                               {"30.4", "15.4", "0.47"},
+                               {"30.1", "15.1", "0.12"}}},
+                             {128e9,
+                              12288,
+                              70,
+                              {{"2048", "2048", "2048"},
+                               {"896", "704", "512"},
+                               {"608", "368", "128"},
+                               {"536", "284", "32"},
+                               {"518", "263", "8"},
+                               {"513", "257", "2"}}},
+                             {1e12,
+                              25600,
+                              127,
+                              {{"16000", "16000", "16000"},
+                               {"7000", "5500", "4000"},
+                               {"4750", "2875", "1000"},
+                               {"4187", "2218", "250"},
+                               {"4046", "2054", "62.5"},
+                               {"4011", "2013", "15.6"}}}};
+
+// The paper rounds some cells and cuts others short: each must hold within one of its last digit,
+// and the number of parameters is itself met to a ten-thousandth.
+TEST(ZeroPlan, ReproducesTableOneOfThePaper) {
+  for (const PaperModel& paper : kPaper) {
+    const ModelSpec spec = gpt_of(paper.parameters, paper.hidden, paper.layers);
+    EXPECT_NEAR(static_cast<double>(spec.parameter_count()) / paper.parameters, 1, 1e-4);
+    for (size_t row = 0; row < 6; ++row) {
+      for (int stage = 1; stage <= 3; ++stage) {
+        EngineOptions options = options_for(stage);
+        const int ranks = kPaperRanks[row];
+        const StateBytes bytes = state_bytes(unit_traits(Model(spec), options, ranks), ranks,
+                                             {.parameters = 2, .gradients = 2, .optimizer = 12});
+        const std::string cell = paper.cells[row][stage - 1];
+        const size_t point = cell.find('.');
+        const double digit =
+            point == std::string::npos ? 1 : std::pow(10, -double(cell.size() - point - 1));
+        EXPECT_NEAR(static_cast<double>(bytes.total()) / 1e9, std::stod(cell),
+                    digit + 1e-4 * std::stod(cell))
+            << paper.parameters << " parameters, " << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
 int64_t bytes_sent(const RankRun& run, Lane lane) {
   int64_t bytes = 0;
   for (const Traffic& traffic : run.traffic[static_cast<size_t>(lane)]) bytes += traffic.bytes_sent;

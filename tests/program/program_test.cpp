@@ -18,8 +18,8 @@ TEST(Program, TheHeadIsEnteredBackwardsOnly) {
   EXPECT_EQ(lines(build_training_step({.units = 3, .micros = 1})),
             (std::vector<std::string>{"forward u0, micro 0", "forward u1, micro 0",
                                       "backward u2, micro 0", "norm u2", "backward u1, micro 0",
-                                      "norm u1", "backward u0, micro 0", "norm u0", "clip", "step u0",
-                                      "step u1", "step u2"}));
+                                      "norm u1", "backward u0, micro 0", "norm u0", "clip",
+                                      "step u0", "step u1", "step u2"}));
 }
 
 TEST(Program, NormsFollowTheLastMicroBatchAndEachUnitStepsOnce) {

@@ -13,7 +13,7 @@ class RunFolderTest : public RunTest {
     const Tokenizer tokenizer = Tokenizer::bytes();
     return RunFolder::create(path(), c, c.model, &tokenizer, overwrite);
   }
-  static std::vector<float> weights_of(const Engine& engine) {
+  static std::vector<float> weights_of(Engine& engine) {
     std::vector<float> all;
     engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
       all.insert(all.end(), tensor.f32(), tensor.f32() + tensor.elems());
@@ -28,7 +28,7 @@ class RunFolderTest : public RunTest {
 TEST_F(RunFolderTest, GivesBackWhatWasPutIn) {
   const Config c = config({"run.seed=5"});
   const RunFolder created = create(c);
-  const Engine saved(c.model, options(1));
+  Engine saved(c.model, options(1));
   created.save_weights(saved);
 
   const RunFolder opened = RunFolder::open(path());
@@ -52,7 +52,7 @@ TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
   const Config c = config();
   create(c);
   create(c);  // a run that was killed before it saved left nothing to lose
-  const Engine engine(c.model, options(1));
+  Engine engine(c.model, options(1));
   RunFolder run = create(c);
   run.save_weights(engine);
   EXPECT_ERROR(create(c), path(), "already holds a trained model", "--overwrite");
@@ -98,7 +98,8 @@ TEST_F(RunFolderTest, WeightsMustBeTheModels) {
   narrow.vocab_size = 257;
   shallow.num_layers = 1;
   deep.num_layers = 9;
-  run.save_weights(Engine(c.model, options(1)));
+  Engine whole(c.model, options(1));
+  run.save_weights(whole);
   Engine narrow_engine(narrow, options(1)), shallow_engine(shallow, options(1)),
       deep_engine(deep, options(1));
   EXPECT_ERROR(run.load_weights(narrow_engine), "weights.safetensors", "[263, 39]", "[257, 39]");

@@ -95,22 +95,22 @@ TEST_F(Session, OptionsCarryEveryKeyThatTheEngineKnows) {
 
 TEST_F(Session, ThePlanIsTheRun) {
   const Config c = config();
-  const RunPlan plan = plan_run(c);
+  const RunPlan plan = plan_run(c, Ranks(1, {}));
   Engine engine(plan.model, plan.options);
   train_step(engine, *plan.data.train, 1e-3);
-  EXPECT_EQ(plan.peak_bytes, engine.ledger().peak_bytes());
+  EXPECT_EQ(plan.rank.peak_bytes, engine.ledger().peak_bytes());
   int64_t sum = 0;
   for (int kind = 0; kind < kKinds; ++kind) {
-    const int64_t planned = plan.bytes_at_peak[static_cast<size_t>(kind)];
+    const int64_t planned = plan.rank.bytes_at_peak[static_cast<size_t>(kind)];
     EXPECT_EQ(planned, engine.ledger().bytes_at_peak(static_cast<Kind>(kind)));
     sum += planned;
   }
-  EXPECT_EQ(sum, plan.peak_bytes);
+  EXPECT_EQ(sum, plan.rank.peak_bytes);
 }
 
 TEST_F(Session, APlanIsToldInFiveLines) {
   const Config c = config({"run.steps=1"});
-  const std::string text = plan_text(c, plan_run(c));
+  const std::string text = plan_text(c, plan_run(c, Ranks(1, {})));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
   expect_in(text, {"model    gpt2-tiny: ", "\ndata     ", "\nbatch    ",
                    "\nrun      1 step = 64 tokens", "on 1 thread\n", "\nmemory   "});
@@ -121,7 +121,7 @@ TEST_F(Session, EpochsMakeSteps) {
   root["run"].erase("steps");
   root["run"]["epochs"] = 2;
   const Config c = Config::from_json(root);
-  const RunPlan plan = plan_run(c);
+  const RunPlan plan = plan_run(c, Ranks(1, {}));
   EXPECT_EQ(plan.steps, 2 * plan.data.train->sequences().count() / 4);
 }
 

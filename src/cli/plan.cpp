@@ -1,0 +1,186 @@
+// onefold plan: what each rank of a run would hold and send, from a dry run of the same programs.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/text.h"
+#include "cli/cli.h"
+#include "config/config.h"
+#include "engine/fit.h"
+#include "run/plan.h"
+
+namespace onefold::cli {
+namespace {
+
+struct PlanArguments {
+  std::string config, memory, precision = "fp32";
+  std::vector<std::string> overrides;
+  int ranks = 1, threads = 1;
+  bool json = false, program = false;
+};
+
+// A plan needs no data, but a vocabulary: the model's, or else the tokenizer's.
+ModelSpec planned_model(const Config& config) {
+  ModelSpec spec = config.model;
+  if (spec.vocab_size == 0) {
+    const std::optional<Tokenizer> tokenizer = open_tokenizer(config.data.tokenizer);
+    if (!tokenizer)
+      user_error("model.vocab_size is missing: a plan reads no data, so it cannot ask the tokens");
+    spec.vocab_size = tokenizer->vocab_size();
+  }
+  spec.complete("model");
+  return spec;
+}
+
+StateWidths widths_of(const std::string& precision) {
+  if (precision == "mixed") return {.parameters = 2, .gradients = 2, .optimizer = 12};
+  return {};
+}
+
+// Model states alone at every stage: the table of the ZeRO paper for this model.
+struct StageRow {
+  int stage;
+  StateBytes bytes;
+};
+
+std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                                 const StateWidths& widths) {
+  std::vector<StageRow> rows;
+  for (int stage = 0; stage <= 3; ++stage) {
+    EngineOptions staged = options;
+    staged.zero.stage = stage;
+    rows.push_back({stage, state_bytes(unit_traits(Model(spec), staged, ranks), ranks, widths)});
+  }
+  return rows;
+}
+
+std::string stage_table(const std::vector<StageRow>& rows, int stage,
+                        const std::string& precision) {
+  std::string text = fmt::format("\n  {:<26}{:>14}{:>14}{:>14}{:>14}\n",
+                                 fmt::format("model states, {}", precision), "parameters",
+                                 "gradients", "optimizer", "total");
+  for (const StageRow& row : rows)
+    text += fmt::format("  {:<26}{:>14}{:>14}{:>14}{:>14}\n",
+                        fmt::format("stage {}{}", row.stage, row.stage == stage ? " (this)" : ""),
+                        format_bytes(row.bytes.parameters), format_bytes(row.bytes.gradients),
+                        format_bytes(row.bytes.optimizer), format_bytes(row.bytes.total()));
+  return text;
+}
+
+std::string kind_table(const RankPlan& plan) {
+  std::string text =
+      fmt::format("\n  {:<26}{:>14}{:>14}\n", "memory of each rank", "at the peak", "own peak");
+  for (size_t kind = 0; kind < kKinds; ++kind)
+    if (plan.kind_peaks[kind] > 0)
+      text +=
+          fmt::format("  {:<26}{:>14}{:>14}\n", kind_name(static_cast<Kind>(kind)),
+                      format_bytes(plan.bytes_at_peak[kind]), format_bytes(plan.kind_peaks[kind]));
+  return text + fmt::format("  {:<26}{:>14}   at: {}\n", "total", format_bytes(plan.peak_bytes),
+                            plan.peak_moment);
+}
+
+std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Remedy>& remedies) {
+  if (plan.peak_bytes <= limit)
+    return fmt::format("\nit fits: {} of {} on each rank\n", format_bytes(plan.peak_bytes),
+                       format_bytes(limit));
+  std::string text = fmt::format(
+      "\nit does not fit: {} on each rank, {} allowed. What would fit, cheapest first:\n",
+      format_bytes(plan.peak_bytes), format_bytes(limit));
+  for (const Remedy& remedy : remedies)
+    text += fmt::format("  {}  ({})\n", remedy.change, format_bytes(remedy.peak_bytes));
+  return remedies.empty()
+             ? text +
+                   "  nothing that keeps the result; take a smaller model or a shorter "
+                   "data.sequence_length\n"
+             : text;
+}
+
+Json stages_json(const std::vector<StageRow>& rows) {
+  Json list = Json::array();
+  for (const StageRow& row : rows)
+    list.push_back({{"stage", row.stage},
+                    {"parameters", row.bytes.parameters},
+                    {"gradients", row.bytes.gradients},
+                    {"optimizer", row.bytes.optimizer},
+                    {"total", row.bytes.total()}});
+  return list;
+}
+
+std::string program_text(const ModelSpec& spec, const EngineOptions& options, int ranks) {
+  const Model model(spec);
+  std::string text = "\nprogram of each rank (lane: action)\n";
+  for (const Action& action : training_program(model, options, ranks).actions)
+    text += fmt::format(
+        "  {:<8} {}{}\n", lane_name(action.lane),
+        describe(action, model.units[static_cast<size_t>(action.unit)]->name()),
+        action.verb == Verb::release && action.state == State::gradients ? " (gradients)" : "");
+  return text;
+}
+
+int run_plan(PlanArguments arguments) {
+  if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
+  const int ranks = arguments.ranks;
+  const Config config = load_config(arguments.config, arguments.overrides, ranks);
+  const ModelSpec spec = planned_model(config);
+  const EngineOptions options = settled_options(config, spec, arguments.threads);
+  const RankPlan plan = plan_rank(spec, options, ranks);
+  const int64_t limit = config.run.memory_bytes;
+  const bool fits = limit == 0 || plan.peak_bytes <= limit;
+  const std::vector<Remedy> ways =
+      fits ? std::vector<Remedy>{} : remedies(spec, options, ranks, limit);
+  const auto stages = stage_rows(spec, options, ranks, widths_of(arguments.precision));
+  if (arguments.json) {
+    Json json = {{"configuration", config.effective()},
+                 {"parameters", spec.parameter_count()},
+                 {"accumulate", order_name(options.order)}};
+    json.update(rank_json(plan));
+    json["precision"] = arguments.precision;
+    json["stages"] = stages_json(stages);
+    json["fits"] = fits;
+    json["would_fit"] = Json::array();
+    for (const Remedy& way : ways)
+      json["would_fit"].push_back({{"change", way.change}, {"planned_peak_bytes", way.peak_bytes}});
+    print_json(json);
+    return fits ? kOk : kUserError;
+  }
+  fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
+             zero_text(spec, options, ranks), traffic_text(plan), kind_table(plan),
+             stage_table(stages, options.zero.stage, arguments.precision));
+  if (arguments.program) fmt::print("{}", program_text(spec, options, ranks));
+  if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
+  return fits ? kOk : kUserError;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Run& run) {
+  auto arguments = std::make_shared<PlanArguments>();
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Say what each rank of a run would hold and send, without running it");
+  plan->add_option("config", arguments->config, "The configuration; it needs no data")->required();
+  plan->add_option("--ranks", arguments->ranks, "Ranks to plan for: any number")
+      ->check(at_least(1));
+  plan->add_option("--memory", arguments->memory,
+                   "What each rank may use, like 80GiB: says whether it fits, and what would");
+  plan->add_option("--threads", arguments->threads,
+                   "Threads of each rank (scratch memory grows with them)")
+      ->check(at_least(1));
+  plan->add_option("--set", arguments->overrides, "Override a key, as for train")
+      ->allow_extra_args(false);
+  plan->add_option("--precision", arguments->precision,
+                   "Of the table of model states: fp32 (4 + 4 + 8 bytes for each parameter) or "
+                   "mixed (2 + 2 + 12)")
+      ->check(CLI::IsMember({"fp32", "mixed"}));
+  plan->add_flag("--program", arguments->program, "Print the program of a step too");
+  plan->add_flag("--json", arguments->json, "A JSON plan on standard output");
+  plan->footer(
+      "Examples:\n"
+      "  onefold plan config.json --ranks 8\n"
+      "  onefold plan config.json --ranks 1024 --memory 80GiB --set zero_optimization.stage=2\n"
+      "  onefold plan config.json --ranks 2 --set zero_optimization.stage=3 --program\n\n"
+      "The plan runs the same units, passes and executor as train, on a device that owns no\n"
+      "memory: its peak is the run's, to the byte. Exit code 1: it does not fit.");
+  plan->callback([arguments, &run] { run = [arguments] { return run_plan(*arguments); }; });
+}
+
+}  // namespace onefold::cli
