@@ -250,9 +250,12 @@ void Meeting::refuse_crossed_messages(int rank) {
 }
 
 void Meeting::refuse_crossed_collective(int rank, int peer) {
-  const bool both_send = seat(rank).mail_to.load() == peer && seat(peer).mail_to.load() == rank;
-  const bool both_receive = seat(rank).awaits.load() == peer && seat(peer).awaits.load() == rank;
-  if (both_send || both_receive || seat(peer).arrived.load() > seat(rank).arrived.load())
+  const bool sends = seat(rank).mail_to.load() == peer;
+  const Seat& other = seat(peer);
+  const bool crossed = other.arrived.load() > seat(rank).arrived.load() ||
+                       (sends ? other.mail_to : other.awaits).load() == rank;
+  // In this order: a peer that has taken the message in the meantime may well be elsewhere now.
+  if (crossed && (!sends || seat(rank).mail_to.load() == peer))
     state_.fail(disagreement(peer, record_of(peer), rank, record_of(rank)));
 }
 

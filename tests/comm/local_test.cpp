@@ -51,6 +51,18 @@ TEST(Local, ManySmallCallsInARow) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
+// Messages and collectives in turn: a rank that is done with its half is already elsewhere.
+TEST(Local, ManyMessagesBetweenCollectives) {
+  const auto errors = test::run_ranks(4, {}, [](Communicator& communicator) {
+    const auto channel = communicator.open("test", nullptr);
+    for (int i = 0; i < 500; ++i) {
+      test::check_ring(*channel, 1 + i % 3);
+      if (i % 3 == 0) channel->barrier("between");
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 TEST(Local, CommunicatorsOutliveTheGroup) {
   std::unique_ptr<Communicator> only;
   {

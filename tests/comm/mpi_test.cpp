@@ -1,0 +1,169 @@
+// Ranks under mpirun, as tests/comm/ranks/main.cpp plays them: the same bits, and failures that end
+// all of them.
+#include "comm/mpi.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "comm/faults.h"
+#include "comm/mpi_library.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+struct Ended {
+  int code = -1;
+  double seconds = 0;
+  std::string said;
+};
+
+// Ends within a minute, or with 124.
+Ended mpirun(int ranks, const std::string& arguments) {
+  const std::string command = fmt::format("timeout 60 mpirun --oversubscribe -n {} {} {} 2>&1",
+                                          ranks, ONEFOLD_RANKS, arguments);
+  Ended ended;
+  const double begin = now_seconds();
+  FILE* output = popen(command.c_str(), "r");
+  char block[4096];
+  for (size_t got = 0; (got = fread(block, 1, sizeof(block), output)) > 0;)
+    ended.said.append(block, got);
+  const int status = pclose(output);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  ended.seconds = now_seconds() - begin;
+  return ended;
+}
+
+class Mpi : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (mpi_library().api == nullptr) GTEST_SKIP() << mpi_status();
+    if (std::system("command -v mpirun > /dev/null") != 0)
+      GTEST_SKIP() << "no mpirun here: install openmpi-bin";
+    if (contains(ONEFOLD_SANITIZE, "thread"))
+      GTEST_SKIP() << "the MPI library is not built for the thread sanitizer";
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // containers
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // the MPI library's
+  }
+};
+
+class MpiRanks : public Mpi, public testing::WithParamInterface<int> {};
+
+TEST_P(MpiRanks, EveryCollectiveHasTheBitsOfTheOracle) {
+  const Ended ended = mpirun(GetParam(), "collectives");
+  EXPECT_EQ(ended.code, 0) << ended.said;
+}
+
+INSTANTIATE_TEST_SUITE_P(Counts, MpiRanks, testing::Values(1, 2, 3, 4, 8));
+
+TEST_F(Mpi, UncheckedCallsHaveTheSameBits) {
+  const Ended ended = mpirun(3, "unchecked");
+  EXPECT_EQ(ended.code, 0) << ended.said;
+}
+
+TEST_F(Mpi, MessagesAreCutAndScratchIsReused) {
+  for (const int ranks : {2, 3}) {
+    const Ended ended = mpirun(ranks, "large");
+    EXPECT_EQ(ended.code, 0) << ended.said;
+  }
+}
+
+// Rank r's whole line.
+std::string line_of(const Ended& ended, int rank) {
+  const std::string mark = fmt::format("rank {} says: ", rank);
+  const size_t begin = ended.said.find(mark);
+  if (begin == std::string::npos) return "";
+  return ended.said.substr(begin + mark.size(), ended.said.find('\n', begin) - begin - mark.size());
+}
+
+TEST_F(Mpi, RanksThatDisagreeAreNamedOnAllRanks) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"words", "rank 1 calls barrier \"gather block.2\""},
+      {"call", "rank 1 calls all_to_all \"gather block.3\" (4 bytes)"},
+      {"size", "rank 1 calls all_gather \"gather block.3\" (8 bytes)"}};
+  for (const auto& [how, words] : cases) {
+    const Ended ended = mpirun(3, fmt::format("disagree {}", how));
+    EXPECT_EQ(ended.code, 1) << ended.said;
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_TRUE(contains(line_of(ended, r), words)) << ended.said;
+      EXPECT_TRUE(
+          contains(line_of(ended, r), "rank 0 calls all_gather \"gather block.3\" (4 bytes)"))
+          << ended.said;
+    }
+  }
+}
+
+void expect_end(const Ended& ended, const std::vector<std::string>& words) {
+  EXPECT_NE(ended.code, 0) << ended.said;
+  EXPECT_NE(ended.code, 124) << "hung: " << ended.said;
+  EXPECT_LT(ended.seconds, 10) << ended.said;
+  for (const std::string& word : words) EXPECT_TRUE(contains(ended.said, word)) << ended.said;
+}
+
+TEST_F(Mpi, ARankThatHangsIsNamedWithItsLastCall) {
+  const Ended ended = mpirun(3, "absent hang");
+  expect_end(ended, {});
+  EXPECT_TRUE(contains(line_of(ended, 0) + line_of(ended, 2),
+                       "rank 1 did not come to barrier \"second\" on channel \"test\""))
+      << ended.said;
+  EXPECT_TRUE(contains(ended.said, "the last call there was barrier \"first\"")) << ended.said;
+}
+
+TEST_F(Mpi, ARankThatLeavesIsNamed) {
+  expect_end(mpirun(3, "absent leave"), {"rank 1 left before barrier \"second\""});
+}
+
+TEST_F(Mpi, ARankThatAbortsSaysWhyAndEndsAll) {
+  expect_end(mpirun(3, "absent abort"), {"rank 1 failed: the disk is full"});
+}
+
+TEST_F(Mpi, AnExceptionEndsAll) {
+  expect_end(mpirun(3, "absent throw"), {"rank 1 says: an exception of rank 1"});
+}
+
+TEST_F(Mpi, AKilledProcessEndsAll) { expect_end(mpirun(3, "absent kill"), {"signal 9"}); }
+
+// Of the ten faults each comes twice; ONEFOLD_FAULTS=100 makes it a hundred.
+TEST_F(Mpi, RandomFaultsEndAllRanks) {
+  const char* asked = std::getenv("ONEFOLD_FAULTS");
+  const unsigned count = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 20;
+  for (unsigned seed = 0; seed < count; ++seed) {
+    const int ranks = 2 + static_cast<int>(seed / 10) % 3;
+    const auto plan = test::plan_fault(seed, ranks, test::kProcessFaults);
+    SCOPED_TRACE(fmt::format("seed {}: {} of rank {} of {} at call {}", seed,
+                             test::fault_name(plan.fault), plan.victim, ranks, plan.at));
+    const Ended ended = mpirun(ranks, fmt::format("fault {}", seed));
+    expect_end(ended, {});
+    std::string words = "";
+    if (plan.fault == test::Fault::hang) words = fmt::format("rank {} did not come", plan.victim);
+    if (plan.fault == test::Fault::leave) words = fmt::format("rank {} left before", plan.victim);
+    if (plan.fault <= test::Fault::skipped_call) words = "rank 0 calls";
+    EXPECT_TRUE(contains(ended.said, words)) << ended.said;
+  }
+}
+
+TEST(MpiStatus, SaysTheVersionOrWhatIsMissing) {
+  const std::string status = mpi_status();
+  if (mpi_library().api != nullptr)
+    EXPECT_TRUE(contains(status, "MPI")) << status;
+  else
+    EXPECT_TRUE(contains(status, "nstall")) << status;
+}
+
+// This test was not started by mpirun, unless somebody does just that.
+TEST(MpiStatus, ALauncherIsRecognizedByTheEnvironment) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
+    unsetenv(name);
+  EXPECT_FALSE(mpi_launched());
+  setenv("PMIX_RANK", "0", 1);
+  EXPECT_TRUE(mpi_launched());
+  unsetenv("PMIX_RANK");
+}
+
+}  // namespace
+}  // namespace onefold
