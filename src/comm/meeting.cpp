@@ -250,7 +250,7 @@ void Meeting::refuse_crossed_messages(int rank) {
 }
 
 void Meeting::refuse_crossed_collective(int rank, int peer) {
-  const bool sends = seat(rank).mail_to.load() == peer;
+  const bool sends = seat(rank).call.collective == Collective::send;
   const Seat& other = seat(peer);
   const bool crossed = other.arrived.load() > seat(rank).arrived.load() ||
                        (sends ? other.mail_to : other.awaits).load() == rank;
