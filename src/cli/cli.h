@@ -28,6 +28,7 @@ void add_plan(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
+void add_bench_comm(CLI::App& bench, Run& run);
 void add_info(CLI::App& app, Run& run);
 
 // Checks of flags: an integer of at least `minimum`.
