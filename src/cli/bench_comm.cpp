@@ -68,7 +68,8 @@ class Bench {
         whole_(take(largest)),
         other_(take(largest)),
         copy_(take(largest)),
-        channel_(communicator.open("bench", scratch_.data())) {}
+        channel_(communicator.open("bench", scratch_.data())),
+        one_clock_(std::strcmp(communicator.transport(), "threads") == 0) {}
 
   Row measure(const Kind& kind, int64_t size, int repeats) {
     const int64_t shard = std::max<int64_t>(size / channel_->ranks() / 64 * 64, 64);
@@ -97,17 +98,26 @@ class Bench {
     return buffer;
   }
 
-  // Seconds of one call on the slowest rank, all beginning together.
+  struct Span {
+    double begin, end;
+  };
+
+  // Seconds of one call: from the first rank's begin to the last one's end, which counts ranks that
+  // wait for a core. Processes may be on machines with clocks of their own: there, the slowest
+  // rank's.
   template <class Work>
   double time(int calls, const Work& work) {
     channel_->barrier("bench");
-    const double begin = now_seconds();
+    Span own{now_seconds(), 0};
     for (int i = 0; i < calls; ++i) work();
-    const double own = (now_seconds() - begin) / calls;
-    std::vector<double> all(static_cast<size_t>(channel_->ranks()), own);
+    own.end = now_seconds();
+    if (!one_clock_) own = {0, own.end - own.begin};
+    std::vector<Span> all(static_cast<size_t>(channel_->ranks()), own);
     const Part part{all.data(), &all[static_cast<size_t>(channel_->rank())], sizeof(own)};
     channel_->all_gather("bench times", {&part, 1});
-    return *std::max_element(all.begin(), all.end());
+    for (const Span& other : all)
+      own = {std::min(own.begin, other.begin), std::max(own.end, other.end)};
+    return (own.end - own.begin) / calls;
   }
 
   void run(Collective collective, int64_t shard) {
@@ -137,6 +147,7 @@ class Bench {
   Ledger ledger_;
   Buffer scratch_, whole_, other_, copy_;
   std::unique_ptr<Channel> channel_;
+  const bool one_clock_;
 };
 
 std::vector<Row> measure(Communicator& communicator, const std::vector<int64_t>& sizes,

@@ -9,6 +9,8 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "cli/cli.h"
+#include "comm/mpi.h"
+#include "comm/mpi_library.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
@@ -51,7 +53,7 @@ int run_info(const InfoArguments& arguments) {
                        {"available_bytes", memory_bytes("MemAvailable")},
                        {"gpus", gpus},
                        {"cuda", false},
-                       {"mpi", false},
+                       {"mpi", mpi_library().api != nullptr},
                        {"gemm_gflops", gemm},
                        {"memory_gb_per_s", memory}};
   if (arguments.json) {
@@ -66,7 +68,7 @@ int run_info(const InfoArguments& arguments) {
   fmt::print("GPUs     {}\n",
              gpus == 0 ? "none visible"
                        : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
-  fmt::print("MPI      not in this build: one rank\n");
+  fmt::print("MPI      {}\n", mpi_status());
   fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n",
              pool.threads(), pool.threads() == 1 ? "" : "s", gemm, memory);
   return kOk;

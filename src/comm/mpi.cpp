@@ -12,20 +12,24 @@
 namespace onefold {
 namespace {
 
-// Which cores this process may use: launchers may have given each its own.
-uint64_t core_key() {
+// Among the ranks that may use the same cores of the same machine: the launcher may have given each
+// its own.
+Place find_place(const MpiApi& api) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   sched_getaffinity(0, sizeof(cores), &cores);
-  return hash_bytes(&cores, sizeof(cores));
+  Place place;
+  api.place(hash_bytes(&cores, sizeof(cores)), &place.rank, &place.ranks);
+  return place;
 }
 
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const MpiApi& api, const CommOptions& options)
-      : Communicator(api.rank(), api.ranks()), state_(api, options) {
+      : Communicator(api.rank(), api.ranks()),
+        place_(find_place(api)),
+        state_(api, options, place_) {
     state_.open();
-    api.place(core_key(), &place_.rank, &place_.ranks);
   }
 
   ~MpiCommunicator() override {
@@ -52,8 +56,8 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  const Place place_;
   MpiState state_;
-  Place place_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/cpu_kernels.h"
 
 namespace onefold {
@@ -28,21 +29,24 @@ const std::byte* at(const void* data, int64_t offset) {
 }
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// How to wait where somebody must keep calling MPI for data to move: offer the core while that is
-// cheap, sleep a little when it is not or when nothing has come for long.
+// How to wait where somebody must keep calling MPI for data to move: at first without a pause, then
+// offering the core while that is cheap, and asleep for moments when it is not (see meeting.cpp) or
+// when nothing has come for long.
 class Patience {
  public:
-  explicit Patience(double seconds) : begin_(Clock::now()), now_(begin_), seconds_(seconds) {}
+  Patience(double seconds, Clock::duration spin)
+      : begin_(Clock::now()), now_(begin_), seconds_(seconds), spin_(spin) {}
 
   void pause() {
     const auto waited = now_ - begin_;
-    if (waited > kLong || now_ < busy_until_)
-      std::this_thread::sleep_for(waited > kVeryLong ? std::chrono::microseconds(500)
-                                                     : std::chrono::microseconds(20));
-    else
+    const bool spins = waited < spin_;
+    const bool sleeps = waited > kLong || now_ < busy_until_;
+    if (!spins && sleeps)
+      std::this_thread::sleep_for(std::chrono::microseconds(waited > kVeryLong ? 500 : 20));
+    else if (!spins)
       std::this_thread::yield();
     const auto before = std::exchange(now_, Clock::now());
-    if (waited <= kLong && now_ - before > kSlice) busy_until_ = now_ + kSoon;
+    if (!sleeps && now_ - before > kSlice) busy_until_ = now_ + kSoon;
   }
   bool over() const { return std::chrono::duration<double>(now_ - begin_).count() > seconds_; }
   bool long_enough() const { return now_ - begin_ > kLong; }  // to look for other causes
@@ -57,6 +61,7 @@ class Patience {
   const Clock::time_point begin_;
   Clock::time_point now_;
   const double seconds_;
+  const Clock::duration spin_;
 };
 thread_local Clock::time_point Patience::busy_until_{};
 
@@ -64,11 +69,12 @@ thread_local Clock::time_point Patience::busy_until_{};
 
 // ---- What the channels of a process share
 
-MpiState::MpiState(const MpiApi& api, const CommOptions& options)
+MpiState::MpiState(const MpiApi& api, const CommOptions& options, const Place& place)
     : api(api),
       options(options),
       rank(api.rank()),
       ranks(api.ranks()),
+      crowded(place.ranks > available_cores()),
       left_(static_cast<size_t>(ranks)) {}
 
 void MpiState::fail(const std::string& why) {
@@ -108,7 +114,7 @@ void MpiState::look_for_goodbyes() {
 void MpiState::say_goodbye() {
   for (int r = 0; r < ranks; ++r)
     if (r != rank) api.send(port_, 1, &rank, sizeof(rank), r, kGoodbye);
-  Patience patience(0);
+  Patience patience(0, {});
   while (api.poll(port_, 1) == 0 || departures_ < ranks - 1) {
     look_for_goodbyes();
     patience.pause();
@@ -155,7 +161,9 @@ void MpiChannel::receive(int group, void* data, int64_t bytes, int from, int tag
 }
 
 void MpiChannel::wait(int group) {
-  Patience patience(state_.options.timeout_seconds);
+  // Ranks come when they come; but once they are here, data moves as long as we poll.
+  const auto spin = std::chrono::microseconds(group == kSaid ? 50 : 2000);
+  Patience patience(state_.options.timeout_seconds, state_.crowded ? Clock::duration{} : spin);
   for (int status = 0; (status = api_.poll(port_, group)) != 1; patience.pause()) {
     if (status < 0)
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,

@@ -17,11 +17,12 @@ namespace onefold {
 // The first failure, and who has said goodbye. For all lanes' threads.
 class MpiState {
  public:
-  MpiState(const MpiApi& api, const CommOptions& options);
+  MpiState(const MpiApi& api, const CommOptions& options, const Place& place);
 
   const MpiApi& api;
   const CommOptions options;
   const int rank, ranks;
+  const bool crowded;  // more ranks than cores
 
   void fail(const std::string& why);  // the first one stays
   bool failed() const { return failed_.load(); }

@@ -48,5 +48,27 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
 }
 
+TEST_F(Cli, BenchMeasuresCollectivesAgainstACopy) {
+  const Outcome outcome = onefold(
+      {"bench", "comm", "--ranks", "3", "--sizes", "10000,64KiB", "--repeats", "2", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json bench = Json::parse(outcome.out);
+  expect_keys(bench, {"transport", "ranks", "cores", "repeats", "results"});
+  EXPECT_EQ(bench["transport"], "threads");
+  EXPECT_EQ(bench["ranks"], 3);
+  ASSERT_EQ(bench["results"].size(), 10u);
+  for (const Json& row : bench["results"]) {
+    expect_keys(row, {"collective", "bytes", "seconds", "algorithm_gb_per_s", "bus_gb_per_s",
+                      "copy_seconds", "moved_bytes", "copy_fraction"});
+    EXPECT_EQ(row["seconds"].size(), 2u);
+    EXPECT_EQ(row["copy_seconds"].size(), 2u);
+    for (const char* rate : {"algorithm_gb_per_s", "bus_gb_per_s", "copy_fraction"})
+      EXPECT_GT(row[rate], 0.0);
+  }
+  EXPECT_EQ(bench["results"][0]["bytes"], 9984);  // whole cache lines for each rank
+  expect_error(onefold({"bench", "comm", "--sizes", "many"}), 1, {"--sizes", "many"});
+  expect_error(onefold({"bench", "comm", "--sizes", "0"}), 1, {"--sizes"});
+}
+
 }  // namespace
 }  // namespace onefold
