@@ -35,6 +35,7 @@ void Engine::run(const Program& program, Walk& walk) {
   try {
     for (const Action& action : program.actions) {
       ledger_.moment(describe(action, unit_name(action.unit)));
+      if (options_.before_action && !dry()) options_.before_action(action);
       wait_for(action, walk);
       execute(action, walk);
     }

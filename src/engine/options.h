@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ struct EngineOptions {
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OptimizerSpec optimizer;
-  double clipping = 0;                            // largest global gradient norm; 0: off
-  int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
+  double clipping = 0;                               // largest global gradient norm; 0: off
+  int64_t memory_limit_bytes = Ledger::kNoLimit;     // of this rank
+  std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
 };
 
 }  // namespace onefold
