@@ -1,11 +1,6 @@
 #include "run/ranks.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,30 +13,6 @@
 
 namespace onefold {
 namespace {
-
-// A number from the first of these variables that is set; `fallback` if none is.
-int from_environment(std::initializer_list<const char*> names, int fallback) {
-  for (const char* name : names) {
-    const char* text = std::getenv(name);
-    int value = 0;
-    if (text && std::from_chars(text, text + std::strlen(text), value).ec == std::errc())
-      return value;
-  }
-  return fallback;
-}
-
-// Launchers bind processes to cores in many ways, or not at all. A process that may use more than
-// its share of the machine keeps to the share.
-int settle_process() {
-  const int local_ranks = from_environment(
-      {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}, 1);
-  const int local_rank =
-      from_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, 0);
-  const auto machine = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  const int share = std::max(1, machine / std::max(1, local_ranks));
-  if (available_cores() <= share) return available_cores();
-  return bind_rank(local_rank, local_ranks);
-}
 
 // The failure to report: the first that no other rank caused, with its rank.
 class FirstFailure {
@@ -88,7 +59,7 @@ Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
   }
   mpi_ = join_mpi(options);
   count_ = mpi_->ranks();
-  cores_ = settle_process();
+  cores_ = bind_rank(mpi_->place().rank, mpi_->place().ranks);
   if (asked > 0 && asked != count_)
     user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
                count_);
