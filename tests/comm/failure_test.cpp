@@ -201,6 +201,29 @@ TEST(Failure, TheFirstOneIsRepeatedOnEveryChannel) {
   EXPECT_EQ(errors, Errors(2));
 }
 
+// An abort at any moment of a call: either all ranks do it, or none. A rank that went while others
+// count on it would leave them waiting for ever, or reading what it has freed.
+TEST(Failure, AnAbortAmidCallsLeavesNobodyBehind) {
+  std::mt19937 dice(1);
+  for (int round = 0; round < 1000; ++round) {
+    const auto spins = dice() % 4000;
+    const Errors errors = run_ranks(3, {}, [&](Communicator& c) {
+      const auto channel = c.open("lane", nullptr);
+      std::thread aborts([&] {
+        for (volatile unsigned i = 0; c.rank() == 1 && i < spins; i = i + 1) {
+        }
+        if (c.rank() == 1) c.abort("enough");
+      });
+      const std::string said = error_text([&] {
+        for (int call = 0;; ++call) gather(*channel, "again", 1 + call % 100);
+      });
+      aborts.join();
+      EXPECT_EQ(said, "rank 1 failed: enough");
+    });
+    ASSERT_EQ(errors, Errors(3));
+  }
+}
+
 // 100 faults: one of 2 to 5 ranks does something wrong at a random call. All others end with the
 // same sentence, which names it; none hangs, and none reads memory that is gone (asan, tsan).
 class ThreadFaults : public testing::TestWithParam<unsigned> {};
