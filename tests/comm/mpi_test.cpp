@@ -73,6 +73,13 @@ TEST_F(Mpi, MessagesAreCutAndScratchIsReused) {
   }
 }
 
+// 5 GiB of memory, for less than a minute: with the slow tests.
+TEST_F(Mpi, SlabsMayHaveMoreThanTwoGigabytes) {
+  if (std::getenv("ONEFOLD_SLOW_TESTS") == nullptr) GTEST_SKIP() << "ONEFOLD_SLOW_TESTS is not set";
+  const Ended ended = mpirun(2, "huge");
+  EXPECT_EQ(ended.code, 0) << ended.said;
+}
+
 // Rank r's whole line.
 std::string line_of(const Ended& ended, int rank) {
   const std::string mark = fmt::format("rank {} says: ", rank);
@@ -128,10 +135,9 @@ TEST_F(Mpi, AnExceptionEndsAll) {
 
 TEST_F(Mpi, AKilledProcessEndsAll) { expect_end(mpirun(3, "absent kill"), {"signal 9"}); }
 
-// Of the ten faults each comes twice; ONEFOLD_FAULTS=100 makes it a hundred.
+// Of the ten faults each comes twice; with the slow tests, ten times.
 TEST_F(Mpi, RandomFaultsEndAllRanks) {
-  const char* asked = std::getenv("ONEFOLD_FAULTS");
-  const unsigned count = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 20;
+  const unsigned count = std::getenv("ONEFOLD_SLOW_TESTS") != nullptr ? 100 : 20;
   for (unsigned seed = 0; seed < count; ++seed) {
     const int ranks = 2 + static_cast<int>(seed / 10) % 3;
     const auto plan = test::plan_fault(seed, ranks, test::kProcessFaults);

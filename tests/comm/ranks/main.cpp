@@ -48,6 +48,26 @@ void large(Communicator& communicator) {
   test::check_all_to_all(*opened.channel, elems);
 }
 
+// More bytes than an int counts. One byte in each of 4 MiB is checked.
+void huge(Communicator& communicator) {
+  Opened opened(communicator, "test");
+  const int ranks = communicator.ranks(), rank = communicator.rank();
+  constexpr int64_t kStep = int64_t{4} << 20;
+  const int64_t shard = (int64_t{2300} << 20) / ranks + 13, bytes = shard * ranks;
+  std::vector<unsigned char> whole(static_cast<size_t>(bytes));
+  const auto expected = [&](int64_t i) { return static_cast<unsigned char>(1 + i / kStep % 251); };
+  for (int64_t i = 0; i < bytes; i += kStep)
+    if (i / shard == rank) whole[static_cast<size_t>(i)] = expected(i);
+  const Part part{whole.data(), whole.data() + rank * shard, shard};
+  opened.channel->all_gather("huge", {&part, 1});
+  for (int64_t i = 0; i < bytes; i += kStep)
+    EXPECT_EQ(whole[static_cast<size_t>(i)], expected(i)) << i;
+  if (rank != ranks - 1) std::fill(whole.begin(), whole.end(), 0);
+  opened.channel->broadcast("huge", ranks - 1, whole.data(), bytes);
+  for (int64_t i = 0; i < bytes; i += kStep)
+    EXPECT_EQ(whole[static_cast<size_t>(i)], expected(i)) << i;
+}
+
 // A call of which rank 1's differs in one way; then one after the failure, which must repeat it.
 void disagree(Communicator& communicator, const std::string& how) {
   Opened opened(communicator, "test");
@@ -109,6 +129,7 @@ void fault(Communicator& communicator, unsigned seed) {
 void run(Communicator& communicator, const std::string& scenario, const std::string& detail) {
   if (scenario == "collectives" || scenario == "unchecked") return collectives(communicator);
   if (scenario == "large") return large(communicator);
+  if (scenario == "huge") return huge(communicator);
   if (scenario == "disagree") return disagree(communicator, detail);
   if (scenario == "absent") return absent(communicator, detail);
   if (scenario == "fault") return fault(communicator, static_cast<unsigned>(std::stoul(detail)));
