@@ -1,5 +1,8 @@
 #include "io/safetensors.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -46,11 +49,11 @@ int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {
   return bytes;
 }
 
+}  // namespace
+
 std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
-
-}  // namespace
 
 int64_t SafetensorsEntry::elems() const {
   int64_t elems = 1;
@@ -163,6 +166,19 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
 std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
   return file_.bytes().subspan(data_start_ + static_cast<size_t>(entry.begin_bytes),
                                static_cast<size_t>(entry.bytes()));
+}
+
+void SafetensorsFile::release(const SafetensorsEntry& entry) const {
+  // Whole pages inside the tensor: its neighbours may be in use. Dropping a page of a shared
+  // mapping of a file loses nothing; a kernel that refuses keeps it, which is only a matter of
+  // memory.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::span<const std::byte> all = bytes(entry);
+  const auto first = reinterpret_cast<uintptr_t>(all.data());
+  const uintptr_t begin = (first + page - 1) / page * page;
+  const uintptr_t end = (first + all.size()) / page * page;
+  if (begin < end)
+    (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // NOLINT
 }
 
 void SafetensorsFile::copy(const std::string& name, const char* dtype, void* dst,

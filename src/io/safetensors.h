@@ -29,6 +29,9 @@ struct SafetensorsEntry {
   int64_t bytes() const { return end_bytes - begin_bytes; }
 };
 
+// "[2, 3]".
+std::string shape_text(std::span<const int64_t> shape);
+
 // Bytes of one element; 0 for a type this code does not know.
 int64_t safetensors_dtype_bytes(const std::string& dtype);
 
@@ -45,6 +48,9 @@ class SafetensorsFile {
 
   // The mapped bytes, which may lie at any alignment.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // Lets go of the memory that reading this tensor has mapped in; the bytes stay readable. Without
+  // it, a walk over a large file grows the process by the whole of it.
+  void release(const SafetensorsEntry& entry) const;
   // Copies a tensor of type F32 (or I32, I64) whose number of elements is dst's.
   void read(const std::string& name, std::span<float> dst) const;
   void read(const std::string& name, std::span<int32_t> dst) const;

@@ -1,0 +1,26 @@
+// The two 16-bit floating-point types of model files, and the conversion of values between a file's
+// type and the program's. Narrowing rounds to nearest, ties to even, as PyTorch does; what is too
+// large becomes an infinity, and a NaN stays one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace onefold {
+
+float f16_to_f32(uint16_t bits);   // exact
+float bf16_to_f32(uint16_t bits);  // exact
+uint16_t f32_to_f16(float value);
+uint16_t f32_to_bf16(float value);
+
+// Whether to_f32 and from_f32 know this type of a safetensors file: F32, F16 or BF16.
+bool is_model_dtype(const std::string& dtype);
+
+// dst.size() values of the type `dtype`, which may lie at any alignment.
+void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<float> dst);
+// Returns the number of finite values that became infinite.
+int64_t from_f32(const std::string& dtype, std::span<const float> src, std::span<std::byte> dst);
+
+}  // namespace onefold

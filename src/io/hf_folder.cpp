@@ -1,0 +1,157 @@
+#include "io/hf_folder.h"
+
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "io/half.h"
+
+namespace onefold {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool present(const std::string& path) {
+  std::error_code ignored;  // what cannot be examined cannot be opened either, and that says why
+  return fs::exists(path, ignored);
+}
+
+// A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and who
+// can put a link into the folder can put the file there too.
+bool plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;
+}
+
+struct WeightMap {
+  std::vector<std::string> shards;             // in order of first mention
+  std::map<std::string, std::string> tensors;  // tensor to shard
+};
+
+WeightMap read_index(const std::string& index) {
+  const Json root = read_json(index);
+  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
+    user_error("{} has no object \"weight_map\": it is not the index of a model", index);
+  WeightMap map;
+  std::set<std::string> seen;
+  for (const auto& [tensor, shard] : root["weight_map"].items()) {
+    if (!shard.is_string())
+      user_error("{}: weight_map.{} is {}, not the name of a file", index, tensor,
+                 brief_json(shard));
+    const auto name = shard.get<std::string>();
+    if (!plain_name(name))
+      user_error("{}: weight_map.{} is {}, which is not a file's name in this folder", index,
+                 tensor, brief_json(shard));
+    map.tensors[tensor] = name;
+    if (seen.insert(name).second) map.shards.push_back(name);
+  }
+  if (map.tensors.empty()) user_error("{}: weight_map is empty", index);
+  return map;
+}
+
+}  // namespace
+
+TensorFiles TensorFiles::open_file(const std::string& path) {
+  TensorFiles tensors(path);
+  tensors.add(path);
+  return tensors;
+}
+
+bool TensorFiles::in_folder(const std::string& folder) {
+  return present(folder + "/" + kHfWeights) || present(folder + "/" + kHfIndex);
+}
+
+TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {
+  TensorFiles tensors(folder);
+  // As transformers does: one file comes before an index.
+  if (present(folder + "/" + kHfWeights))
+    tensors.add(folder + "/" + kHfWeights);
+  else if (present(folder + "/" + kHfIndex))
+    tensors.open_index(folder, folder + "/" + kHfIndex);
+  else if (present(folder + "/pytorch_model.bin") ||
+           present(folder + "/pytorch_model.bin.index.json"))
+    user_error(
+        "{} has its weights in pytorch_model.bin, which is not read because it can hold programs; "
+        "load it in transformers and save_pretrained(..., safe_serialization=True)",
+        folder);
+  else
+    user_error("{} has no weights: neither {} nor {}", folder, kHfWeights, kHfIndex);
+  return tensors;
+}
+
+void TensorFiles::add(const std::string& path) {
+  mapped_.push_back(std::make_unique<SafetensorsFile>(path));
+  files_.push_back(path);
+  for (const SafetensorsEntry& entry : mapped_.back()->entries()) {
+    const auto [other, fresh] = places_.emplace(entry.name, Place{mapped_.back().get(), &entry});
+    if (!fresh)
+      user_error("tensor {} is in two files, {} and {}: remove the one that does not belong",
+                 entry.name, other->second.file->path(), path);
+    names_.push_back(entry.name);
+  }
+}
+
+void TensorFiles::open_index(const std::string& folder, const std::string& index) {
+  const WeightMap map = read_index(index);
+  for (const std::string& shard : map.shards) {
+    if (!present(folder + "/" + shard))
+      user_error("{} names the file {}, which is not there; download or copy it again", index,
+                 shard);
+    add(folder + "/" + shard);
+  }
+  for (const auto& [tensor, shard] : map.tensors) {
+    const auto found = places_.find(tensor);
+    if (found == places_.end() || found->second.file->path() != folder + "/" + shard)
+      user_error("{} says that tensor {} is in {}, but that file does not have it{}", index, tensor,
+                 shard,
+                 found == places_.end() ? "" : fmt::format("; {} has", found->second.file->path()));
+  }
+  for (const std::string& name : names_)
+    if (!map.tensors.contains(name))
+      user_error("{} does not list tensor {}, which is in {}: index and files are of two models",
+                 index, name, file_of(name));
+}
+
+const TensorFiles::Place& TensorFiles::place(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end())
+    user_error("{} has no tensor \"{}\"{}", path_, name, did_you_mean(name, names_));
+  return found->second;
+}
+
+const std::map<std::string, std::string>& TensorFiles::metadata() const {
+  return mapped_.front()->metadata();
+}
+const SafetensorsEntry& TensorFiles::entry(const std::string& name) const {
+  return *place(name).entry;
+}
+const std::string& TensorFiles::file_of(const std::string& name) const {
+  return place(name).file->path();
+}
+std::span<const std::byte> TensorFiles::bytes(const std::string& name) const {
+  const Place& at = place(name);
+  return at.file->bytes(*at.entry);
+}
+void TensorFiles::release(const std::string& name) const {
+  const Place& at = place(name);
+  at.file->release(*at.entry);
+}
+
+void TensorFiles::read(const std::string& name, int64_t first, std::span<float> dst) const {
+  const Place& at = place(name);
+  if (!is_model_dtype(at.entry->dtype))
+    user_error("{}: tensor {} is {}, where F32, F16 or BF16 is expected", at.file->path(), name,
+               at.entry->dtype);
+  const auto count = static_cast<int64_t>(dst.size());
+  require(first >= 0 && count <= at.entry->elems() - first, "elements {}+{} of tensor {}", first,
+          count, name);
+  const int64_t width = safetensors_dtype_bytes(at.entry->dtype);
+  to_f32(at.entry->dtype,
+         at.file->bytes(*at.entry).subspan(static_cast<size_t>(first * width),
+                                           static_cast<size_t>(count * width)),
+         dst);
+}
+
+}  // namespace onefold

@@ -1,0 +1,101 @@
+#include "io/half.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+// The value of a 16-bit float by its definition, in double.
+double value_of(uint16_t bits, int exponent_bits, int fraction_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1)
+    return fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - bias - fraction_bits);
+  return sign * std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits);
+}
+
+struct Type {
+  const char* name;
+  int exponent_bits, fraction_bits;
+  float (*widen)(uint16_t);
+  uint16_t (*narrow)(float);
+};
+const Type kTypes[] = {{"F16", 5, 10, f16_to_f32, f32_to_f16},
+                       {"BF16", 8, 7, bf16_to_f32, f32_to_bf16}};
+
+TEST(Half, EveryValueWidensExactlyAndNarrowsBackToItself) {
+  for (const Type& type : kTypes) {
+    for (uint32_t i = 0; i < 0x10000; ++i) {
+      const auto bits = static_cast<uint16_t>(i);
+      const double expected = value_of(bits, type.exponent_bits, type.fraction_bits);
+      const float wide = type.widen(bits);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(wide)) << type.name << " " << i;
+        ASSERT_TRUE(std::isnan(type.widen(type.narrow(wide)))) << type.name << " " << i;
+        continue;
+      }
+      ASSERT_EQ(static_cast<double>(wide), expected) << type.name << " " << i;
+      ASSERT_EQ(std::signbit(wide), std::signbit(expected)) << type.name << " " << i;
+      ASSERT_EQ(type.narrow(wide), bits) << type.name;
+    }
+  }
+}
+
+// Between two neighbours: below the middle the lower, above it the upper, on it the even one.
+TEST(Half, RoundsToTheNearestAndTiesToEven) {
+  for (const Type& type : kTypes) {
+    for (const uint32_t sign : {0u, 0x8000u}) {
+      const uint32_t infinity = ((1u << type.exponent_bits) - 1) << type.fraction_bits;
+      for (uint32_t i = 0; i + 1 < infinity; ++i) {
+        const auto low = static_cast<uint16_t>(sign | i), high = static_cast<uint16_t>(low + 1);
+        const float middle = static_cast<float>(
+            (static_cast<double>(type.widen(low)) + type.widen(high)) / 2);  // fp32 holds it
+        ASSERT_EQ(type.narrow(middle), i % 2 == 0 ? low : high) << type.name << " " << i;
+        ASSERT_EQ(type.narrow(std::nextafter(middle, type.widen(low))), low) << type.name;
+        ASSERT_EQ(type.narrow(std::nextafter(middle, type.widen(high))), high) << type.name;
+      }
+    }
+  }
+}
+
+TEST(Half, WhatIsTooLargeBecomesInfiniteAndIsCounted) {
+  EXPECT_EQ(f32_to_f16(65519.996f), 0x7BFF);
+  EXPECT_EQ(f32_to_f16(65520.0f), 0x7C00);
+  EXPECT_EQ(f32_to_f16(-1e10f), 0xFC00);
+  EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7F80);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {1, 70000, -70000, infinity, NAN};
+  std::vector<std::byte> bytes(values.size() * 2);
+  EXPECT_EQ(from_f32("F16", values, bytes), 2) << "an infinity does not overflow";
+  EXPECT_EQ(from_f32("BF16", values, bytes), 0);
+}
+
+TEST(Half, SpansConvertAtAnyAlignment) {
+  const std::vector<float> values = {0.5f, -3, 1e-3f, 0};
+  for (const char* dtype : {"F32", "F16", "BF16"}) {
+    const size_t bytes = values.size() * (std::string(dtype) == "F32" ? 4 : 2);
+    std::vector<std::byte> space(bytes + 1);
+    const std::span<std::byte> odd(space.data() + 1, bytes);
+    EXPECT_EQ(from_f32(dtype, values, odd), 0);
+    std::vector<float> back(values.size());
+    to_f32(dtype, odd, back);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(back[i], values[i], std::abs(values[i]) / 256) << dtype;  // BF16: 8 bits
+  }
+  std::vector<float> one(1);
+  EXPECT_THROW(to_f32("I32", std::vector<std::byte>(4), one), InternalError);
+}
+
+}  // namespace
+}  // namespace onefold
