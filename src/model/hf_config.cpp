@@ -1,13 +1,12 @@
 // Hugging Face config.json. Such a file has many keys that say nothing about the arithmetic (token
 // ids, versions, generation settings), so unknown keys pass; what would change the arithmetic and
 // is not supported is refused by name.
-#include <algorithm>
-#include <array>
+#include "model/hf_config.h"
+
 #include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/spec.h"
 
 namespace onefold {
 namespace {
@@ -63,9 +62,29 @@ ModelSpec read_gpt2(JsonObject& in) {
   return spec;
 }
 
+RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& rope,
+                              const ModelSpec& spec) {
+  RopeScaling scaling;
+  std::string type = rope.get<std::string>("type", "default");
+  type = rope.get<std::string>("rope_type", type);
+  if (type == "default") return scaling;
+  // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
+  refuse_if(in, key, type != "linear" && type != "llama3",
+            fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
+                        "wrong; linear and llama3 are",
+                        type));
+  scaling.factor = rope.require<float>("factor");
+  scaling.type = type == "linear" ? RopeScaling::Type::linear : RopeScaling::Type::llama3;
+  if (type == "linear") return scaling;
+  scaling.low_freq_factor = rope.require<float>("low_freq_factor");
+  scaling.high_freq_factor = rope.require<float>("high_freq_factor");
+  scaling.original_max_sequence_length =
+      optional<int64_t>(rope, "original_max_position_embeddings", spec.max_sequence_length);
+  return scaling;
+}
+
 // Transformers 5 writes {"rope_parameters": {"rope_theta": ..., "rope_type": ...}}, earlier
-// versions "rope_theta" and "rope_scaling". Scaled frequencies differ from the first position on,
-// so none of them can pass.
+// versions "rope_theta" and "rope_scaling".
 void read_rope(JsonObject& in, ModelSpec& spec) {
   spec.positions = Positions::rope;
   spec.rope_theta = optional<float>(in, "rope_theta", 10000.0f);
@@ -73,10 +92,7 @@ void read_rope(JsonObject& in, ModelSpec& spec) {
     const auto found = in.value().find(key);
     if (found == in.value().end() || found->is_null()) continue;
     JsonObject rope = in.object(key);
-    std::string type = rope.get<std::string>("type", "default");
-    type = rope.get<std::string>("rope_type", type);
-    refuse_if(in, key, type != "default",
-              "scaled rotary frequencies are not supported, and plain ones would be wrong");
+    spec.rope_scaling = read_rope_scaling(in, key, rope, spec);
     spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
   }
   refuse_if(in, "partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0) != 1.0,
@@ -137,6 +153,11 @@ ModelSpec read_llama(JsonObject& in) {
 
 ModelSpec read_mistral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 8);
+  if (!in.has("sliding_window") && spec.max_sequence_length > 4096)
+    user_error(
+        "{} is missing, which means 4096: sliding-window attention is not supported. Write null if "
+        "the model has none",
+        in.path("sliding_window"));
   refuse_sliding_window(in, spec);
   return spec;
 }
@@ -157,18 +178,21 @@ ModelSpec read_qwen3(JsonObject& in) {
   return spec;
 }
 
-struct Family {
-  const char* model_type;
-  ModelSpec (*read)(JsonObject&);
-};
-
-constexpr std::array<Family, 5> kFamilies = {{
-    {"gpt2", read_gpt2},
-    {"llama", read_llama},
-    {"mistral", read_mistral},
-    {"qwen2", read_qwen2},
-    {"qwen3", read_qwen3},
-}};
+ModelSpec read_family(JsonObject& in, HfFamily family) {
+  switch (family) {
+    case HfFamily::gpt2:
+      return read_gpt2(in);
+    case HfFamily::llama:
+      return read_llama(in);
+    case HfFamily::mistral:
+      return read_mistral(in);
+    case HfFamily::qwen2:
+      return read_qwen2(in);
+    case HfFamily::qwen3:
+      return read_qwen3(in);
+  }
+  internal_error("no reader for family {}", static_cast<int>(family));
+}
 
 }  // namespace
 
@@ -180,14 +204,7 @@ ModelSpec spec_from_hf_config(const Json& json, const std::string& where) {
   refuse_if(in, "quantization_config",
             in.has("quantization_config") && !json["quantization_config"].is_null(),
             "quantized checkpoints are not supported; start from the unquantized one");
-  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                   [&](const Family& f) { return f.model_type == type; });
-  if (family == kFamilies.end()) {
-    std::vector<std::string> supported;
-    for (const Family& f : kFamilies) supported.emplace_back(f.model_type);
-    in.fail("model_type", fmt::format("is \"{}\"; supported are {}", type, join(supported, ", ")));
-  }
-  ModelSpec spec = family->read(in);
+  ModelSpec spec = read_family(in, hf_family_named(type, in.path("model_type")));
   spec.complete(where);
   return spec;
 }

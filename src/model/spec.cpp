@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <string_view>
 #include <utility>
 
@@ -34,13 +35,27 @@ std::string_view activation_name(Activation activation, bool gated) {
   internal_error("no name for activation {}, gated {}", static_cast<int>(activation), gated);
 }
 
-// JSON numbers are doubles: 1e-5f would be printed as 9.999999747378752e-06. The shortest decimal
-// that reads back as the same float is what the user wrote.
-double shortest(float value) { return std::stod(fmt::format("{}", value)); }
-
 // Everything in bytes and offsets is int64; these bounds keep every product of two sizes inside it.
 constexpr int64_t kLargestSize = INT32_MAX;
 constexpr double kLargestModel = 1e15;
+
+void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
+  if (!model.has("rope_scaling")) return;
+  JsonObject in = model.object("rope_scaling");
+  if (!in.has("type")) user_error("{} is missing: linear or llama3", in.path("type"));
+  scaling = {};
+  scaling.type = in.choice("type", {"linear", "llama3"}, "") == "linear"
+                     ? RopeScaling::Type::linear
+                     : RopeScaling::Type::llama3;
+  scaling.factor = in.require<float>("factor");
+  if (scaling.type == RopeScaling::Type::llama3) {
+    scaling.low_freq_factor = in.get<float>("low_freq_factor", scaling.low_freq_factor);
+    scaling.high_freq_factor = in.get<float>("high_freq_factor", scaling.high_freq_factor);
+    scaling.original_max_sequence_length =
+        in.at_least("original_max_sequence_length", 1, scaling.original_max_sequence_length);
+  }
+  in.finish();
+}
 
 // Reads the fields present in `in` over what `spec` holds already.
 void read_fields(JsonObject& in, ModelSpec& spec) {
@@ -64,8 +79,10 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
                        ? Positions::learned
                        : Positions::rope;
   if (spec.positions == Positions::learned)
-    in.no_effect("rope_theta", "positions are learned; set \"positions\": \"rope\" to use it");
+    for (const std::string_view key : {"rope_theta", "rope_scaling"})
+      in.no_effect(key, "positions are learned; set \"positions\": \"rope\" to use it");
   spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
+  read_rope_scaling(in, spec.rope_scaling);
   spec.qkv_bias = in.get<bool>("qkv_bias", spec.qkv_bias);
   spec.attention_out_bias = in.get<bool>("attention_out_bias", spec.attention_out_bias);
   spec.mlp_bias = in.get<bool>("mlp_bias", spec.mlp_bias);
@@ -84,6 +101,32 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
 }
 
 }  // namespace
+
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
+double RopeScaling::scaled(double frequency) const {
+  if (type == Type::none) return frequency;
+  if (type == Type::linear) return frequency / factor;
+  constexpr double kTurn = 2 * std::numbers::pi;
+  // How many turns of the original context this frequency makes.
+  const double turns = static_cast<double>(original_max_sequence_length) * frequency / kTurn;
+  if (turns < low_freq_factor) return frequency / factor;
+  if (turns > high_freq_factor) return frequency;
+  const double kept = (turns - low_freq_factor) / (static_cast<double>(high_freq_factor) -
+                                                   static_cast<double>(low_freq_factor));
+  return (1 - kept) * frequency / factor + kept * frequency;
+}
+
+Json RopeScaling::to_json() const {
+  Json json;
+  json["type"] = type == Type::linear ? "linear" : "llama3";
+  json["factor"] = shortest(factor);
+  if (type == Type::linear) return json;
+  json["low_freq_factor"] = shortest(low_freq_factor);
+  json["high_freq_factor"] = shortest(high_freq_factor);
+  json["original_max_sequence_length"] = original_max_sequence_length;
+  return json;
+}
 
 void ModelSpec::complete(const std::string& where) {
   const auto fail = [&](std::string_view field, const std::string& message) {
@@ -120,6 +163,17 @@ void ModelSpec::complete(const std::string& where) {
   if (!(norm_eps > 0)) fail("norm_eps", fmt::format("must be greater than 0, not {}", norm_eps));
   if (positions == Positions::rope && !(rope_theta > 1))
     fail("rope_theta", fmt::format("must be greater than 1, not {}", rope_theta));
+  if (rope_scaling.type != RopeScaling::Type::none && !(rope_scaling.factor >= 1))
+    fail("rope_scaling.factor", fmt::format("must be at least 1, not {}", rope_scaling.factor));
+  if (rope_scaling.type == RopeScaling::Type::llama3) {
+    if (!(rope_scaling.low_freq_factor > 0 &&
+          rope_scaling.low_freq_factor < rope_scaling.high_freq_factor))
+      fail("rope_scaling.low_freq_factor",
+           fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
+                       rope_scaling.high_freq_factor, rope_scaling.low_freq_factor));
+    check_size("rope_scaling.original_max_sequence_length",
+               rope_scaling.original_max_sequence_length);
+  }
   if (!(dropout >= 0 && dropout < 1))
     fail("dropout", fmt::format("must be at least 0 and less than 1, not {}", dropout));
   if (!(init_std > 0 && std::isfinite(init_std)))
@@ -175,6 +229,7 @@ Json ModelSpec::to_json() const {
   json["norm_eps"] = shortest(norm_eps);
   json["positions"] = positions == Positions::learned ? "learned" : "rope";
   if (positions == Positions::rope) json["rope_theta"] = shortest(rope_theta);
+  if (rope_scaling.type != RopeScaling::Type::none) json["rope_scaling"] = rope_scaling.to_json();
   json["qkv_bias"] = qkv_bias;
   json["attention_out_bias"] = attention_out_bias;
   json["mlp_bias"] = mlp_bias;

@@ -13,6 +13,23 @@ namespace onefold {
 
 enum class Positions : uint8_t { learned, rope };
 
+// How rotary frequencies are stretched for contexts longer than those of pre-training. linear
+// divides all of them by `factor`; llama3 (Llama 3.1 and later) divides the slow ones, leaves the
+// fast ones, and goes from one to the other in between.
+struct RopeScaling {
+  enum class Type : uint8_t { none, linear, llama3 };
+  Type type = Type::none;
+  float factor = 1.0f;
+  // llama3 only. A frequency is slow if a turn takes more than original_max_sequence_length /
+  // low_freq_factor tokens, and fast if it takes fewer than those / high_freq_factor.
+  float low_freq_factor = 1.0f;
+  float high_freq_factor = 4.0f;
+  int64_t original_max_sequence_length = 8192;
+
+  double scaled(double frequency) const;  // in radians for each position
+  Json to_json() const;                   // of a type that is not none
+};
+
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -26,6 +43,7 @@ struct ModelSpec {
   float norm_eps = 1e-5f;
   Positions positions = Positions::learned;
   float rope_theta = 10000.0f;
+  RopeScaling rope_scaling;
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
@@ -54,10 +72,14 @@ struct ModelSpec {
 
 // An inline spec ("model": {...}): strict; `where` is its JSON path.
 ModelSpec spec_from_json(const Json& json, const std::string& where);
-// A Hugging Face config.json (gpt2, llama, mistral, qwen2, qwen3).
+// A Hugging Face config.json (gpt2, llama, mistral, qwen2, qwen3); hf_config.h writes them.
 ModelSpec spec_from_hf_config(const Json& json, const std::string& where);
 // A named preset; throws UserError with the nearest name.
 ModelSpec spec_from_preset(const std::string& name, const std::string& where);
 std::vector<std::string> preset_names();
+
+// JSON numbers are doubles: 1e-5f would be printed as 9.999999747378752e-06. The shortest decimal
+// that reads back as the same float is what the user wrote.
+double shortest(float value);
 
 }  // namespace onefold

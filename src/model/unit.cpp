@@ -23,13 +23,20 @@ Model::Model(const ModelSpec& s) : spec(s) {
   units.push_back(make_head(spec));
 }
 
+std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {
+  std::vector<ParamSpec> all;
+  for (const std::unique_ptr<Unit>& unit : Model(spec).units)
+    all.insert(all.end(), unit->params().begin(), unit->params().end());
+  return all;
+}
+
 void fill_rope_table(const ModelSpec& spec, Tensor table) {
   const int64_t half = spec.head_dim / 2;
   for (int64_t position = 0; position < table.rows; ++position) {
     float* row = table.f32() + position * table.stride;
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency =
-          std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half);
+      const double frequency = spec.rope_scaling.scaled(
+          std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half));
       row[i] = static_cast<float>(std::cos(position * frequency));
       row[half + i] = static_cast<float>(std::sin(position * frequency));
     }

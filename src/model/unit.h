@@ -126,6 +126,9 @@ struct Model {
   int head() const { return static_cast<int>(units.size()) - 1; }
 };
 
+// Every parameter of a model, unit after unit: the order in which an engine visits them.
+std::vector<ParamSpec> parameters_of(const ModelSpec& spec);
+
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec);
 std::unique_ptr<Unit> make_block(const ModelSpec& spec, int layer);
 std::unique_ptr<Unit> make_head(const ModelSpec& spec);

@@ -189,9 +189,11 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
     return [config] { hf(config); };
   };
   EXPECT_ERROR(llama("model_type", "bloom")(), "config.model_type is \"bloom\"", "gpt2, llama");
+  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}})(),
+               "config.rope_scaling", "type yarn", "not supported", "llama3");
+  EXPECT_ERROR(llama("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})(), "rope_scaling");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})(),
-               "config.rope_scaling", "llama3", "not supported");
-  EXPECT_ERROR(llama("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})(), "rope_scaling");
+               "config.rope_scaling.low_freq_factor is missing");
   EXPECT_ERROR(llama("hidden_act", "mish")(), "config.hidden_act is \"mish\"", "silu");
   EXPECT_ERROR(llama("attention_dropout", 0.1)(), "config.attention_dropout is 0.1");
   EXPECT_ERROR(llama("partial_rotary_factor", 0.5)(), "config.partial_rotary_factor");
@@ -203,6 +205,52 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
   EXPECT_ERROR(hf(gpt2), "config.attn_pdrop is 0.2", "resid_pdrop");
 }
 
+TEST(HuggingFace, ReadsScaledRotaryFrequencies) {
+  Json config = llama_config();
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(hf(config).rope_scaling.type, RopeScaling::Type::linear);
+  EXPECT_EQ(hf(config).rope_scaling.factor, 2.0f);
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 32.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  const ModelSpec spec = hf(config);
+  EXPECT_EQ(spec.rope_scaling.type, RopeScaling::Type::llama3);
+  EXPECT_EQ(spec.rope_scaling.original_max_sequence_length, 8192);
+  EXPECT_EQ(spec_from_json(spec.to_json(), "model").to_json(), spec.to_json());
+}
+
+TEST(Rope, Llama3StretchesTheSlowFrequenciesAlone) {
+  RopeScaling scaling{RopeScaling::Type::llama3, 8.0f, 1.0f, 4.0f, 8192};
+  const double turn = 2 * 3.14159265358979323846 / 8192;  // one turn of the original context
+  EXPECT_EQ(scaling.scaled(4.5 * turn), 4.5 * turn);
+  EXPECT_EQ(scaling.scaled(0.9 * turn), 0.9 * turn / 8);
+  // Halfway between 1 and 4 turns: the mean of both.
+  EXPECT_NEAR(scaling.scaled(2.5 * turn), 2.5 * turn * (1 + 1.0 / 8) / 2, 1e-15);
+  scaling.type = RopeScaling::Type::linear;
+  EXPECT_EQ(scaling.scaled(1.0), 1.0 / 8);
+  EXPECT_EQ(RopeScaling{}.scaled(1.0), 1.0);
+}
+
+TEST(Rope, ScalingThatMakesNoSenseIsNamed) {
+  const auto scaling = [](const char* text) {
+    Json model = spec_from_preset("llama-tiny", "model").to_json();
+    model["rope_scaling"] = json(text);
+    return [model] { spec_from_json(model, "model"); };
+  };
+  EXPECT_ERROR(scaling(R"({"factor": 2})")(), "model.rope_scaling.type is missing");
+  EXPECT_ERROR(scaling(R"({"type": "linear"})")(), "model.rope_scaling.factor is missing");
+  EXPECT_ERROR(scaling(R"({"type": "linear", "factor": 0.5})")(), "rope_scaling.factor must be at");
+  EXPECT_ERROR(scaling(R"({"type": "linear", "factor": 2, "low_freq_factor": 1})")(),
+               "low_freq_factor is not a known key");
+  EXPECT_ERROR(scaling(R"({"type": "llama3", "factor": 2, "low_freq_factor": 4})")(),
+               "rope_scaling.low_freq_factor must be", "less than high_freq_factor 4");
+  Json learned = spec_from_preset("gpt2-tiny", "model").to_json();
+  learned["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  EXPECT_ERROR(spec_from_json(learned, "model"), "rope_scaling has no effect");
+}
+
 TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
   Json mistral = llama_config();
   mistral["model_type"] = "mistral";
@@ -212,6 +260,10 @@ TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
   EXPECT_EQ(hf(mistral).max_sequence_length, 4096);
   mistral["sliding_window"] = nullptr;
   EXPECT_EQ(hf(mistral).num_kv_heads, 8);
+  mistral.erase("sliding_window");
+  EXPECT_NO_THROW(hf(mistral)) << "the default is 4096, which masks nothing here";
+  mistral["max_position_embeddings"] = 8192;
+  EXPECT_ERROR(hf(mistral), "config.sliding_window is missing, which means 4096", "null");
 
   Json qwen = qwen3_config();
   qwen["sliding_window"] = 4096;

@@ -1,0 +1,178 @@
+#include <array>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/hf_config.h"
+
+namespace onefold {
+namespace {
+
+struct Names {
+  HfFamily family;
+  std::string_view model_type, architecture;
+};
+
+// In order of preference where several can express a model: mistral never comes first, as every
+// model it has is a llama too.
+constexpr std::array<Names, 5> kNames = {{
+    {HfFamily::gpt2, "gpt2", "GPT2LMHeadModel"},
+    {HfFamily::llama, "llama", "LlamaForCausalLM"},
+    {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
+    {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM"},
+    {HfFamily::mistral, "mistral", "MistralForCausalLM"},
+}};
+constexpr std::array<HfFamily, 5> kFamilies = {HfFamily::gpt2, HfFamily::llama, HfFamily::qwen2,
+                                               HfFamily::qwen3, HfFamily::mistral};
+
+const Names& names_of(HfFamily family) {
+  for (const Names& names : kNames)
+    if (names.family == family) return names;
+  internal_error("no names for family {}", static_cast<int>(family));
+}
+
+std::string_view activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::relu:
+      return "relu";
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_new";
+    case Activation::silu:
+      return "silu";
+  }
+  internal_error("no name for activation {}", static_cast<int>(activation));
+}
+
+std::string_view yes_no(bool value) { return value ? "true" : "false"; }
+
+// "" if the field has the value that the family needs.
+std::string must_be(std::string_view field, bool value, bool needed) {
+  return value == needed ? "" : fmt::format("{} is {}", field, yes_no(value));
+}
+
+std::string gpt2_obstacle(const ModelSpec& spec) {
+  if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
+  if (spec.positions != Positions::learned) return "positions is rope";
+  if (spec.gated) return "the activation is gated";
+  if (spec.num_kv_heads != spec.num_heads) return "num_kv_heads is not num_heads";
+  if (spec.query_size() != spec.hidden_size) return "head_dim is not hidden_size / num_heads";
+  for (const auto& [field, value, needed] : {std::tuple{"qkv_bias", spec.qkv_bias, true},
+                                             {"attention_out_bias", spec.attention_out_bias, true},
+                                             {"mlp_bias", spec.mlp_bias, true},
+                                             {"qk_norm", spec.qk_norm, false}})
+    if (value != needed) return must_be(field, value, needed);
+  return "";
+}
+
+std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
+  if (spec.norm != Norm::rmsnorm) return "norm is layernorm";
+  if (spec.positions != Positions::rope) return "positions is learned";
+  if (!spec.gated) return "the activation is not gated";
+  const bool qwen3 = family == HfFamily::qwen3, qwen2 = family == HfFamily::qwen2;
+  if (spec.qk_norm != qwen3) return must_be("qk_norm", spec.qk_norm, qwen3);
+  if (spec.mlp_bias && family != HfFamily::llama) return "mlp_bias is true";
+  if (qwen2 || family == HfFamily::mistral) {
+    if (spec.qkv_bias != qwen2) return must_be("qkv_bias", spec.qkv_bias, qwen2);
+    return must_be("attention_out_bias", spec.attention_out_bias, false);
+  }
+  if (spec.qkv_bias != spec.attention_out_bias)
+    return fmt::format("qkv_bias is {} and attention_out_bias {}", yes_no(spec.qkv_bias),
+                       yes_no(spec.attention_out_bias));
+  return "";
+}
+
+Json gpt2_json(const ModelSpec& spec) {
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["n_positions"] = spec.max_sequence_length;
+  json["n_embd"] = spec.hidden_size;
+  json["n_layer"] = spec.num_layers;
+  json["n_head"] = spec.num_heads;
+  json["n_inner"] = spec.intermediate_size;
+  json["activation_function"] = activation_name(spec.activation);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+    json[key] = shortest(spec.dropout);
+  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
+  return json;
+}
+
+// The form of transformers 4, which 5 reads too.
+Json rope_scaling_json(const RopeScaling& scaling) {
+  if (scaling.type == RopeScaling::Type::none) return nullptr;
+  Json json;
+  json["rope_type"] = scaling.type == RopeScaling::Type::linear ? "linear" : "llama3";
+  json["factor"] = shortest(scaling.factor);
+  if (scaling.type == RopeScaling::Type::linear) return json;
+  json["low_freq_factor"] = shortest(scaling.low_freq_factor);
+  json["high_freq_factor"] = shortest(scaling.high_freq_factor);
+  json["original_max_position_embeddings"] = scaling.original_max_sequence_length;
+  return json;
+}
+
+Json llama_family_json(const ModelSpec& spec, HfFamily family) {
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["hidden_size"] = spec.hidden_size;
+  json["num_hidden_layers"] = spec.num_layers;
+  json["num_attention_heads"] = spec.num_heads;
+  json["num_key_value_heads"] = spec.num_kv_heads;
+  json["head_dim"] = spec.head_dim;
+  json["intermediate_size"] = spec.intermediate_size;
+  json["max_position_embeddings"] = spec.max_sequence_length;
+  json["rms_norm_eps"] = shortest(spec.norm_eps);
+  json["rope_theta"] = shortest(spec.rope_theta);
+  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  json["hidden_act"] = activation_name(spec.activation);
+  json["attention_dropout"] = 0.0;
+  if (family == HfFamily::llama || family == HfFamily::qwen3)
+    json["attention_bias"] = spec.qkv_bias;
+  if (family == HfFamily::llama) json["mlp_bias"] = spec.mlp_bias;
+  if (family == HfFamily::qwen2 || family == HfFamily::qwen3) json["use_sliding_window"] = false;
+  if (family != HfFamily::llama) json["sliding_window"] = nullptr;  // mistral's default is 4096
+  return json;
+}
+
+}  // namespace
+
+std::span<const HfFamily> hf_families() { return kFamilies; }
+std::string_view hf_model_type(HfFamily family) { return names_of(family).model_type; }
+std::string_view hf_architecture(HfFamily family) { return names_of(family).architecture; }
+
+HfFamily hf_family_named(const std::string& model_type, const std::string& where) {
+  std::vector<std::string> known;
+  for (const Names& names : kNames) {
+    if (names.model_type == model_type) return names.family;
+    known.emplace_back(names.model_type);
+  }
+  user_error("{} is \"{}\"; supported are {}", where, model_type, join(known, ", "));
+}
+
+std::string hf_obstacle(const ModelSpec& spec, HfFamily family) {
+  return family == HfFamily::gpt2 ? gpt2_obstacle(spec) : llama_family_obstacle(spec, family);
+}
+
+HfFamily hf_family_for(const ModelSpec& spec) {
+  std::vector<std::string> obstacles;
+  for (const HfFamily family : kFamilies) {
+    const std::string obstacle = hf_obstacle(spec, family);
+    if (obstacle.empty()) return family;
+    obstacles.push_back(fmt::format("{} ({})", hf_model_type(family), obstacle));
+  }
+  user_error("no supported Hugging Face architecture can express this model: not {}",
+             join(obstacles, ", "));
+}
+
+Json hf_config_json(const ModelSpec& spec, HfFamily family) {
+  const std::string obstacle = hf_obstacle(spec, family);
+  require(obstacle.empty(), "{} for {}", obstacle, hf_model_type(family));
+  Json json;
+  json["architectures"] = {hf_architecture(family)};
+  json["model_type"] = hf_model_type(family);
+  json.update(family == HfFamily::gpt2 ? gpt2_json(spec) : llama_family_json(spec, family));
+  json["tie_word_embeddings"] = spec.tie_embeddings;
+  json["initializer_range"] = shortest(spec.init_std);
+  return json;
+}
+
+}  // namespace onefold

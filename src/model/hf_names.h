@@ -1,0 +1,42 @@
+// Where Onefold's parameters are among a Hugging Face model's tensors. Ours are fused: queries,
+// keys and values are one matrix, and so are gate and up; Hugging Face's are apart, except GPT-2's.
+// Rows follow each other in both, and rotary pairs are the same (i, i + head_dim / 2), so each
+// tensor is one run of consecutive elements of one parameter, or that run transposed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/hf_config.h"
+#include "model/unit.h"
+
+namespace onefold {
+
+struct HfTensor {
+  std::string name;  // with its prefix: "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;
+  int64_t first = 0;  // of its elements in the parameter
+  // GPT-2's Conv1D keeps [in, out]: element (i, o) is (o, i) of the parameter's rows.
+  bool transposed = false;
+
+  int64_t elems() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
+};
+
+struct HfParameter {
+  ParamSpec param;
+  std::vector<HfTensor> tensors;  // by `first`; together they are the whole parameter
+};
+
+// Every parameter of the model, in the order of parameters_of().
+std::vector<HfParameter> hf_parameters(const ModelSpec& spec, HfFamily family);
+
+// "model." or "transformer.": what the names of a bare model (AutoModel, without its head) lack.
+std::string_view hf_prefix(HfFamily family);
+
+// Tensors that files of the family may have besides the parameters and that hold no weights: masks
+// and rotary frequencies, which older versions stored.
+bool is_hf_buffer(const std::string& name);
+
+}  // namespace onefold
