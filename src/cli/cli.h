@@ -16,6 +16,7 @@ enum ExitCode : int {
   kUserError = 1,      // bad input: configuration, file, flag
   kUsage = 2,          // the command line itself could not be parsed
   kDiverged = 3,       // a loss or gradient was not finite
+  kDifferent = 4,      // diff: the two are not equal
   kInterrupted = 130,  // stopped by Ctrl-C or SIGTERM, after finishing the step and saving
   kInternalError = 70,
 };
@@ -29,6 +30,9 @@ void add_generate(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_bench_comm(CLI::App& bench, Run& run);
+void add_export(CLI::App& app, Run& run);
+void add_inspect(CLI::App& app, Run& run);
+void add_diff(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 
 // Checks of flags: an integer of at least `minimum`.

@@ -131,6 +131,7 @@ int main(int argc, char** argv) {
   add_generate(app, run);
   add_tokenize(app, run);
   add_bench(app, run);
+  add_export(app, run);
   add_info(app, run);
   try {
     app.parse(argc, argv);

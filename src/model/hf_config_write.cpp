@@ -12,8 +12,8 @@ struct Names {
   std::string_view model_type, architecture;
 };
 
-// In order of preference where several can express a model: mistral never comes first, as every
-// model it has is a llama too.
+// In order of preference where several can express a model: nearly every model of mistral's is a
+// llama too, and that is the better known.
 constexpr std::array<Names, 5> kNames = {{
     {HfFamily::gpt2, "gpt2", "GPT2LMHeadModel"},
     {HfFamily::llama, "llama", "LlamaForCausalLM"},
@@ -72,6 +72,9 @@ std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool qwen3 = family == HfFamily::qwen3, qwen2 = family == HfFamily::qwen2;
   if (spec.qk_norm != qwen3) return must_be("qk_norm", spec.qk_norm, qwen3);
   if (spec.mlp_bias && family != HfFamily::llama) return "mlp_bias is true";
+  // transformers checks this although head_dim has a key of its own.
+  if (family == HfFamily::llama && spec.hidden_size % spec.num_heads != 0)
+    return "hidden_size is not a multiple of num_heads";
   if (qwen2 || family == HfFamily::mistral) {
     if (spec.qkv_bias != qwen2) return must_be("qkv_bias", spec.qkv_bias, qwen2);
     return must_be("attention_out_bias", spec.attention_out_bias, false);

@@ -134,6 +134,9 @@ TEST(HfConfig, AModelThatNoFamilyHasIsRefusedWithEveryReason) {
   EXPECT_EQ(obstacle(llama, [](ModelSpec& m) { m.gated = false; }), "the activation is not gated");
   EXPECT_EQ(obstacle(llama, [](ModelSpec& m) { m.qkv_bias = true; }),
             "qkv_bias is true and attention_out_bias false");
+  EXPECT_EQ(obstacle(llama, [](ModelSpec& m) { m.hidden_size = 44; }),
+            "hidden_size is not a multiple of num_heads");
+  EXPECT_EQ(obstacle(mistral, [](ModelSpec& m) { m.hidden_size = 44; }), "");
   EXPECT_EQ(obstacle(mistral, [](ModelSpec& m) { m.qkv_bias = true; }), "qkv_bias is true");
   EXPECT_EQ(obstacle(qwen2, [](ModelSpec&) {}), "qkv_bias is false");
   EXPECT_EQ(obstacle(qwen3, [](ModelSpec&) {}), "qk_norm is false");

@@ -1,0 +1,83 @@
+// onefold export: a trained model as a folder for transformers.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "run/hf_export.h"
+
+namespace onefold::cli {
+namespace {
+
+struct ExportArguments {
+  std::string checkpoint, folder, dtype, family, shard_size = "5GB";
+  bool overwrite = false, json = false;
+};
+
+ExportOptions options_of(const ExportArguments& arguments) {
+  ExportOptions options;
+  if (arguments.dtype == "f32") options.dtype = "F32";
+  if (arguments.dtype == "f16") options.dtype = "F16";
+  if (arguments.dtype == "bf16") options.dtype = "BF16";
+  if (!arguments.family.empty()) options.family = hf_family_named(arguments.family, "--family");
+  options.max_shard_bytes = parse_bytes(arguments.shard_size, "--max-shard-size");
+  if (options.max_shard_bytes < 1) user_error("--max-shard-size must be greater than 0");
+  options.overwrite = arguments.overwrite;
+  return options;
+}
+
+int run_export(const ExportArguments& arguments) {
+  const double begin = now_seconds();
+  const ExportOptions options = options_of(arguments);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(arguments.checkpoint, arguments.folder, ignored))
+    user_error("{} is the checkpoint itself; name another folder", arguments.folder);
+  const ModelOnDisk model = open_model(arguments.checkpoint);
+  const ExportResult result = export_hf(*model.source, model.extras, arguments.folder, options);
+  const double seconds = now_seconds() - begin;
+  if (arguments.json) {
+    print_json({{"output", arguments.folder},
+                {"architecture", hf_architecture(result.family)},
+                {"dtype", result.dtype},
+                {"parameters", result.parameters},
+                {"bytes", result.bytes},
+                {"files", result.files},
+                {"remarks", result.remarks},
+                {"seconds", seconds},
+                {"peak_rss_bytes", peak_rss_bytes()}});
+    return kOk;
+  }
+  for (const std::string& remark : result.remarks) fmt::print(stderr, "note: {}\n", remark);
+  fmt::print("{}: {}, {} parameters, {} of {}, {} files in {}\n", arguments.folder,
+             hf_architecture(result.family), format_count(result.parameters),
+             format_bytes(result.bytes), result.dtype, result.files.size(),
+             format_duration(seconds));
+  return kOk;
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, Run& run) {
+  auto a = std::make_shared<ExportArguments>();
+  CLI::App* command =
+      app.add_subcommand("export", "Write a model as a folder for Hugging Face transformers");
+  command->add_option("checkpoint", a->checkpoint, "A run's folder, or a Hugging Face model's")
+      ->required();
+  command->add_option("folder", a->folder, "The folder to write")->required();
+  command->add_option("--dtype", a->dtype, "Type of the weights; default: as they are")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  command
+      ->add_option("--max-shard-size", a->shard_size,
+                   "Files of at most this size, with an index if there are several")
+      ->capture_default_str();
+  command->add_option("--family", a->family,
+                      "gpt2, llama, mistral, qwen2 or qwen3; default: what the model is");
+  command->add_flag("--overwrite", a->overwrite, "Replace a model in the folder");
+  command->add_flag("--json", a->json, "One JSON object instead of text");
+  command->footer("Example:\n  onefold export runs/demo models/demo --dtype bf16");
+  command->callback([a, &run] { run = [a] { return run_export(*a); }; });
+}
+
+}  // namespace onefold::cli
