@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "data/scratch.h"
@@ -43,6 +44,29 @@ std::vector<float> values_of(const ParameterSource& source, const ParamSpec& par
   return values;
 }
 
+// The logits [batch, length, vocabulary] of every position, as generation computes them.
+std::vector<float> logits_of(Engine& engine, std::vector<int32_t> tokens, int64_t batch) {
+  const ModelSpec& spec = engine.model().spec;
+  const auto length = static_cast<int64_t>(tokens.size()) / batch;
+  std::vector<float> all(tokens.size() * static_cast<size_t>(spec.vocab_size));
+  for (int64_t b = 0; b < batch; ++b) {
+    std::vector<std::vector<float>> memory;
+    std::vector<KvCache> caches;
+    for (int64_t i = 0; i < 2 * spec.num_layers; ++i)
+      memory.emplace_back(static_cast<size_t>(length * spec.kv_size()));
+    for (size_t i = 0; i < memory.size(); i += 2)
+      caches.push_back({matrix(memory[i].data(), length, spec.kv_size()),
+                        matrix(memory[i + 1].data(), length, spec.kv_size()), length, 0});
+    for (int64_t t = 0; t < length; ++t) {
+      BatchView view{.batch = 1, .sequence = 1};
+      view.tokens = matrix(tokens.data() + b * length + t, 1, 1, DType::i32);
+      float* row = all.data() + (b * length + t) * spec.vocab_size;
+      engine.decode(view, caches, matrix(row, 1, spec.vocab_size));
+    }
+  }
+  return all;
+}
+
 class HfGolden : public testing::TestWithParam<const char*> {
  protected:
   std::vector<int32_t> ints(const char* name) const {
@@ -77,7 +101,6 @@ TEST_P(HfGolden, LossIsThatOfTransformers) {
   EXPECT_NEAR(loss, wanted, 1e-5);
 }
 
-// The logits of every position, as generation computes them.
 TEST_P(HfGolden, LogitsAreThoseOfTransformers) {
   const auto source = std::make_shared<HfSource>(folder_);
   const ModelSpec& spec = source->model();
@@ -85,26 +108,11 @@ TEST_P(HfGolden, LogitsAreThoseOfTransformers) {
   load(engine, reader_of(source));
   std::vector<int32_t> tokens = ints("tokens");
   const std::vector<float> wanted = floats("logits");
+  const std::vector<float> logits = logits_of(engine, tokens, batch_);
+  ASSERT_EQ(logits.size(), wanted.size());
   double worst = 0;
-  for (int64_t b = 0; b < batch_; ++b) {
-    std::vector<std::vector<float>> memory;
-    std::vector<KvCache> caches;
-    for (int64_t layer = 0; layer < 2 * spec.num_layers; ++layer)
-      memory.emplace_back(static_cast<size_t>(length_ * spec.kv_size()));
-    for (size_t layer = 0; layer < memory.size(); layer += 2)
-      caches.push_back({matrix(memory[layer].data(), length_, spec.kv_size()),
-                        matrix(memory[layer + 1].data(), length_, spec.kv_size()), length_, 0});
-    for (int64_t t = 0; t < length_; ++t) {
-      BatchView view{.batch = 1, .sequence = 1};
-      view.tokens = matrix(tokens.data() + b * length_ + t, 1, 1, DType::i32);
-      std::vector<float> logits(static_cast<size_t>(spec.vocab_size));
-      engine.decode(view, caches, matrix(logits.data(), 1, spec.vocab_size));
-      for (size_t v = 0; v < logits.size(); ++v)
-        worst = std::max<double>(
-            worst, std::abs(logits[v] -
-                            wanted[static_cast<size_t>((b * length_ + t)) * logits.size() + v]));
-    }
-  }
+  for (size_t i = 0; i < logits.size(); ++i)
+    worst = std::max<double>(worst, std::abs(logits[i] - wanted[i]));
   RecordProperty("worst_logit_error", fmt::format("{:.1e}", worst));
   EXPECT_LE(worst, 1e-5);
 }
@@ -320,6 +328,80 @@ TEST_F(Export, ARunBecomesAFolderWithTheSameWeights) {
     EXPECT_EQ(index["metadata"]["total_size"], exported.model().parameter_count() * 4);
     for (const std::string& file : result.files) EXPECT_TRUE(fs::exists(out_ + "/" + file)) << file;
     EXPECT_EQ(content(out_).size(), result.files.size());
+  }
+}
+
+// Every family with everything it can have. With ONEFOLD_EXPORT_DIR set, the folders and the logits
+// stay there, for tests/golden/check_hf_export.py to compare with those of transformers.
+TEST_F(Export, LogitsAreTheSameAfterTheWayThroughAFolder) {
+  struct Case {
+    const char* name;
+    const char* model;
+    const char* dtype = "F32";
+    std::optional<HfFamily> family = std::nullopt;
+  };
+  const std::vector<Case> cases = {
+      {"gpt2", R"({"preset": "gpt2-tiny"})"},
+      {"gpt2_untied_relu_bf16",
+       R"({"preset": "gpt2-tiny", "tie_embeddings": false, "activation": "relu"})", "BF16"},
+      {"llama", R"({"preset": "llama-tiny"})"},
+      {"llama_bf16", R"({"preset": "llama-tiny"})", "BF16"},
+      {"llama_biased_geglu", R"({"preset": "llama-tiny", "qkv_bias": true, "mlp_bias": true,
+        "attention_out_bias": true, "activation": "geglu", "rope_theta": 77.5})"},
+      {"llama3_tied", R"({"preset": "llama-tiny", "tie_embeddings": true, "rope_theta": 700,
+        "rope_scaling": {"type": "llama3", "factor": 8, "original_max_sequence_length": 16}})"},
+      {"llama_linear", R"({"preset": "llama-tiny",
+        "rope_scaling": {"type": "linear", "factor": 3}})"},
+      {"mistral_f16", R"({"preset": "llama-tiny"})", "F16", HfFamily::mistral},
+      {"mistral_wide", R"({"preset": "llama-tiny", "hidden_size": 43, "head_dim": 14})"},
+      {"qwen2", R"({"preset": "llama-tiny", "qkv_bias": true})"},
+      {"qwen2_tied_f16", R"({"preset": "llama-tiny", "qkv_bias": true, "tie_embeddings": true})",
+       "F16"},
+      {"qwen3", R"({"preset": "qwen3-tiny"})"},
+      {"qwen3_untied_bf16", R"({"preset": "qwen3-tiny", "tie_embeddings": false})", "BF16"},
+  };
+  const char* kept = std::getenv("ONEFOLD_EXPORT_DIR");
+  const int64_t batch = 2, length = 31;
+  for (const Case& c : cases) {
+    const ModelSpec spec = spec_from_json(parse_json(c.model, c.name), c.name);
+    const EngineOptions options{.threads = 1, .sequence = length, .training = false};
+    Engine engine(spec, options);
+    // Biases and norms too, and only values that every type holds: 3 bits, and a power of two.
+    uint32_t draw = 0;
+    engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+      for (int64_t i = 0; i < tensor.elems(); ++i) {
+        const uint32_t word = philox(philox_key(1, Draw::test), {draw++, 0, 0, 0})[0];
+        const float noise = (static_cast<float>(word % 15) - 7) / 32;
+        tensor.f32()[i] = param.init == Init::ones ? 1 + noise : noise;
+      }
+    });
+    const std::string run = folder_.path(c.name);
+    Json root = {{"model", spec.to_json()}, {"train_batch_size", 1}};
+    const Tokenizer tokenizer = Tokenizer::bytes();
+    RunFolder::create(run, Config::from_json(root), spec, &tokenizer, false).save_weights(engine);
+    const ModelOnDisk model = open_model(run);
+    const std::string out =
+        kept ? std::string(kept) + "/" + c.name : folder_.path(std::string(c.name) + "-out");
+    export_hf(*model.source, model.extras, out,
+              {.dtype = c.dtype, .max_shard_bytes = 60'000, .family = c.family});
+
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < batch * length; ++i)
+      tokens.push_back(static_cast<int32_t>(
+          philox(philox_key(2, Draw::test), {static_cast<uint32_t>(i), 0, 0, 0})[0] %
+          static_cast<uint32_t>(spec.vocab_size)));
+    const std::vector<float> logits = logits_of(engine, tokens, batch);
+    const auto imported = std::make_shared<HfSource>(out);
+    Engine again(imported->model(), options);
+    load(again, reader_of(imported));
+    EXPECT_EQ(logits_of(again, tokens, batch), logits) << c.name;
+    if (!kept) continue;
+    SafetensorsWriter writer(out + "/expected.safetensors",
+                             {{"tokens", "I32", {batch, length}, 0, 0},
+                              {"logits", "F32", {batch, length, spec.vocab_size}, 0, 0}});
+    writer.write("tokens", std::as_bytes(std::span(tokens)));
+    writer.write("logits", std::span<const float>(logits));
+    writer.commit();
   }
 }
 
