@@ -57,6 +57,7 @@ int64_t Config::total_steps(int64_t sequences) const {
 Json Config::effective() const {
   Json json;
   json["model"] = model.to_json();
+  if (!model_weights.empty()) json["model"]["weights"] = model_weights;
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
   json["train_batch_size"] = batch.global;

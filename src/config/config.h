@@ -69,6 +69,8 @@ struct Config {
   bool wall_clock_breakdown = false;
   ModelSpec model;           // vocab_size 0: the tokenizer's
   std::string model_source;  // the preset's name, the path of config.json, or "inline"
+  // model.weights: the Hugging Face folder whose weights training starts from; "": random ones.
+  std::string model_weights;
   DataConfig data;
   RunConfig run;
 

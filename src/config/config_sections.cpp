@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/sections.h"
+#include "io/hf_folder.h"
 
 namespace onefold {
 namespace {
@@ -30,7 +31,8 @@ void read_named_model(const std::string& name, Config& config) {
                did_you_mean(name, presets), join(presets, ", "));
   fs::path file = name;
   if (fs::is_directory(file, ignored)) {
-    // The folder of a Hugging Face model: its tokenizer goes with it.
+    // The folder of a Hugging Face model: its weights and its tokenizer go with it.
+    if (TensorFiles::in_folder(name)) config.model_weights = name;
     const fs::path tokenizer = file / "tokenizer.json";
     if (fs::exists(tokenizer, ignored)) config.data.tokenizer = tokenizer.string();
     file /= "config.json";
@@ -125,8 +127,23 @@ void read_model(JsonObject& root, Config& config) {
   if (!model.is_object())
     root.fail("model", fmt::format("must be a preset's name, a path or an object, not {} ({})",
                                    json_kind(model), brief_json(model)));
-  config.model = spec_from_json(model, "model");
-  config.model_source = model.contains("preset") ? model["preset"].get<std::string>() : "inline";
+  JsonObject in(model, "model");
+  config.model_weights = in.get<std::string>("weights", "");
+  if (in.has("weights") && !TensorFiles::in_folder(config.model_weights))
+    in.fail("weights", fmt::format("is \"{}\", which is not a folder with {} or {}",
+                                   config.model_weights, kHfWeights, kHfIndex));
+  Json fields = in.unread().value();
+  config.model_source = "inline";
+  if (in.has("weights") && !model.contains("preset")) {  // fields over those of the folder
+    config.model_source = config.model_weights + "/config.json";
+    Json all = spec_from_hf_config(read_json(config.model_source),
+                                   fmt::format("model ({})", config.model_source))
+                   .to_json();
+    all.update(fields);
+    fields = std::move(all);
+  }
+  config.model = spec_from_json(fields, "model");
+  if (model.contains("preset")) config.model_source = model["preset"].get<std::string>();
 }
 
 void read_data(JsonObject& root, Config& config) {

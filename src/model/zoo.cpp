@@ -1,7 +1,7 @@
 // Presets are shapes for training from scratch. Where a published model stretches its context with
 // scaled rotary frequencies (Llama 3.2), the preset has the plain frequencies and the context
 // length before scaling: as many parameters and FLOPs, but not a config to load the published
-// weights with (spec_from_hf_config refuses those).
+// weights with; their own config.json is.
 #include "model/zoo.h"
 
 #include <functional>

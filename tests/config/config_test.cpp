@@ -251,7 +251,27 @@ TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
     EXPECT_EQ(c.model.vocab_size, 99);
     EXPECT_EQ(c.model_source, file);
     EXPECT_EQ(c.data.tokenizer, path == folder ? folder + "/tokenizer.json" : "bytes");
+    EXPECT_EQ(c.model_weights, "") << "there are none";
   }
+  write_file(folder + "/model.safetensors", "");
+  for (const std::string& path : {folder, file}) {
+    const Config c = Config::from_json(with(("{\"model\": \"" + path + "\"}").c_str()));
+    EXPECT_EQ(c.model_weights, path == folder ? folder : "") << "a config.json is a shape alone";
+    const Config again = Config::from_json(c.effective());
+    EXPECT_EQ(again.model_weights, c.model_weights);
+    EXPECT_EQ(again.effective(), c.effective());
+  }
+  const auto over = [&](const char* fields) {
+    return Config::from_json(
+        with(("{\"model\": {\"weights\": \"" + folder + "\", " + fields + "}}").c_str()));
+  };
+  EXPECT_EQ(over("\"dropout\": 0.2").model_weights, folder);
+  EXPECT_EQ(over("\"dropout\": 0.2").model.dropout, 0.2f);
+  EXPECT_EQ(over("\"dropout\": 0.2").model.hidden_size, 8) << "the folder's";
+  EXPECT_EQ(over("\"preset\": \"gpt2\"").model.hidden_size, 768);
+  EXPECT_ERROR(over("\"dropuot\": 1"), "model.dropuot is not a known key");
+  EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "weights": "nowhere"}})"),
+               "model.weights is \"nowhere\"", "model.safetensors");
   write_file(file, R"({"model_type": "gpt2", "vocab_size": 99})");
   EXPECT_ERROR(Config::from_json(with(("{\"model\": \"" + file + "\"}").c_str())),
                file + ").n_embd is missing");
@@ -365,7 +385,8 @@ TEST(Effective, EveryKeyIsDocumented) {
             "run": {"output": "out", "memory": "1GiB"}})",
         R"({"optimizer": {"type": "SGD"}, "data": {"validation_fraction": 0.1},
             "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}}})",
-        R"({"scheduler": {"type": "WarmupCosineLR"}, "run": {"freeze": ["head"]},
+        R"({"model": {"preset": "llama-tiny", "rope_scaling": {"type": "llama3", "factor": 8}},
+            "scheduler": {"type": "WarmupCosineLR"}, "run": {"freeze": ["head"]},
             "zero_optimization": {"stage": 3}})"})
     expect_documented(docs, config(text).effective());
 }
