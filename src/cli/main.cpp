@@ -117,10 +117,11 @@ int main(int argc, char** argv) {
       "  onefold plan config.json --ranks 8              what each of 8 ranks would hold and send\n"
       "  onefold generate runs/demo --prompt 'In the beginning'\n"
       "  onefold tokenize train text.txt --vocab-size 4096 --output tokenizer.json\n"
+      "  onefold export runs/demo models/demo            for Hugging Face transformers\n"
       "  onefold info                                    what this machine is and what it "
       "measures\n"
-      "\nExit codes: 0 done, 1 bad input, 2 bad command line, 3 diverged, 70 a bug in Onefold, 130 "
-      "interrupted.\n"
+      "\nExit codes: 0 done, 1 bad input, 2 bad command line, 3 diverged, 4 different (diff), 70 a "
+      "bug in Onefold, 130 interrupted.\n"
       "Every command explains itself with --help.");
   app.set_version_flag("--version", std::string("onefold ") + ONEFOLD_VERSION);
   app.require_subcommand(1);
@@ -132,6 +133,8 @@ int main(int argc, char** argv) {
   add_tokenize(app, run);
   add_bench(app, run);
   add_export(app, run);
+  add_inspect(app, run);
+  add_diff(app, run);
   add_info(app, run);
   try {
     app.parse(argc, argv);

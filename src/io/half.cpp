@@ -39,6 +39,16 @@ int64_t narrow_all(std::span<const float> src, std::span<std::byte> dst) {
   return overflows;
 }
 
+template <typename T, typename Widen>
+void widen_to_f64(std::span<const std::byte> src, std::span<double> dst, Widen widen) {
+  require(src.size() == dst.size() * sizeof(T), "{} bytes for {} values", src.size(), dst.size());
+  for (size_t i = 0; i < dst.size(); ++i) {
+    T value;
+    std::memcpy(&value, src.data() + i * sizeof(T), sizeof(T));
+    dst[i] = static_cast<double>(widen(value));
+  }
+}
+
 }  // namespace
 
 float f16_to_f32(uint16_t bits) {
@@ -92,6 +102,24 @@ void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<
     widen_all<f16_to_f32>(src, dst);
   else
     widen_all<bf16_to_f32>(src, dst);
+}
+
+void to_f64(const std::string& dtype, std::span<const std::byte> src, std::span<double> dst) {
+  const auto identity = [](auto value) { return value; };
+  if (dtype == "F64") return widen_to_f64<double>(src, dst, identity);
+  if (dtype == "F32") return widen_to_f64<float>(src, dst, identity);
+  if (dtype == "F16") return widen_to_f64<uint16_t>(src, dst, f16_to_f32);
+  if (dtype == "BF16") return widen_to_f64<uint16_t>(src, dst, bf16_to_f32);
+  if (dtype == "I64") return widen_to_f64<int64_t>(src, dst, identity);
+  if (dtype == "I32") return widen_to_f64<int32_t>(src, dst, identity);
+  if (dtype == "I16") return widen_to_f64<int16_t>(src, dst, identity);
+  if (dtype == "I8") return widen_to_f64<int8_t>(src, dst, identity);
+  if (dtype == "U64") return widen_to_f64<uint64_t>(src, dst, identity);
+  if (dtype == "U32") return widen_to_f64<uint32_t>(src, dst, identity);
+  if (dtype == "U16") return widen_to_f64<uint16_t>(src, dst, identity);
+  if (dtype == "U8") return widen_to_f64<uint8_t>(src, dst, identity);
+  if (dtype == "BOOL") return widen_to_f64<uint8_t>(src, dst, [](uint8_t v) { return v != 0; });
+  internal_error("no conversion from {}", dtype);
 }
 
 int64_t from_f32(const std::string& dtype, std::span<const float> src, std::span<std::byte> dst) {

@@ -14,6 +14,9 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
                                            {"tokenize", "show"},
                                            {"bench"},
                                            {"bench", "step"},
+                                           {"export"},
+                                           {"inspect"},
+                                           {"diff"},
                                            {"info"}};
   for (Arguments command : commands) {
     std::string name = "onefold";
@@ -27,9 +30,10 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
 }
 
 TEST_F(Cli, HelpOfTheWholeNamesEveryCommandAndExitCode) {
-  expect_in(onefold({"--help"}).out,
-            {"train", "generate", "tokenize", "bench", "info",
-             "0 done, 1 bad input, 2 bad command line, 3 diverged", "130 interrupted"});
+  expect_in(
+      onefold({"--help"}).out,
+      {"train", "generate", "tokenize", "bench", "export", "inspect", "diff", "info",
+       "0 done, 1 bad input, 2 bad command line, 3 diverged, 4 different", "130 interrupted"});
 }
 
 TEST_F(Cli, TheConfigurationInTrainsHelpIsValid) {
@@ -50,7 +54,8 @@ TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
                {"no command \"trian\"", "did you mean \"train\"?", "--help"});
   expect_error(onefold({"tokenize", "encoed", "x"}), 2,
                {"no command \"encoed\"", "\"encode\"", "Try: onefold tokenize --help"});
-  expect_error(onefold({"xyzzy"}), 2, {"there are: train, plan, generate, tokenize, bench, info"});
+  expect_error(onefold({"xyzzy"}), 2,
+               {"there are: train, plan, generate, tokenize, bench, export"});
 }
 
 TEST_F(Cli, AMissingCommandListsThem) {

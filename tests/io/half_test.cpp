@@ -97,5 +97,26 @@ TEST(Half, SpansConvertAtAnyAlignment) {
   EXPECT_THROW(to_f32("I32", std::vector<std::byte>(4), one), InternalError);
 }
 
+TEST(Half, EveryTypeOfAFileCanBeLookedAt) {
+  const auto widened = [](const char* dtype, auto value) {
+    std::vector<double> wide(1);
+    to_f64(dtype, std::as_bytes(std::span(&value, 1)), wide);
+    return wide[0];
+  };
+  EXPECT_EQ(widened("F64", 0.1), 0.1);
+  EXPECT_EQ(widened("F32", 0.5f), 0.5);
+  EXPECT_EQ(widened("F16", uint16_t{0xC000}), -2);
+  EXPECT_EQ(widened("BF16", uint16_t{0xC000}), -2);
+  EXPECT_EQ(widened("I64", int64_t{-7}), -7);
+  EXPECT_EQ(widened("I32", int32_t{-7}), -7);
+  EXPECT_EQ(widened("I16", int16_t{-7}), -7);
+  EXPECT_EQ(widened("I8", int8_t{-7}), -7);
+  EXPECT_EQ(widened("U64", uint64_t{1} << 63), 0x1p63);
+  EXPECT_EQ(widened("U32", ~uint32_t{0}), 4294967295.0);
+  EXPECT_EQ(widened("U16", uint16_t{65535}), 65535);
+  EXPECT_EQ(widened("U8", uint8_t{255}), 255);
+  EXPECT_EQ(widened("BOOL", uint8_t{9}), 1);
+}
+
 }  // namespace
 }  // namespace onefold
