@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "run/hf_export.h"
