@@ -35,6 +35,9 @@ void add_inspect(CLI::App& app, Run& run);
 void add_diff(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 
+// Runs it, and makes exit codes and messages of what it throws.
+int guarded(const Run& run);
+
 // Checks of flags: an integer of at least `minimum`.
 CLI::Validator at_least(int64_t minimum);
 

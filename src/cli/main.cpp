@@ -78,6 +78,8 @@ void flush_output() {
     user_error("cannot write to standard output: {}", std::strerror(errno));
 }
 
+}  // namespace
+
 int guarded(const Run& run) {
   try {
     const int code = run();
@@ -104,7 +106,6 @@ int guarded(const Run& run) {
   }
 }
 
-}  // namespace
 }  // namespace onefold::cli
 
 int main(int argc, char** argv) {

@@ -1,6 +1,11 @@
 // onefold train: the whole story of a run, top to bottom.
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -16,10 +21,12 @@ namespace onefold::cli {
 namespace {
 
 struct TrainArguments {
-  std::string config, memory, trace;
+  std::string config, memory, trace, resume;  // resume "auto": from run.output
   std::vector<std::string> overrides;
-  int ranks = 0;
-  bool overwrite = false, json = false, quiet = false, plan_only = false;
+  int ranks = 0, restarts = 0;
+  bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
+
+  bool resumes() const { return !resume.empty(); }
 };
 
 // Without run.memory the limit is the machine. Better now than by the system's out-of-memory
@@ -48,11 +55,53 @@ int print_plan(const Config& config, const RunPlan& plan, bool json) {
   return kOk;
 }
 
-std::optional<RunFolder> create_folder(const Config& config, const RunPlan& plan, bool overwrite) {
+using Candidates = std::vector<CheckpointFolder::Entry>;
+
+// What --resume may mean: a checkpoint, a run's folder, or nothing yet (only where no folder was
+// named: a run that was stopped before its first checkpoint begins again).
+Candidates find_checkpoints(const TrainArguments& arguments, const Config& config) {
+  if (!arguments.resumes()) return {};
+  const bool automatic = arguments.resume == "auto";
+  const std::string folder = automatic ? config.run.output : arguments.resume;
+  if (folder.empty()) user_error("--resume: the configuration names no run.output to resume from");
+  if (std::filesystem::exists(folder + "/" + kManifest)) return {{0, folder}};
+  const Candidates found = CheckpointFolder(folder + "/checkpoints").list();
+  if (found.empty() && !automatic) user_error("--resume: {} has no checkpoints", folder);
+  return found;
+}
+
+// Differences in what is learned need a word from the user.
+void require_same_training(const Candidates& candidates, const Config& config, const RunPlan& plan,
+                           bool allow_changes) {
+  std::vector<std::string> changes;
+  for (const CheckpointFolder::Entry& candidate : candidates) {
+    try {
+      const Json run = Checkpoint(candidate.path).manifest().run;
+      changes = changes_that_matter(run.value("configuration", Json()), config.effective());
+      if (run.value("data", Json::object()).value("fingerprint", "") != plan.data.fingerprint)
+        changes.push_back("data: the training sequences are others");
+      break;
+    } catch (const UserError&) {  // not whole: the next one is asked, and resuming says why
+    }
+  }
+  if (changes.empty()) return;
+  const std::string list = join(changes, "\n  ");
+  if (!allow_changes)
+    user_error(
+        "the configuration differs from that of the checkpoint:\n  {}\nTo go on with these "
+        "changes, pass --allow-changes",
+        list);
+  fmt::print(stderr, "going on with changes:\n  {}\n", list);
+}
+
+std::optional<RunFolder> make_folder(const Config& config, const RunPlan& plan,
+                                     const Candidates& candidates, bool overwrite) {
   if (config.run.output.empty()) return std::nullopt;
-  const std::optional<Tokenizer>& tokenizer = plan.data.tokenizer;
-  return RunFolder::create(config.run.output, config, plan.model, tokenizer ? &*tokenizer : nullptr,
-                           overwrite);
+  const Tokenizer* tokenizer = plan.data.tokenizer ? &*plan.data.tokenizer : nullptr;
+  const bool goes_on =
+      !candidates.empty() && candidates[0].path.starts_with(config.run.output + "/");
+  return goes_on ? RunFolder::reopen(config.run.output, config, plan.model, tokenizer)
+                 : RunFolder::create(config.run.output, config, plan.model, tokenizer, overwrite);
 }
 
 int run_train(TrainArguments arguments) {
@@ -62,25 +111,29 @@ int run_train(TrainArguments arguments) {
   Config config;
   RunPlan plan;
   std::optional<RunFolder> folder;
+  Candidates candidates;
   ranks.after_leader([&] {
     config = load_config(arguments.config, arguments.overrides, ranks.count());
     config.require_training();
     // Before the data is read, which can take long.
-    if (!config.run.output.empty() && ranks.leads() && !arguments.plan_only)
+    candidates = find_checkpoints(arguments, config);
+    if (!config.run.output.empty() && ranks.leads() && !arguments.plan_only && candidates.empty())
       RunFolder::require_free(config.run.output, arguments.overwrite);
     plan = plan_run(config, ranks);
+    if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
     if (!quiet) fmt::print(stderr, "{}\n", full_plan(config, plan));
     require_available(plan);
-    if (ranks.leads()) folder = create_folder(config, plan, arguments.overwrite);
+    if (ranks.leads()) folder = make_folder(config, plan, candidates, arguments.overwrite);
   });
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;
 
   bool interrupted = false;
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
     const bool leads = !communicator || communicator->rank() == 0;
-    Training training(config, plan, std::move(communicator), leads ? folder : std::nullopt,
-                      {.quiet = quiet, .trace = !arguments.trace.empty()});
+    Training training(
+        config, plan, std::move(communicator), leads ? folder : std::nullopt,
+        {.quiet = quiet, .trace = !arguments.trace.empty(), .resume_from = candidates});
     training.run();
     std::vector<RankTrace> trace;
     if (!arguments.trace.empty()) trace = training.collect_trace();
@@ -93,6 +146,26 @@ int run_train(TrainArguments arguments) {
     interrupted = training.interrupted();
   });
   return interrupted ? kInterrupted : kOk;
+}
+
+// --restarts: a process that watches another one train, and starts it again from its newest
+// checkpoint when it fails. What only the user can mend is not tried again.
+int supervise(TrainArguments arguments) {
+  const int restarts = std::exchange(arguments.restarts, 0);
+  for (int restart = 0;; ++restart) {
+    const pid_t child = ::fork();  // no thread has been started yet
+    if (child < 0) user_error("cannot start a process: {}", std::strerror(errno));
+    if (child == 0) std::_Exit(guarded([&] { return run_train(arguments); }));
+    StopSignals ignored;  // the child gets them too, and ends by itself
+    int status = 0;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code == kOk || code == kInterrupted || code == kUsage || restart == restarts) return code;
+    fmt::print(stderr, "onefold: the run ended with {}; restart {} of {}\n", code, restart + 1,
+               restarts);
+    arguments.resume = "auto";
+  }
 }
 
 }  // namespace
@@ -114,6 +187,17 @@ void add_train(CLI::App& app, Run& run) {
       ->check(at_least(1));
   train->add_option("--memory", arguments->memory,
                     "The most memory that each rank may use, like 80GiB (run.memory)");
+  train
+      ->add_option("--resume", arguments->resume,
+                   "Go on from the newest whole checkpoint of run.output, or of the folder named")
+      ->expected(0, 1)
+      ->type_name("[FOLDER]");
+  train->add_flag("--allow-changes", arguments->allow_changes,
+                  "Resume although the configuration would learn something else now");
+  train
+      ->add_option("--restarts", arguments->restarts,
+                   "Start a failed run again, up to this many times, from its newest checkpoint")
+      ->check(at_least(0));
   train->add_flag("--overwrite", arguments->overwrite, "Replace a trained model in run.output");
   auto* plan_only = train->add_flag("--plan-only", arguments->plan_only,
                                     "Print the plan (configuration, batch, memory) and stop");
@@ -136,8 +220,16 @@ void add_train(CLI::App& app, Run& run) {
       "On several ranks, with all training state held once between them (ZeRO):\n"
       "  onefold train config.json --ranks 4 --set zero_optimization.stage=3\n"
       "  mpirun -n 4 onefold train config.json --set zero_optimization.stage=3\n\n"
-      "Ctrl-C finishes the step, saves the weights and exits with 130; a second one ends at once.");
-  train->callback([arguments, &run] { run = [arguments] { return run_train(*arguments); }; });
+      "Ctrl-C finishes the step, saves a checkpoint and exits with 130; a second one ends at "
+      "once.\n"
+      "SIGUSR1 saves a checkpoint. A run that was stopped or killed goes on with:\n"
+      "  onefold train config.json --resume");
+  train->callback([arguments, train, &run] {
+    if (train->count("--resume") > 0 && arguments->resume.empty()) arguments->resume = "auto";
+    run = [arguments] {
+      return arguments->restarts > 0 ? supervise(*arguments) : run_train(*arguments);
+    };
+  });
 }
 
 }  // namespace onefold::cli

@@ -198,9 +198,14 @@ void read_run(JsonObject& root, Config& config) {
       in.fail("memory", "must be greater than 0; leave it out for no limit");
   }
   if (run.output.empty())
-    for (const std::string_view key : {"save_every", "tensorboard"})
+    for (const std::string_view key :
+         {"save_every", "save_minutes", "keep_last", "keep_every", "save_failures", "tensorboard"})
       in.no_effect(key, "nothing is written without run.output");
   run.save_every = in.at_least("save_every", 0, 0);
+  run.save_minutes = in.non_negative("save_minutes", 0);
+  run.keep_last = in.at_least("keep_last", 1, run.keep_last);
+  run.keep_every = in.at_least("keep_every", 0, 0);
+  run.stop_if_unsaved = in.choice("save_failures", {"warn", "stop"}, "warn") == "stop";
   run.tensorboard = in.get<bool>("tensorboard", false);
   run.recompute = in.get<bool>("recompute", false);
   run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
@@ -249,6 +254,10 @@ Json run_json(const Config& config) {
   if (run.memory_bytes > 0) json["memory"] = run.memory_bytes;
   if (!run.output.empty()) {
     json["save_every"] = run.save_every;
+    json["save_minutes"] = run.save_minutes;
+    json["keep_last"] = run.keep_last;
+    json["keep_every"] = run.keep_every;
+    json["save_failures"] = run.stop_if_unsaved ? "stop" : "warn";
     json["tensorboard"] = run.tensorboard;
   }
   return json;

@@ -28,6 +28,12 @@ class BatchLoader {
   const SequenceSet& sequences() const { return sequences_; }
   const Sampler& sampler() const { return sampler_; }
   const BatchLayout& layout() const { return layout_; }
+  // The same data from another position of its stream on: for going on with another global batch.
+  BatchLoader from_origin(int64_t origin) const {
+    BatchLoader moved = *this;
+    moved.layout_.origin = origin;
+    return moved;
+  }
 
   Batch get(int64_t step, int64_t micro, int64_t rank) const;
   // Passes over the data that are complete before this step, with the fraction of the one under

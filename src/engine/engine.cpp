@@ -96,6 +96,11 @@ void Engine::initialise_parameters() {
     const Tensor held = unit.held_parameters();
     kernels_->fill(held, 0);  // padding travels with the rest: let it be defined
     for (const Piece& piece : unit.held_pieces()) {
+      if (options_.initial) {
+        options_.initial(unit.layout().params()[static_cast<size_t>(piece.param)], piece.first,
+                         held.col_range(piece.offset, piece.elems));
+        continue;
+      }
       const int64_t count = (piece.elems + kInitPiece - 1) / kInitPiece;
       pool_->run(count, [&](int64_t chunk, int) {
         const int64_t begin = chunk * kInitPiece, size = std::min(kInitPiece, piece.elems - begin);
@@ -238,6 +243,40 @@ void Engine::for_each_piece(
     for (const Piece& piece : unit->held_pieces())
       visit(unit->layout().params()[static_cast<size_t>(piece.param)], piece.first,
             unit->held_parameters().col_range(piece.offset, piece.elems));
+}
+
+void Engine::for_each_optimizer_piece(
+    const std::function<void(const std::string&, const ParamSpec&, int64_t, Tensor)>& visit) {
+  for (const auto& unit : states_) {
+    if (unit->frozen()) continue;
+    for (int i = 0; i < options_.optimizer.state_count(); ++i)
+      for (const Piece& piece : unit->stepped_pieces())
+        visit(options_.optimizer.state_name(i),
+              unit->layout().params()[static_cast<size_t>(piece.param)], piece.first,
+              unit->stepped_state(i).col_range(piece.offset, piece.elems));
+  }
+}
+
+std::vector<std::string> Engine::saved_states(int unit) const {
+  std::vector<std::string> names{"parameters"};
+  if (traits_[static_cast<size_t>(unit)].frozen) return names;
+  for (int i = 0; i < options_.optimizer.state_count(); ++i)
+    names.push_back(options_.optimizer.state_name(i));
+  return names;
+}
+
+std::vector<Engine::SavedPiece> Engine::saved_pieces(int unit) const {
+  const UnitState& own = *states_[static_cast<size_t>(unit)];
+  const std::vector<std::string> names = saved_states(unit);
+  std::vector<SavedPiece> pieces;
+  for (size_t s = 0; s < names.size(); ++s)
+    for (const Piece& piece : own.layout().shard_pieces(rank())) {
+      const Tensor shard =
+          s == 0 ? own.parameter_shard() : own.state_shard(static_cast<int>(s) - 1);
+      pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], names[s],
+                        piece.first, shard.col_range(piece.offset, piece.elems)});
+    }
+  return pieces;
 }
 
 void Engine::for_each_gradient(const std::function<void(const ParamSpec&, Tensor)>& visit) {

@@ -70,6 +70,25 @@ class Engine {
   // loading.
   void for_each_piece(
       const std::function<void(const ParamSpec&, int64_t first, Tensor dst)>& visit);
+  // The same of the optimizer's state, by its name.
+  void for_each_optimizer_piece(const std::function<void(const std::string& state, const ParamSpec&,
+                                                         int64_t first, Tensor dst)>& visit);
+
+  // What this rank alone puts into a checkpoint of a unit: its share of parameters and optimizer
+  // state. It stays as it is until the unit's next step action.
+  struct SavedPiece {
+    const ParamSpec* param;
+    std::string state;  // "parameters", or the optimizer's
+    int64_t first;
+    Tensor data;
+  };
+  std::vector<SavedPiece> saved_pieces(int unit) const;
+  // The states that are saved of a unit's parameters.
+  std::vector<std::string> saved_states(int unit) const;
+
+  // Goes on with a run whose first `steps` steps are in the state that was loaded.
+  void resume_after(int64_t steps) { steps_done_ = steps; }
+
   void for_each_gradient(const std::function<void(const ParamSpec&, Tensor)>& visit);
 
   // Every rank's numbers, [ranks][mine.size()] in rank order. All ranks call it together.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/unit.h"
 #include "optim/optimizer.h"
 #include "program/program.h"
 #include "tensor/ledger.h"
@@ -41,8 +42,11 @@ struct EngineOptions {
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OptimizerSpec optimizer;
-  double clipping = 0;                               // largest global gradient norm; 0: off
-  int64_t memory_limit_bytes = Ledger::kNoLimit;     // of this rank
+  double clipping = 0;                            // largest global gradient norm; 0: off
+  int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
+  // Fills elements [first, first + dst.cols) of a parameter: where weights start from. Without it:
+  // random ones, by the seed. Called from one thread.
+  std::function<void(const ParamSpec& param, int64_t first, Tensor dst)> initial;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
 };
 

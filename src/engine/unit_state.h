@@ -42,6 +42,14 @@ class UnitState {
   Tensor gradient_shard() const;  // this rank's piece of the sum
   void drop_gradients();          // after the step
 
+  // This rank's share of the state, whatever its residence: what a checkpoint takes from it.
+  Tensor parameter_shard() const {
+    return residence_.shard_parameters ? held_parameters() : shard_of(held_parameters());
+  }
+  Tensor state_shard(int index) const {
+    return residence_.shard_optimizer ? stepped_state(index) : shard_of(stepped_state(index));
+  }
+
   // What this rank's optimizer step works on: the shard, or everything where the optimizer is
   // replicated.
   std::vector<Piece> stepped_pieces() const;

@@ -229,8 +229,8 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsEn
   text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
 
   const uint64_t length = text.size();
-  file_.append(std::as_bytes(std::span(&length, 1)));
-  file_.append(std::as_bytes(std::span(text)));
+  append(std::as_bytes(std::span(&length, 1)));
+  append(std::as_bytes(std::span(text)));
 }
 
 void SafetensorsWriter::write(const std::string& name, std::span<const std::byte> piece) {
@@ -245,6 +245,12 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
   current_bytes_ += static_cast<int64_t>(piece.size());
   require(current_bytes_ <= entries_[current_].bytes(), "{}: tensor {} has more bytes than {}",
           file_.path(), name, entries_[current_].bytes());
+  append(piece);
+}
+
+void SafetensorsWriter::append(std::span<const std::byte> piece) {
+  checksum_.add(piece);
+  bytes_ += static_cast<int64_t>(piece.size());
   file_.append(piece);
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "io/checksum.h"
 
 namespace onefold {
 
@@ -85,11 +86,19 @@ class SafetensorsWriter {
   }
   void commit();
 
+  // Of the whole file so far; after commit, what a reader will find.
+  std::string checksum() const { return checksum_.text(); }
+  int64_t bytes() const { return bytes_; }
+
  private:
+  void append(std::span<const std::byte> piece);
+
   std::vector<SafetensorsEntry> entries_;
   OutputFile file_;
   size_t current_ = 0;         // the entry whose bytes are expected
   int64_t current_bytes_ = 0;  // how many of them have come
+  Checksum checksum_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace onefold

@@ -18,6 +18,11 @@ struct OptimizerSpec {
 
   // State tensors kept for each parameter: AdamW's two moments, SGD's momentum if it has one.
   int state_count() const { return type == Type::adamw ? 2 : (momentum != 0 ? 1 : 0); }
+  // Its name in checkpoints.
+  const char* state_name(int index) const {
+    if (type == Type::sgd) return "momentum";
+    return index == 0 ? "moment1" : "moment2";
+  }
 };
 
 // One optimizer step (counted from 1) on one parameter and its state.

@@ -54,4 +54,9 @@ void Progress::note(const std::string& text) {
   fmt::print(stderr, "{}\n", text);
 }
 
+void Progress::warn(const std::string& text) {
+  clear_live_line();
+  fmt::print(stderr, "onefold: warning: {}\n", text);
+}
+
 }  // namespace onefold

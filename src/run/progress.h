@@ -28,6 +28,8 @@ class Progress {
   void show(const ProgressState& state, double seconds_left);
   // A line of its own, above the live one.
   void note(const std::string& text);
+  // The same, even when quiet.
+  void warn(const std::string& text);
 
  private:
   void clear_live_line();

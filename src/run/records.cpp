@@ -1,11 +1,36 @@
 #include "run/records.h"
 
+#include <filesystem>
+#include <sstream>
+
+#include "base/file.h"
+
 namespace onefold {
 
-Records::Records(const Config& config, const std::optional<RunFolder>& folder)
+namespace {
+
+// A run that is resumed at an earlier step writes the steps after it again.
+void keep_lines_until(const std::string& path, int64_t step) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  std::istringstream lines(read_file(path));
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (!Json::accept(line)) continue;  // cut off by a kill
+    const Json event = Json::parse(line);
+    if (event.is_object() && event.value("step", int64_t{0}) <= step) kept += line + "\n";
+  }
+  write_file(path, kept);
+}
+
+}  // namespace
+
+Records::Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step)
     : breakdown_(config.wall_clock_breakdown) {
   if (!folder) return;
-  lines_.emplace(folder->file("metrics.jsonl"), MetricsWriter::Mode::fresh);
+  const std::string path = folder->file("metrics.jsonl");
+  if (step > 0) keep_lines_until(path, step);
+  lines_.emplace(path, step > 0 ? MetricsWriter::Mode::append : MetricsWriter::Mode::fresh);
   if (config.run.tensorboard) board_.emplace(folder->file("tensorboard"));
 }
 

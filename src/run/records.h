@@ -15,7 +15,8 @@ namespace onefold {
 
 class Records {
  public:
-  Records(const Config& config, const std::optional<RunFolder>& folder);
+  // `step`: those that an earlier run has done; its lines up to there stay.
+  Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step = 0);
 
   // `seconds` and `times` are those of this step.
   void step(const ProgressState& state, double seconds, const VerbTimes& times);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "run/json_text.h"
+#include "run/resume.h"
 #include "run/weights.h"
 
 namespace onefold {
@@ -26,10 +27,11 @@ bool present(const std::string& path) {
 
 void RunFolder::require_free(const std::string& path, bool overwrite) {
   const RunFolder folder(path);
-  if (present(folder.file(kWeights)) && !overwrite)
+  const bool trained = present(folder.file(kWeights)) || !folder.checkpoints().list().empty();
+  if (trained && !overwrite)
     user_error(
-        "run.output: {} already holds a trained model; name another folder, or pass --overwrite to "
-        "replace it",
+        "run.output: {} already holds a trained model; name another folder, or pass --resume to go "
+        "on with it, or --overwrite to replace it",
         path);
   if (present(folder.file(kModel))) return;
   for (const char* name : {kConfig, kTokenizer})
@@ -41,6 +43,9 @@ void RunFolder::require_free(const std::string& path, bool overwrite) {
 void RunFolder::remove_old_run() const {
   std::error_code ignored;
   for (const char* name : {kWeights, kTokenizer}) fs::remove(file(name), ignored);
+  for (const CheckpointFolder::Entry& entry : checkpoints().list())
+    fs::remove_all(entry.path, ignored);
+  checkpoints().discard_all();
   for (const auto& entry : fs::directory_iterator(file(kTensorBoard), ignored))
     if (entry.path().filename().string().starts_with("events.out.tfevents."))
       fs::remove(entry.path(), ignored);
@@ -53,11 +58,24 @@ RunFolder RunFolder::create(const std::string& path, const Config& config, const
   const RunFolder folder(path);
   folder.remove_old_run();
   make_folders(path);
-  // The model first: it marks the folder as a run's.
-  write_file(folder.file(kModel), json_text(spec.to_json()) + "\n");
-  write_file(folder.file(kConfig), json_text(config.effective()) + "\n");
-  if (tokenizer) tokenizer->save(folder.file(kTokenizer));
+  folder.describe(config, spec, tokenizer);
   return folder;
+}
+
+RunFolder RunFolder::reopen(const std::string& path, const Config& config, const ModelSpec& spec,
+                            const Tokenizer* tokenizer) {
+  const RunFolder folder(path);
+  make_folders(path);
+  folder.describe(config, spec, tokenizer);
+  return folder;
+}
+
+void RunFolder::describe(const Config& config, const ModelSpec& spec,
+                         const Tokenizer* tokenizer) const {
+  // The model first: it marks the folder as a run's.
+  write_file(file(kModel), json_text(spec.to_json()) + "\n");
+  write_file(file(kConfig), json_text(config.effective()) + "\n");
+  if (tokenizer) tokenizer->save(file(kTokenizer));
 }
 
 RunFolder RunFolder::open(const std::string& path) {
@@ -65,9 +83,10 @@ RunFolder RunFolder::open(const std::string& path) {
   if (!fs::is_directory(path))
     user_error("{} is a file; name the folder of a run (run.output of its configuration)", path);
   const RunFolder folder(path);
-  for (const char* name : {kModel, kWeights})
-    if (!present(folder.file(name)))
-      user_error("{} is not the folder of a finished run: it has no {}", path, name);
+  if (!present(folder.file(kModel)))
+    user_error("{} is not the folder of a run: it has no {}", path, kModel);
+  if (!present(folder.file(kWeights)) && folder.checkpoints().list().empty())
+    user_error("{} has no weights yet: neither {} nor a checkpoint", path, kWeights);
   return folder;
 }
 
@@ -75,8 +94,14 @@ void RunFolder::save_weights(Engine& engine) const {
   onefold::save_weights(engine, file(kWeights));
 }
 
+// A run that was killed has checkpoints, and no weights of its end.
 void RunFolder::load_weights(Engine& engine) const {
-  onefold::load_weights(engine, file(kWeights));
+  if (present(file(kWeights))) return onefold::load_weights(engine, file(kWeights));
+  std::vector<std::string> remarks;
+  const auto source = newest_whole(checkpoints(), remarks);
+  engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor dst) {
+    source->read(param, first, {dst.f32(), static_cast<size_t>(dst.elems())});
+  });
 }
 
 ModelSpec RunFolder::model() const {

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "data/tokenizer.h"
 #include "engine/engine.h"
+#include "run/checkpoints.h"
 
 namespace onefold {
 
@@ -21,11 +22,15 @@ class RunFolder {
   // earlier run has left goes, so that the files in a folder always belong together.
   static RunFolder create(const std::string& path, const Config& config, const ModelSpec& spec,
                           const Tokenizer* tokenizer, bool overwrite);
+  // The folder of a run that goes on: what describes it is written anew, its results stay.
+  static RunFolder reopen(const std::string& path, const Config& config, const ModelSpec& spec,
+                          const Tokenizer* tokenizer);
   // Opens an existing one; errors say which file is missing.
   static RunFolder open(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
+  CheckpointFolder checkpoints() const { return CheckpointFolder(file("checkpoints")); }
 
   // weights.safetensors: every parameter by name, written whole or not at all.
   void save_weights(Engine& engine) const;
@@ -36,6 +41,7 @@ class RunFolder {
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
+  void describe(const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer) const;
   void remove_old_run() const;  // its weights, tokenizer and event files; other files stay
   std::string path_;
 };

@@ -1,6 +1,7 @@
 #include "run/session.h"
 
 #include "data/dataset.h"
+#include "io/checksum.h"
 
 namespace onefold {
 
@@ -25,6 +26,23 @@ void hold_out(const Config& config, const Dataset& dataset, TokenRange range, Ru
   result.validation_tokens = range.tokens();
 }
 
+// Of the number of sequences and of some of them, spread evenly: enough to tell other data, or data
+// that has grown, from the same.
+std::string fingerprint_of(const SequenceSet& sequences) {
+  constexpr int64_t kSamples = 256;
+  Checksum checksum;
+  const int64_t sizes[] = {sequences.count(), sequences.length()};
+  checksum.add(std::as_bytes(std::span(sizes)));
+  std::vector<int32_t> tokens(static_cast<size_t>(sequences.length())), targets = tokens;
+  const int64_t samples = std::min(kSamples, sequences.count());
+  for (int64_t i = 0; i < samples; ++i) {
+    sequences.get(i * (sequences.count() - 1) / std::max<int64_t>(1, samples - 1), tokens, targets);
+    checksum.add(std::as_bytes(std::span(tokens)));
+    checksum.add(std::as_bytes(std::span(targets)));
+  }
+  return checksum.text();
+}
+
 }  // namespace
 
 RunData open_data(const Config& config) {
@@ -40,6 +58,7 @@ RunData open_data(const Config& config) {
                        BatchLayout{.micro_batch = config.batch.micro,
                                    .accumulation = config.batch.accumulation,
                                    .ranks = config.batch.world_size});
+  result.fingerprint = fingerprint_of(result.train->sequences());
   result.vocab_size = train.vocab_size();
   result.train_tokens = split.train.tokens();
   result.documents = train.documents();

@@ -1,5 +1,5 @@
 // Ctrl-C and SIGTERM ask a run to stop after the step at hand; a second one ends the process at
-// once.
+// once. SIGUSR1 asks for a checkpoint.
 #pragma once
 
 namespace onefold {
@@ -12,6 +12,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   bool stop_wanted() const;
+  bool take_save_request();  // whether one came since the last call
 };
 
 }  // namespace onefold

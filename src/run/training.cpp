@@ -1,10 +1,13 @@
 #include "run/training.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "kernels/probe.h"
-#include "run/signals.h"
+#include "run/hf_source.h"
 #include "run/traffic.h"
 
 namespace onefold {
@@ -13,6 +16,24 @@ namespace {
 VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
   return {a.forward - b.forward, a.backward - b.backward, a.norm - b.norm, a.step - b.step,
           a.communication - b.communication};
+}
+
+// The writer hears of every action, to hold back steps whose unit is not written yet.
+EngineOptions watched(EngineOptions options, std::optional<CheckpointWriter>& writer) {
+  options.before_action = [&writer](const Action& action) {
+    if (writer) writer->before(action);
+  };
+  return options;
+}
+
+// A resumed run's weights come from its checkpoint, a new one's perhaps from a folder.
+EngineOptions with_weights(EngineOptions options, const Config& config, const ModelSpec& model,
+                           bool resumes) {
+  if (resumes)
+    options.initial = [](const ParamSpec&, int64_t, Tensor) {};
+  else if (!config.model_weights.empty())
+    options.initial = reader_of(std::make_shared<HfSource>(config.model_weights, model));
+  return options;
 }
 
 }  // namespace
@@ -24,40 +45,142 @@ Training::Training(const Config& config, const RunPlan& plan,
       plan_(plan),
       folder_(std::move(folder)),
       schedule_(config.schedule, config.learning_rate, plan.steps),
-      engine_(plan.model, plan.options, std::move(communicator)),
-      records_(config, folder_),
+      batches_(*plan.data.train),
+      engine_(plan.model,
+              watched(with_weights(plan.options, config, plan.model, !options.resume_from.empty()),
+                      checkpoints_),
+              std::move(communicator)),
       progress_(config.steps_per_print, options.quiet || engine_.rank() != 0) {
   state_.total_steps = plan.steps;
   if (options.trace) engine_.trace().switch_on();
+  if (saves()) {
+    checkpoints_.emplace(engine_, CheckpointFolder(config.run.output + "/checkpoints"));
+    if (leads()) checkpoints_->folder().discard_all();
+  }
+  if (!options.resume_from.empty()) resume_from(options.resume_from);
+  records_.emplace(config, folder_, state_.step);
+}
+
+void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {
+  const Resumed resumed = resume(engine_, candidates);
+  for (const std::string& remark : resumed.remarks)
+    progress_.note(fmt::format("passed over: {}", remark));
+  progress_.note(fmt::format("resumed from {}", resumed.path));
+  state_.step = first_step_ = saved_step_ = resumed.step;
+  batches_ = batches_.from_origin(resumed.position - resumed.step * config_.batch.global);
 }
 
 void Training::run() {
-  const StopSignals signals;
+  StopSignals signals;
   measure_ceiling();
   engine_.exchange("begin", {});  // clocks start together
-  begin_ = now_seconds();
+  begin_ = saved_at_ = now_seconds();
   while (!done()) {
     step();
-    interrupted_ = stop_wanted(signals.stop_wanted());
+    agree(signals);
     if (evaluation_due()) evaluate();
     progress_.show(state_, seconds_left());
     if (config_.wall_clock_breakdown) show_times();
-    if (save_due()) save();
+    settle_checkpoint(false);
+    if (checkpoint_due()) begin_checkpoint();
   }
+  if (saves()) save_last();
   seconds_ = now_seconds() - begin_;
 }
 
-// A signal may reach one process and not the others: all stop after the same step.
-bool Training::stop_wanted(bool here) {
-  const double mine = here ? 1 : 0;
-  double wanted = 0;
-  for (const double of_rank : engine_.exchange("stop", {&mine, 1})) wanted += of_rank;
-  return wanted > 0;
+// A signal may reach one process and not the others, and clocks differ: all do the same after the
+// same step.
+void Training::agree(StopSignals& signals) {
+  const double minutes = config_.run.save_minutes;
+  const bool due = leads() && minutes > 0 && now_seconds() - saved_at_ >= 60 * minutes;
+  const double mine[] = {signals.stop_wanted() ? 1.0 : 0.0,
+                         signals.take_save_request() || due ? 1.0 : 0.0};
+  const std::vector<double> all = engine_.exchange("agree", mine);
+  save_wanted_ = false;
+  for (size_t i = 0; i < all.size(); i += 2) {
+    interrupted_ |= all[i] > 0;
+    save_wanted_ |= all[i + 1] > 0;
+  }
+}
+
+void Training::begin_checkpoint() {
+  settle_checkpoint(true);  // of the one before, if it is still under way
+  saved_at_ = now_seconds();
+  retry_step_ = -1;
+  stalled_before_ = checkpoints_->stalled_seconds();
+  checkpoints_->begin();
+}
+
+// Concludes the checkpoint under way once all ranks have written their files.
+void Training::settle_checkpoint(bool wait) {
+  if (!checkpoints_ || !checkpoints_->active()) return;
+  if (wait) checkpoints_->wait();
+  const double mine = checkpoints_->done() ? 1 : 0;
+  double done = 0;
+  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1})) done += of_rank;
+  if (done < engine_.ranks()) return;
+  const int64_t step = checkpoints_->step();
+  const std::vector<std::string> errors = checkpoints_->finish(run_record());
+  if (errors.empty()) {
+    failures_ = 0;
+    saved_step_ = step;
+    if (leads()) checkpoints_->folder().prune(config_.run.keep_last, config_.run.keep_every);
+    const double seconds = checkpoints_->seconds();
+    progress_.note(
+        fmt::format("checkpoint of step {}: {} in {:.1f}s, behind training but for {:.2f}s", step,
+                    format_bytes(checkpoints_->bytes()), seconds,
+                    checkpoints_->stalled_seconds() - stalled_before_));
+    return;
+  }
+  if (config_.run.stop_if_unsaved)
+    user_error("the checkpoint of step {} could not be written: {} (run.save_failures is \"stop\")",
+               step, join(errors, "; "));
+  ++failures_;
+  retry_step_ = state_.step + (int64_t{1} << std::min<int64_t>(failures_, 10));
+  if (!leads()) return;
+  progress_.warn(
+      fmt::format("the checkpoint of step {} could not be written: {}. Training goes on; "
+                  "it is tried again after step {}",
+                  step, join(errors, "; "), retry_step_));
+}
+
+// The end of a run is the one checkpoint that cannot be left for later.
+void Training::save_last() {
+  settle_checkpoint(true);
+  constexpr int kTries = 3;
+  for (int tried = 0; saved_step_ != state_.step && tried < kTries; ++tried) {
+    if (tried > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    begin_checkpoint();
+    settle_checkpoint(true);
+  }
+  if (saved_step_ != state_.step)
+    user_error("the last checkpoint, of step {}, could not be written to {}; {}", state_.step,
+               checkpoints_->folder().path(),
+               saved_step_ > 0 ? fmt::format("that of step {} is there", saved_step_)
+                               : std::string("nothing was saved"));
+  if (folder_)
+    folder_->save_weights(engine_);
+  else
+    engine_.for_each_parameter([](const ParamSpec&, Tensor) {});  // rank 0 needs the shards
+}
+
+// What a manifest says about the run it belongs to.
+Json Training::run_record() const {
+  const int64_t step = checkpoints_->step();
+  return {{"onefold", ONEFOLD_VERSION},
+          {"ranks", engine_.ranks()},
+          {"stage", config_.zero.stage},
+          {"total_steps", plan_.steps},
+          {"position", batches_.layout().position(step)},
+          {"data",
+           {{"fingerprint", plan_.data.fingerprint}, {"sequences", batches_.sequences().count()}}},
+          {"model", plan_.model.to_json()},
+          {"configuration", config_.effective()}};
 }
 
 double Training::seconds_left() const {
   return static_cast<double>(plan_.steps - state_.step) * (now_seconds() - begin_) /
-         static_cast<double>(state_.step);
+         static_cast<double>(state_.step - first_step_);
 }
 
 void Training::step() {
@@ -66,10 +189,10 @@ void Training::step() {
   state_.learning_rate = schedule_.rate(state_.step);
   StepResult result;
   try {
-    result = train_step(engine_, *plan_.data.train, state_.learning_rate);
+    result = train_step(engine_, batches_, state_.learning_rate);
   } catch (const DivergedError& error) {
     if (saved_step_ == 0) throw;
-    throw DivergedError(fmt::format("{}. {} holds the weights of step {}", error.what(),
+    throw DivergedError(fmt::format("{}. {} has a checkpoint of step {}", error.what(),
                                     config_.run.output, saved_step_));
   }
   const double seconds = now_seconds() - begin;
@@ -82,12 +205,12 @@ void Training::step() {
                          plan_.model.flops_per_token(config_.data.sequence_length) / 1e9 /
                          gemm_gflops_;
   state_.memory_bytes = current_rss_bytes();
-  records_.step(state_, seconds, difference(engine_.times(), times_before));
+  records_->step(state_, seconds, difference(engine_.times(), times_before));
 }
 
 void Training::evaluate() {
   state_.validation_loss = validation_loss(engine_, *plan_.data.validation);
-  records_.evaluation(state_.step, state_.validation_loss);
+  records_->evaluation(state_.step, state_.validation_loss);
   measure_ceiling();
 }
 
@@ -111,17 +234,10 @@ void Training::show_times() {
   progress_.note(text);
 }
 
-void Training::save() {
-  if (folder_)
-    folder_->save_weights(engine_);
-  else
-    engine_.for_each_parameter([](const ParamSpec&, Tensor) {});  // rank 0 needs the shards
-  saved_step_ = state_.step;
-}
-
 Json Training::summary() {
-  const int64_t tokens = step_tokens() * state_.step;
+  const int64_t tokens = step_tokens() * (state_.step - first_step_);
   return {{"steps", state_.step},
+          {"resumed_from_step", first_step_},
           {"interrupted", interrupted_},
           {"loss", state_.loss},
           {"validation_loss", state_.validation_loss >= 0 ? Json(state_.validation_loss) : Json()},
@@ -134,6 +250,7 @@ Json Training::summary() {
           {"ledger_peak_bytes", engine_.ledger().peak_bytes()},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"communication", traffic_json(engine_)},
+          {"checkpoint_stall_seconds", checkpoints_ ? checkpoints_->stalled_seconds() : 0.0},
           {"output", config_.run.output}};
 }
 

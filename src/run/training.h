@@ -7,16 +7,20 @@
 
 #include "io/trace_file.h"
 #include "optim/schedule.h"
+#include "run/checkpoint_writer.h"
 #include "run/plan.h"
 #include "run/progress.h"
 #include "run/records.h"
+#include "run/resume.h"
 #include "run/run_folder.h"
+#include "run/signals.h"
 
 namespace onefold {
 
 struct TrainingOptions {
   bool quiet = false;
   bool trace = false;
+  std::vector<CheckpointFolder::Entry> resume_from;  // in order of preference; empty: a new run
 };
 
 class Training {
@@ -39,8 +43,13 @@ class Training {
   void evaluate();
   void measure_ceiling();
   void show_times();
-  void save();
-  bool stop_wanted(bool here);
+  void resume_from(const std::vector<CheckpointFolder::Entry>& candidates);
+  void begin_checkpoint();
+  void settle_checkpoint(bool wait);
+  void save_last();
+  Json run_record() const;
+  // Agreed between ranks after each step.
+  void agree(StopSignals& signals);
 
   bool leads() const { return engine_.rank() == 0; }
   bool done() const { return interrupted_ || state_.step == plan_.steps; }
@@ -49,9 +58,11 @@ class Training {
     const bool due = state_.step % std::max<int64_t>(1, config_.run.eval_every) == 0;
     return plan_.data.validation && !interrupted_ && (due || done());
   }
-  bool save_due() const {
+  bool saves() const { return !config_.run.output.empty(); }
+  bool checkpoint_due() const {
     const int64_t every = config_.run.save_every;
-    return !config_.run.output.empty() && (done() || (every > 0 && state_.step % every == 0));
+    return saves() && !done() &&
+           (save_wanted_ || (every > 0 && state_.step % every == 0) || state_.step == retry_step_);
   }
   int64_t step_tokens() const { return config_.batch.global * config_.data.sequence_length; }
   double seconds_left() const;
@@ -60,16 +71,21 @@ class Training {
   const RunPlan& plan_;
   const std::optional<RunFolder> folder_;
   const Schedule schedule_;
+  BatchLoader batches_;
   Engine engine_;
-  double gemm_gflops_ = 0;  // of all ranks: the best rate measured so far
-  Records records_;
+  std::optional<CheckpointWriter> checkpoints_;  // after the engine, whose state it writes
+  double gemm_gflops_ = 0;                       // of all ranks: the best rate measured so far
+  std::optional<Records> records_;
   Progress progress_;
   ProgressState state_;
   double begin_ = 0, seconds_ = 0;
   double step_seconds_ = 0;  // smoothed
   VerbTimes shown_times_;
+  int64_t first_step_ = 0;  // steps that an earlier run has done
   int64_t saved_step_ = 0;
-  bool interrupted_ = false;
+  int64_t retry_step_ = -1, failures_ = 0;  // of checkpoints
+  double saved_at_ = 0, stalled_before_ = 0;
+  bool save_wanted_ = false, interrupted_ = false;
 };
 
 }  // namespace onefold

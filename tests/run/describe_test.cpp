@@ -43,7 +43,8 @@ class Describe : public testing::Test {
         {{"model", "llama-tiny"}, {"train_batch_size", 1}, {"run", {{"seed", 5}}}});
     const RunFolder run =
         RunFolder::create(folder_.path(name), config, config.model, nullptr, false);
-    run.save_weights(Engine(config.model, {.threads = 1, .sequence = 8, .training = false}));
+    Engine engine(config.model, {.threads = 1, .sequence = 8, .training = false});
+    run.save_weights(engine);
     return run.path();
   }
 

@@ -294,7 +294,8 @@ class Export : public testing::Test {
     const Tokenizer bytes = Tokenizer::bytes();
     const RunFolder run = RunFolder::create(folder_.path(preset), config, config.model,
                                             tokenizer ? &bytes : nullptr, false);
-    run.save_weights(Engine(config.model, {.threads = 1, .sequence = 8, .training = false}));
+    Engine engine(config.model, {.threads = 1, .sequence = 8, .training = false});
+    run.save_weights(engine);
     return run.path();
   }
   ExportResult run_export(const std::string& from, const ExportOptions& options = {}) const {

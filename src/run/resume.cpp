@@ -1,0 +1,145 @@
+#include "run/resume.h"
+
+#include <array>
+
+#include "base/text.h"
+
+namespace onefold {
+namespace {
+
+// What may change without changing what is learned: where state lives, how it travels, what is
+// printed and kept. Data files may move; whether they are the same is told by their fingerprint.
+constexpr std::array<std::string_view, 26> kHarmless = {"zero_optimization",
+                                                        "train_micro_batch_size_per_gpu",
+                                                        "gradient_accumulation_steps",
+                                                        "steps_per_print",
+                                                        "wall_clock_breakdown",
+                                                        "data.train",
+                                                        "data.validation",
+                                                        "data.tokenizer",
+                                                        "model.weights",
+                                                        "run.output",
+                                                        "run.threads",
+                                                        "run.memory",
+                                                        "run.recompute",
+                                                        "run.accumulate",
+                                                        "run.timeout",
+                                                        "run.check_collectives",
+                                                        "run.save_every",
+                                                        "run.save_minutes",
+                                                        "run.keep_last",
+                                                        "run.keep_every",
+                                                        "run.save_failures",
+                                                        "run.tensorboard",
+                                                        "run.eval_every",
+                                                        "run.eval_batches",
+                                                        "data.format",
+                                                        "data.document_unit"};
+
+bool harmless(const std::string& path) {
+  for (const std::string_view key : kHarmless)
+    if (path == key || (path.starts_with(key) && path[key.size()] == '.')) return true;
+  return false;
+}
+
+void compare(const Json& saved, const Json& now, const std::string& path,
+             std::vector<std::string>& changes) {
+  if (harmless(path) || saved == now) return;
+  if (!saved.is_object() || !now.is_object()) {
+    changes.push_back(fmt::format("{}: {}, was {}", path,
+                                  now.is_null() ? "left out" : brief_json(now),
+                                  saved.is_null() ? "left out" : brief_json(saved)));
+    return;
+  }
+  const auto below = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
+  for (const auto& [key, value] : saved.items())
+    compare(value, now.value(key, Json()), below(key), changes);
+  for (const auto& [key, value] : now.items())
+    if (!saved.contains(key)) compare(Json(), value, below(key), changes);
+}
+
+// This rank's part of checking that the files are what was written.
+std::string problem_of(const std::string& path, int rank, int ranks,
+                       std::unique_ptr<Checkpoint>& checkpoint) {
+  try {
+    checkpoint = std::make_unique<Checkpoint>(path);
+    const Json& run = checkpoint->manifest().run;
+    if (!run.is_object() || !run.contains("position") || !run["position"].is_number_integer())
+      user_error("{}: the manifest's run has no position", path);
+    const auto files = static_cast<int>(checkpoint->manifest().files.size());
+    for (int file = rank; file < files; file += ranks) checkpoint->verify(file);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void load(Engine& engine, const Checkpoint& checkpoint) {
+  const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
+                        Tensor dst) {
+    checkpoint.read(state, param.name, first, {dst.f32(), static_cast<size_t>(dst.elems())});
+  };
+  engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor dst) {
+    read("parameters", param, first, dst);
+  });
+  engine.for_each_optimizer_piece(read);
+  engine.resume_after(checkpoint.manifest().step);
+}
+
+}  // namespace
+
+std::vector<std::string> changes_that_matter(const Json& saved, const Json& now) {
+  std::vector<std::string> changes;
+  compare(saved, now, "", changes);
+  return changes;
+}
+
+Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates) {
+  Resumed resumed;
+  for (const CheckpointFolder::Entry& candidate : candidates) {
+    std::unique_ptr<Checkpoint> checkpoint;
+    const std::string mine = problem_of(candidate.path, engine.rank(), engine.ranks(), checkpoint);
+    std::string problem;
+    for (const std::string& of_rank : engine.collect("check " + candidate.path, mine))
+      if (problem.empty()) problem = of_rank;
+    if (!problem.empty()) {
+      resumed.remarks.push_back(problem);
+      continue;
+    }
+    load(engine, *checkpoint);
+    resumed.step = checkpoint->manifest().step;
+    resumed.position = checkpoint->manifest().run.at("position").get<int64_t>();
+    resumed.path = candidate.path;
+    resumed.bytes_read = checkpoint->bytes_read();
+    return resumed;
+  }
+  user_error("no checkpoint can be resumed from:\n  {}", join(resumed.remarks, "\n  "));
+}
+
+CheckpointSource::CheckpointSource(const std::string& folder)
+    : checkpoint_(folder),
+      spec_(spec_from_json(checkpoint_.manifest().run.value("model", Json()), folder + ": model")) {
+  for (const ParamSpec& param : parameters_of(spec_)) {
+    const auto found = checkpoint_.manifest().tensors.find(param.name);
+    if (found == checkpoint_.manifest().tensors.end() || found->second.elems() != param.elems())
+      user_error("{}: its tensor {} does not fit its model", folder, param.name);
+  }
+}
+
+std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
+                                               std::vector<std::string>& remarks) {
+  for (const CheckpointFolder::Entry& entry : folder.list()) {
+    try {
+      auto source = std::make_shared<CheckpointSource>(entry.path);
+      const auto files = static_cast<int>(source->checkpoint().manifest().files.size());
+      for (int file = 0; file < files; ++file) source->checkpoint().verify(file);
+      return source;
+    } catch (const UserError& error) {
+      remarks.push_back(error.what());
+    }
+  }
+  if (remarks.empty()) user_error("{} has no checkpoint", folder.path());
+  user_error("no checkpoint of {} is whole:\n  {}", folder.path(), join(remarks, "\n  "));
+}
+
+}  // namespace onefold
