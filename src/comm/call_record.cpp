@@ -66,11 +66,15 @@ std::string disagreement(int rank, const CallRecord& call, int other_rank,
 }
 
 std::string absence_text(std::span<const int> missing, const std::string& call,
-                         const std::string& channel, double seconds, std::span<const int> waiting) {
-  return fmt::format("{} {} {} on channel \"{}\"{}, where {} wait{}", rank_list(missing),
-                     seconds < 0 ? "left before" : "did not come to", call, channel,
-                     seconds < 0 ? "" : fmt::format(" within {} seconds", seconds),
-                     rank_list(waiting), waiting.size() == 1 ? "s" : "");
+                         const std::string& channel, double seconds, std::span<const int> waiting,
+                         const std::string& last) {
+  const bool left = seconds < 0;
+  return fmt::format("{} {} {} on channel \"{}\"{}, where {} wait{}; {}. {}", rank_list(missing),
+                     left ? "left before" : "did not come to", call, channel,
+                     left ? "" : fmt::format(" within {} seconds", seconds), rank_list(waiting),
+                     waiting.size() == 1 ? "s" : "", last,
+                     left ? "What ended it is in its own output"
+                          : "Its own output may say why; if it is only slow, allow more time");
 }
 
 }  // namespace onefold

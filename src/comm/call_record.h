@@ -29,9 +29,11 @@ struct CallRecord {
 std::string disagreement(int rank, const CallRecord& call, int other_rank, const CallRecord& other);
 
 // "rank 2 did not come to all_gather "a" (64 bytes) on channel "gather" within 600 seconds, where
-// ranks 0, 1 wait". With `seconds` < 0 it "left before".
+// ranks 0, 1 wait; ...", and what to do. `last` says what it did before. With `seconds` < 0 it
+// "left before".
 std::string absence_text(std::span<const int> missing, const std::string& call,
-                         const std::string& channel, double seconds, std::span<const int> waiting);
+                         const std::string& channel, double seconds, std::span<const int> waiting,
+                         const std::string& last);
 
 // FNV-1a.
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed = 14695981039346656037u);

@@ -1,5 +1,6 @@
 #include "comm/meeting.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -107,10 +108,11 @@ void Meeting::wait(int rank, const Done& done, bool may_time_out) {
     const auto before = std::exchange(now, Clock::now());
     if (now - before > kSlice) busy_until = now + kSoon;
   }
+  const double seconds = std::min(state_.options.timeout_seconds, 1e8);  // a clock can count them
   std::unique_lock lock(mutex_);
   ++sleepers_;
   if (may_time_out)
-    changed_.wait_for(lock, std::chrono::duration<double>(state_.options.timeout_seconds), done);
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds), done);
   else
     changed_.wait(lock, done);
   --sleepers_;
@@ -229,16 +231,16 @@ std::string Meeting::absence(int rank, int64_t round) {
   std::vector<std::string> last;
   for (const int r : missing) last.push_back(last_call(r));
   return absence_text(missing, record_of(rank).text(), name_,
-                      left.empty() ? state_.options.timeout_seconds : -1, waiting) +
-         "; " + join(last, "; ");
+                      left.empty() ? state_.options.timeout_seconds : -1, waiting,
+                      join(last, "; "));
 }
 
 // ---- Messages between two ranks
 
 std::string Meeting::absence_of_peer(int rank, int peer) {
   return absence_text({{peer}}, record_of(rank).text(), name_,
-                      state_.has_left(peer) ? -1 : state_.options.timeout_seconds, {{rank}}) +
-         "; " + last_call(peer);
+                      state_.has_left(peer) ? -1 : state_.options.timeout_seconds, {{rank}},
+                      last_call(peer));
 }
 
 // A collective needs this rank, and a peer waits for this rank's half of a message: neither can
@@ -301,10 +303,9 @@ void Meeting::receive(int rank, const Channel::Call& call) {
   }
   const Seat& sender = seat(from);
   const bool good = sender.record.delivers_to(s.record);
-  if (good)
+  if (good && call.bytes > 0)
     std::memcpy(call.to, sender.call.from, static_cast<size_t>(call.bytes));
-  else
-    state_.fail(disagreement(from, sender.record, rank, s.record));
+  if (!good) state_.fail(disagreement(from, sender.record, rank, s.record));
   mail.store(good ? kNobody : kRefused);
   wake();
   if (!good) throw_failure(rank);

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -60,12 +61,20 @@ class MpiCommunicator final : public Communicator {
   MpiState state_;
 };
 
+// How many processes a launcher says it has started; 0 if none says so.
+int launched_ranks() {
+  int most = 0;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* value = std::getenv(name)) most = std::max(most, std::atoi(value));
+  return most;
+}
+
 }  // namespace
 
 bool mpi_launched() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
     if (std::getenv(name) != nullptr) return true;
-  return false;
+  return launched_ranks() > 1;
 }
 
 std::string mpi_status() {
@@ -79,6 +88,12 @@ std::unique_ptr<Communicator> join_mpi(const CommOptions& options) {
     user_error("this process was started as one of several MPI ranks, but {}", library.problem);
   if (const char* problem = library.api->start())
     user_error("MPI does not start: {}; ranks as threads of one process need no MPI", problem);
+  // A launcher that this library does not know starts as many runs of one rank, in silence.
+  if (library.api->ranks() == 1 && launched_ranks() > 1)
+    user_error(
+        "{} processes were started together, but {} sees only one: use the mpirun that belongs "
+        "to it, or srun --mpi=pmix",
+        launched_ranks(), library.api->library());
   return std::make_unique<MpiCommunicator>(*library.api, options);
 }
 

@@ -193,8 +193,8 @@ void MpiChannel::give_up(int group) {
     if (pending) (state_.has_left(r) ? left : late).push_back(r);
   }
   state_.fail(absence_text(left.empty() ? late : left, record_.text(), name_,
-                           left.empty() ? state_.options.timeout_seconds : -1, {{rank()}}) +
-              "; the last call there was " + last_.text());
+                           left.empty() ? state_.options.timeout_seconds : -1, {{rank()}},
+                           "the last call there was " + last_.text()));
 }
 
 // ---- Saying what comes

@@ -23,9 +23,8 @@ struct Ended {
 };
 
 // Ends within a minute, or with 124.
-Ended mpirun(int ranks, const std::string& arguments) {
-  const std::string command = fmt::format("timeout 60 mpirun --oversubscribe -n {} {} {} 2>&1",
-                                          ranks, ONEFOLD_RANKS, arguments);
+Ended run(const std::string& arguments) {
+  const std::string command = "timeout 60 env " + arguments + " 2>&1";
   Ended ended;
   const double begin = now_seconds();
   FILE* output = popen(command.c_str(), "r");
@@ -36,6 +35,10 @@ Ended mpirun(int ranks, const std::string& arguments) {
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   ended.seconds = now_seconds() - begin;
   return ended;
+}
+
+Ended mpirun(int ranks, const std::string& arguments) {
+  return run(fmt::format("mpirun --oversubscribe -n {} {} {}", ranks, ONEFOLD_RANKS, arguments));
 }
 
 class Mpi : public testing::Test {
@@ -151,6 +154,14 @@ TEST_F(Mpi, RandomFaultsEndAllRanks) {
     if (plan.fault <= test::Fault::skipped_call) words = "rank 0 calls";
     EXPECT_TRUE(contains(ended.said, words)) << ended.said;
   }
+}
+
+// A launcher that the library does not understand.
+TEST_F(Mpi, ProcessesThatDoNotSeeEachOtherAreRefused) {
+  const Ended ended = run(fmt::format("PMI_SIZE=4 PMI_RANK=0 {} collectives", ONEFOLD_RANKS));
+  EXPECT_EQ(ended.code, 1) << ended.said;
+  EXPECT_TRUE(contains(ended.said, "4 processes were started together")) << ended.said;
+  EXPECT_TRUE(contains(ended.said, "mpirun")) << ended.said;
 }
 
 TEST(MpiStatus, SaysTheVersionOrWhatIsMissing) {
