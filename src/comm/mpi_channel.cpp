@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "base/thread_pool.h"
@@ -21,6 +22,7 @@ constexpr int64_t kScratchBytes = int64_t{8} << 20;
 constexpr int64_t kLine = 64;
 // A message: large enough to be quick, small enough to count in an int and to show progress.
 constexpr int64_t kMessageBytes = int64_t{16} << 20;
+constexpr double kGrace = 0.3;  // seconds for messages that a goodbye may have overtaken
 // Messages under way at once, to and from each rank, at most.
 constexpr size_t kPiecesPerRound = 64;
 
@@ -164,21 +166,29 @@ void MpiChannel::wait(int group) {
   // Ranks come when they come; but once they are here, data moves as long as we poll.
   const auto spin = std::chrono::microseconds(group == kSaid ? 50 : 2000);
   Patience patience(state_.options.timeout_seconds, state_.crowded ? Clock::duration{} : spin);
+  std::optional<Patience> left;
   for (int status = 0; (status = api_.poll(port_, group)) != 1; patience.pause()) {
     if (status < 0)
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
                               rank(), api_.error(port_)));
     if (patience.long_enough()) state_.look_for_goodbyes();
-    bool left = false;
-    for (size_t i = 0; patience.long_enough() && i < peers_[group].size(); ++i)
-      left = left || (state_.has_left(peers_[group][i]) &&
-                      api_.is_pending(port_, group, static_cast<int>(i)));
-    if (left || patience.over()) give_up(group);
+    // What it sent before it left may arrive after its goodbye: keep polling for a while.
+    if (!left && patience.long_enough() && waits_for_one_who_left(group))
+      left.emplace(kGrace, spin);
+    if (left) left->pause();
+    if (patience.over() || (left && left->over())) give_up(group);
     if (!state_.failed()) continue;
     for (int g = 0; g < kMpiGroups; ++g) api_.drop(port_, g);  // the memory may go away
     state_.throw_failure();
   }
   peers_[group].clear();
+}
+
+bool MpiChannel::waits_for_one_who_left(int group) const {
+  for (size_t i = 0; i < peers_[group].size(); ++i)
+    if (state_.has_left(peers_[group][i]) && api_.is_pending(port_, group, static_cast<int>(i)))
+      return true;
+  return false;
 }
 
 // Messages of others may be under way too, but a rank that is there answers ours: who has not is

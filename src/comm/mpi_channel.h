@@ -95,6 +95,7 @@ class MpiChannel final : public Channel {
   void send(int group, const void* data, int64_t bytes, int to, int tag);
   void receive(int group, void* data, int64_t bytes, int from, int tag);
   void wait(int group);
+  bool waits_for_one_who_left(int group) const;
   void give_up(int group);
 
   MpiState& state_;

@@ -128,6 +128,13 @@ TEST_F(Mpi, ARankThatLeavesIsNamed) {
   expect_end(mpirun(3, "absent leave"), {"rank 1 left before barrier \"second\""});
 }
 
+TEST_F(Mpi, LeavingAfterTheLastCallIsNoFailure) {
+  for (int i = 0; i < 5; ++i) {
+    const Ended ended = mpirun(4, "late");
+    EXPECT_EQ(ended.code, 0) << ended.said;
+  }
+}
+
 TEST_F(Mpi, ARankThatAbortsSaysWhyAndEndsAll) {
   expect_end(mpirun(3, "absent abort"), {"rank 1 failed: the disk is full"});
 }

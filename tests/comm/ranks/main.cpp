@@ -114,6 +114,14 @@ void absent(Communicator& communicator, const std::string& how) {
   opened.channel->barrier("second");
 }
 
+// The last rank comes late to the last call, and leaves at once: its goodbye is no failure.
+void late(Communicator& communicator) {
+  Opened opened(communicator, "test");
+  if (communicator.rank() == communicator.ranks() - 1)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  opened.channel->barrier("last");
+}
+
 void fault(Communicator& communicator, unsigned seed) {
   Opened opened(communicator, "test");
   const auto plan = test::plan_fault(seed, communicator.ranks(), test::kProcessFaults);
@@ -132,6 +140,7 @@ void run(Communicator& communicator, const std::string& scenario, const std::str
   if (scenario == "huge") return huge(communicator);
   if (scenario == "disagree") return disagree(communicator, detail);
   if (scenario == "absent") return absent(communicator, detail);
+  if (scenario == "late") return late(communicator);
   if (scenario == "fault") return fault(communicator, static_cast<unsigned>(std::stoul(detail)));
   throw std::runtime_error("no scenario " + scenario);
 }
