@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/clock.h"
 #include "comm/faults.h"
@@ -177,6 +179,20 @@ TEST(MpiStatus, SaysTheVersionOrWhatIsMissing) {
     EXPECT_TRUE(contains(status, "MPI")) << status;
   else
     EXPECT_TRUE(contains(status, "nstall")) << status;
+}
+
+// The program without its plugin, as on a machine that was built without MPI.
+TEST(MpiStatus, AMissingPluginIsNamedWithWhatToInstall) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::path(testing::TempDir()) / fmt::format("onefold_{}", getpid()) / "bin";
+  fs::create_directories(folder);
+  fs::copy_file(ONEFOLD_RANKS, folder / "ranks");
+  const Ended ended = run(fmt::format("PMI_SIZE=2 {} collectives", (folder / "ranks").string()));
+  fs::remove_all(folder.parent_path());
+  EXPECT_EQ(ended.code, 1) << ended.said;
+  for (const char* words : {"one of several MPI ranks", "libonefold_mpi.so", "Install"})
+    EXPECT_TRUE(contains(ended.said, words)) << ended.said;
 }
 
 // This test was not started by mpirun, unless somebody does just that.
