@@ -1,7 +1,6 @@
 #include "comm/local.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/meeting.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -14,9 +13,7 @@ const std::byte* at(const void* data, int64_t offset) {
   return static_cast<const std::byte*>(data) + offset;
 }
 
-void copy(void* to, const void* from, int64_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
+void copy(void* to, const void* from, int64_t bytes) { cpu::copy_bytes(from, to, bytes); }
 
 class LocalChannel final : public Channel {
  public:

@@ -1,11 +1,11 @@
 #include "comm/meeting.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "base/text.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace onefold {
 namespace {
@@ -303,8 +303,7 @@ void Meeting::receive(int rank, const Channel::Call& call) {
   }
   const Seat& sender = seat(from);
   const bool good = sender.record.delivers_to(s.record);
-  if (good && call.bytes > 0)
-    std::memcpy(call.to, sender.call.from, static_cast<size_t>(call.bytes));
+  if (good) cpu::copy_bytes(sender.call.from, call.to, call.bytes);
   if (!good) state_.fail(disagreement(from, sender.record, rank, s.record));
   mail.store(good ? kNobody : kRefused);
   wake();

@@ -319,8 +319,7 @@ void MpiChannel::gather(std::span<const Part> parts) {
   wait(1);
   for (const Part& part : parts) {
     void* place = at(part.whole, rank() * part.shard_bytes);
-    if (place != shard_of(part) && part.shard_bytes > 0)
-      std::memcpy(place, shard_of(part), static_cast<size_t>(part.shard_bytes));
+    cpu::copy_bytes(shard_of(part), place, part.shard_bytes);
   }
 }
 
@@ -388,9 +387,7 @@ void MpiChannel::exchange(const Call& call) {
       send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
     }
   }
-  if (call.bytes > 0)
-    std::memcpy(at(call.to, rank() * call.bytes), at(call.from, rank() * call.bytes),
-                static_cast<size_t>(call.bytes));
+  cpu::copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
   wait(0);
   wait(1);
 }

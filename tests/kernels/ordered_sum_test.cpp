@@ -50,5 +50,19 @@ TEST(OrderedSum, HasTheSameBitsPastTheCaches) {
   });
 }
 
+TEST(CopyBytes, CopiesEveryByteAndNoOther) {
+  for_each_target([] {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1000}, (size_t{4} << 20) + 1001})
+      for (const size_t shift : {0, 1, 63}) {
+        std::vector<uint8_t> src(bytes + 3), dst(bytes + 200, 77);
+        for (size_t i = 0; i < src.size(); ++i) src[i] = static_cast<uint8_t>(i * 31 + i / 251);
+        cpu::copy_bytes(src.data() + 3, dst.data() + 64 + shift, static_cast<int64_t>(bytes));
+        ASSERT_TRUE(std::equal(src.begin() + 3, src.end(), dst.data() + 64 + shift)) << bytes;
+        EXPECT_EQ(dst[63 + shift], 77);
+        EXPECT_EQ(dst[64 + shift + bytes], 77);
+      }
+  });
+}
+
 }  // namespace
 }  // namespace onefold::test
