@@ -108,8 +108,10 @@ void to_f64(const std::string& dtype, std::span<const std::byte> src, std::span<
   const auto identity = [](auto value) { return value; };
   if (dtype == "F64") return widen_to_f64<double>(src, dst, identity);
   if (dtype == "F32") return widen_to_f64<float>(src, dst, identity);
-  if (dtype == "F16") return widen_to_f64<uint16_t>(src, dst, f16_to_f32);
-  if (dtype == "BF16") return widen_to_f64<uint16_t>(src, dst, bf16_to_f32);
+  if (dtype == "F16")
+    return widen_to_f64<uint16_t>(src, dst, [](uint16_t bits) { return f16_to_f32(bits); });
+  if (dtype == "BF16")
+    return widen_to_f64<uint16_t>(src, dst, [](uint16_t bits) { return bf16_to_f32(bits); });
   if (dtype == "I64") return widen_to_f64<int64_t>(src, dst, identity);
   if (dtype == "I32") return widen_to_f64<int32_t>(src, dst, identity);
   if (dtype == "I16") return widen_to_f64<int16_t>(src, dst, identity);

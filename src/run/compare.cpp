@@ -16,7 +16,7 @@ namespace onefold {
 namespace {
 
 constexpr int64_t kBlockElems = int64_t{1} << 18;
-constexpr int64_t kReleaseElems = int64_t{1} << 25;
+constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
 
 // One of the two, as a list of named tensors.
 class Side {

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBlockElems = int64_t{1} << 18;  // of one chunk of work: 2 MiB as doubles
-constexpr int64_t kReleaseElems = int64_t{1} << 25;
+constexpr int64_t kBlockElems = int64_t{1} << 18;    // of one chunk of work: 2 MiB as doubles
+constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
 
 bool present(const std::string& path) {
   std::error_code ignored;  // what cannot be examined cannot be read either, and that says why

@@ -111,30 +111,34 @@ void HfSource::read(const ParamSpec& param, int64_t first, std::span<float> dst)
   }
 }
 
-// Element e of the parameter is row e / in, column e % in; the file has it at [e % in, e / in].
-// Rows of the parameter are taken a few at a time: so many neighbours in a row of the file are read
-// together, which a cache line holds anyway.
+// Element e of the parameter is row e / in, column e % in; the file has it at [e % in, e / in]. The
+// range is cut into the rest of a row, whole rows, and the beginning of one.
 void HfSource::read_transposed(const HfTensor& tensor, int64_t first, std::span<float> dst) const {
-  constexpr int64_t kRows = 32;
   const int64_t in = tensor.shape[0], out = tensor.shape[1];
-  const int64_t end = first + static_cast<int64_t>(dst.size());
   const std::string& dtype = tensors_.entry(tensor.name).dtype;
   const int64_t width = safetensors_dtype_bytes(dtype);
   const std::span<const std::byte> bytes = tensors_.bytes(tensor.name);
+  // Rows are taken a few at a time: so many neighbours in a row of the file are read together,
+  // which a cache line holds anyway.
+  constexpr int64_t kRows = 32;
   std::array<float, kRows> line;
-  for (int64_t row = first / in; row * in < end; row += kRows) {
-    const int64_t rows = std::min(kRows, (end + in - 1) / in - row);
-    for (int64_t col = 0; col < in; ++col) {
+  const auto copy = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    float* to = dst.data() + (row * in + col - first);
+    for (int64_t c = 0; c < cols; ++c) {
       to_f32(dtype,
-             bytes.subspan(static_cast<size_t>((col * out + row) * width),
+             bytes.subspan(static_cast<size_t>(((col + c) * out + row) * width),
                            static_cast<size_t>(rows * width)),
              {line.data(), static_cast<size_t>(rows)});
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t element = (row + r) * in + col;
-        if (element >= first && element < end)
-          dst[static_cast<size_t>(element - first)] = line[static_cast<size_t>(r)];
-      }
+      for (int64_t r = 0; r < rows; ++r) to[r * in + c] = line[static_cast<size_t>(r)];
     }
+  };
+  const int64_t end = first + static_cast<int64_t>(dst.size());
+  for (int64_t at = first; at < end;) {
+    const int64_t row = at / in, col = at % in;
+    const int64_t rows = col == 0 && end - at >= in ? std::min(kRows, (end - at) / in) : 1;
+    const int64_t cols = std::min(in - col, end - at);
+    copy(row, rows, col, cols);
+    at += rows * cols;
   }
 }
 
