@@ -82,14 +82,17 @@ std::vector<Part> fused(const ModelSpec& spec, const std::string& ours) {
   return {};
 }
 
+// Norms and biases have one dimension. Not by rows: a table of one token has two.
+bool is_vector(const ParamSpec& param) { return !param.decay; }
+
 HfParameter gpt2_parameter(const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
   HfTensor tensor;
   tensor.name = renamed(kGpt2, ours);
   if (!layer.empty()) tensor.name = fmt::format("transformer.h.{}.{}", layer, tensor.name);
   // The linear layers of a block are Conv1D; tables and the head are not.
-  tensor.transposed = !layer.empty() && param.rows > 1;
-  if (param.rows == 1)
+  tensor.transposed = !layer.empty() && !is_vector(param);
+  if (is_vector(param))
     tensor.shape = {param.cols};
   else if (tensor.transposed)
     tensor.shape = {param.cols, param.rows};
@@ -100,7 +103,7 @@ HfParameter gpt2_parameter(const ParamSpec& param) {
 
 HfParameter llama_parameter(const ModelSpec& spec, const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
-  const bool vector = param.rows == 1;
+  const bool vector = is_vector(param);
   std::vector<Part> parts = fused(spec, ours);
   if (parts.empty()) parts = {{renamed(kLlama, ours), vector ? param.cols : param.rows}};
   HfParameter result{param, {}};

@@ -75,6 +75,16 @@ TEST(HfNames, Gpt2TransposesTheLinearLayersOfBlocksAlone) {
   EXPECT_FALSE(all.contains("lm_head.weight")) << "the head is tied";
 }
 
+TEST(HfNames, AMatrixOfOneRowIsStillAMatrix) {
+  ModelSpec spec = tiny("gpt2-tiny");
+  spec.intermediate_size = 1;
+  spec.max_sequence_length = 1;
+  const auto all = tensors(spec, HfFamily::gpt2);
+  EXPECT_EQ(all.at("transformer.wpe.weight").second.shape, (std::vector<int64_t>{1, 39}));
+  EXPECT_EQ(all.at("transformer.h.0.mlp.c_fc.weight").second.shape, (std::vector<int64_t>{39, 1}));
+  EXPECT_EQ(all.at("transformer.h.0.mlp.c_fc.bias").second.shape, (std::vector<int64_t>{1}));
+}
+
 TEST(HfNames, BuffersOfOldFilesAreKnown) {
   EXPECT_TRUE(is_hf_buffer("h.0.attn.bias"));
   EXPECT_TRUE(is_hf_buffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
