@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Loads exported models in transformers and compares their logits with Onefold's.
 
-    ONEFOLD_EXPORT_DIR=/tmp/exported build/release/tests/run_tests --gtest_filter='Export.Logits*'
+    ONEFOLD_EXPORT_DIR=exported build/release/tests/run_tests --gtest_filter='Export.Logits*'
     pip install torch transformers safetensors
-    python tests/golden/check_hf_export.py /tmp/exported
+    python tests/golden/check_hf_export.py exported
 
 Each folder has what `onefold export` wrote, and expected.safetensors with tokens and the logits that
 Onefold computed before the export. transformers computes in float32 from the stored weights. Fails
