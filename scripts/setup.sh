@@ -5,8 +5,8 @@ set -euo pipefail
 
 packages=(
   cmake ninja-build g++ pkg-config
-  libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libxxhash-dev
-  libhwloc-dev libopenmpi-dev openmpi-bin
+  libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev
+  libxxhash-dev libhwloc-dev libopenmpi-dev openmpi-bin
   libgtest-dev clang-format bible-kjv
 )
 mkdir -p build

@@ -93,7 +93,7 @@ void MergeTable::add(int32_t left, int32_t right, Merge merge) {
   const uint64_t key = key_of(left, right);
   size_t i = slot_of(key);
   while (entries_[i].key != kEmpty && entries_[i].key != key) i = (i + 1) & mask_;
-  if (entries_[i].key == kEmpty) entries_[i] = {key, merge};
+  entries_[i] = {key, merge};
 }
 
 void merge_symbols(const MergeTable& merges, std::vector<int32_t>& symbols) {

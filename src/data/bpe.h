@@ -20,7 +20,7 @@ class MergeTable {
   MergeTable() : MergeTable(0) {}
   explicit MergeTable(size_t merges);  // room for so many
 
-  // Keeps the first merge given for a pair.
+  // A pair given again takes its new merge, as in `tokenizers`.
   void add(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);

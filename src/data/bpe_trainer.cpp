@@ -192,6 +192,7 @@ Tokenizer BpeTrainer::train(const BpeOptions& options) const {
   parts.tokens = merger.tokens();
   parts.added.push_back({.id = 256, .text = std::string(kEndOfText)});
   parts.pretokenizer = pretokenizer_;
+  parts.decoder.add_byte_level();
   return Tokenizer(std::move(parts));
 }
 

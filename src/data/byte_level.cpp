@@ -99,6 +99,37 @@ size_t utf8_prefix(std::string_view text) {
   return at;
 }
 
+// What a decoder that has read `text` so far would still call the start of a character: Unicode's
+// "maximal subpart", of at least one byte.
+static size_t ill_formed_part(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char c = at(0);
+  const size_t wanted = c >= 0xC2 && c < 0xE0    ? 2
+                        : c >= 0xE0 && c < 0xF0  ? 3
+                        : c >= 0xF0 && c <= 0xF4 ? 4
+                                                 : 1;
+  if (wanted < 2 || text.size() < 2 || !continues(at(1))) return 1;
+  if ((c == 0xE0 && at(1) < 0xA0) || (c == 0xED && at(1) >= 0xA0) || (c == 0xF0 && at(1) < 0x90) ||
+      (c == 0xF4 && at(1) >= 0x90))
+    return 1;
+  size_t length = 2;
+  while (length < wanted - 1 && length < text.size() && continues(at(length))) ++length;
+  return length;
+}
+
+std::string utf8_lossy(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t valid = utf8_prefix(text);
+    result.append(text.substr(0, valid));
+    text.remove_prefix(valid);
+    if (text.empty()) break;
+    result += "\uFFFD";
+    text.remove_prefix(ill_formed_part(text));
+  }
+  return result;
+}
+
 uint64_t fnv1a64(std::string_view bytes) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (const unsigned char b : bytes) hash = (hash ^ b) * 0x100000001B3u;

@@ -22,6 +22,9 @@ size_t utf8_sequence(std::string_view text);
 // Length of the longest prefix that is well-formed UTF-8.
 size_t utf8_prefix(std::string_view text);
 
+// The text with every ill-formed part (the longest start of a character, or one byte) as U+FFFD.
+std::string utf8_lossy(std::string_view text);
+
 // FNV-1a, 64 bits: names a tokenizer in the files made with it.
 uint64_t fnv1a64(std::string_view bytes);
 

@@ -1,12 +1,8 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "data/pretokenizer.h"
-
-#include <pcre2.h>
 
 #include <array>
 #include <optional>
 
-#include "base/error.h"
 #include "data/byte_level.h"
 
 namespace onefold {
@@ -27,13 +23,17 @@ constexpr std::array<CharClass, 256> kClasses = [] {
 }();
 
 CharClass class_of(char c) { return kClasses[static_cast<unsigned char>(c)]; }
+bool ends_line(char c) { return c == '\n' || c == '\r'; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
-constexpr size_t kAskRegex = 0;  // no word ends at 0
+constexpr size_t kAskPattern = 0;  // no word ends at 0
 
 // Length of the contraction at `p` ('s 't 're 've 'm 'll 'd), or 0.
+template <bool kAnyCase>
 size_t contraction(const char* p, const char* end) {
+  const auto at = [&](int i) { return kAnyCase ? lower(p[i]) : p[i]; };
   if (end - p < 2) return 0;
-  switch (p[1]) {
+  switch (at(1)) {
     case 's':
     case 't':
     case 'm':
@@ -41,152 +41,129 @@ size_t contraction(const char* p, const char* end) {
       return 2;
     case 'r':
     case 'v':
-      return end - p >= 3 && p[2] == 'e' ? 3 : 0;
+      return end - p >= 3 && at(2) == 'e' ? 3 : 0;
     case 'l':
-      return end - p >= 3 && p[2] == 'l' ? 3 : 0;
+      return end - p >= 3 && at(2) == 'l' ? 3 : 0;
     default:
       return 0;
   }
 }
 
-// The end of the GPT-2 word that begins at `at`, or kAskRegex if a non-ASCII character has a say in
-// it.
+// The end of the GPT-2 word that begins at `at`, or kAskPattern if a non-ASCII character has a say
+// in it.
 size_t gpt2_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
   const char* p = begin;
   if (*p == '\'') {
-    if (const size_t length = contraction(p, end)) return at + length;
+    if (const size_t length = contraction<false>(p, end)) return at + length;
   }
   if (*p == ' ' && p + 1 < end && class_of(p[1]) != kSpace) ++p;  // " ?" before a run
   const CharClass run = class_of(*p);
-  if (run == kNotAscii) return kAskRegex;
+  if (run == kNotAscii) return kAskPattern;
   while (++p < end && class_of(*p) == run) {
   }
-  if (p < end && class_of(*p) == kNotAscii) return kAskRegex;
+  if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
   // \s+(?!\S): white space before a word leaves its last character to that word, if it can.
   if (run == kSpace && p < end && p - begin > 1) --p;
   return at + static_cast<size_t>(p - begin);
 }
 
-// PCRE2's \s has U+180E, which Unicode no longer counts as white space, and neither do the engines
-// these patterns were written for. Spelling the set out makes words agree with theirs on every code
-// point.
-std::string with_unicode_spaces(std::string_view pattern) {
-  constexpr std::string_view kSet =
-      R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  std::string result;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's') {
-        result += in_class ? std::string(kSet) : "[" + std::string(kSet) + "]";
-      } else if (escaped == 'S' && !in_class) {
-        result += "[^" + std::string(kSet) + "]";
-      } else {
-        result += {c, escaped};
-      }
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    result += c;
+// The same for the pattern of Llama 3 (digits in groups of at most 3) and Qwen (each digit alone).
+template <int kMaxDigits>
+size_t llama3_word_end(std::string_view text, size_t at) {
+  const char* const begin = text.data() + at;
+  const char* const end = text.data() + text.size();
+  const char* p = begin;
+  const auto length = [&] { return at + static_cast<size_t>(p - begin); };
+  const CharClass first = class_of(*p);
+  if (first == kNotAscii) return kAskPattern;
+  if (*p == '\'') {
+    if (const size_t length_of = contraction<true>(p, end)) return at + length_of;
   }
-  return result;
+  // 's and its kind have non-ASCII equals when case is ignored, and any character but a line end,
+  // letter or digit may lead a run of letters: what follows decides.
+  const CharClass second = p + 1 < end ? class_of(p[1]) : kSpace;
+  if (first != kDigit && !ends_line(*p) && second == kNotAscii) return kAskPattern;
+  if (first == kLetter || (first != kDigit && !ends_line(*p) && second == kLetter)) {
+    while (++p < end && class_of(*p) == kLetter) {
+    }
+    return p < end && class_of(*p) == kNotAscii ? kAskPattern : length();
+  }
+  if (first == kDigit) {
+    while (++p < end && p - begin < kMaxDigits && class_of(*p) == kDigit) {
+    }
+    const bool open = p < end && p - begin < kMaxDigits && class_of(*p) == kNotAscii;
+    return open ? kAskPattern : length();
+  }
+  if (first == kOther || (*p == ' ' && second == kOther)) {
+    while (++p < end && class_of(*p) == kOther) {
+    }
+    if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
+    while (p < end && ends_line(*p)) ++p;
+    return length();
+  }
+  const char* after_line = nullptr;  // \s*[\r\n]+ ends after the run's last line end
+  for (; p < end && class_of(*p) == kSpace; ++p) {
+    if (ends_line(*p)) after_line = p + 1;
+  }
+  if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
+  if (after_line) {
+    p = after_line;
+  } else if (p < end && p - begin > 1) {
+    --p;  // \s+(?!\S)
+  }
+  return length();
 }
 
-}  // namespace
-
-class Regex {
- public:
-  Regex(std::string_view pattern, const std::string& source) {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    const std::string spelled = with_unicode_spaces(pattern);
-    code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                          PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-    if (!code_) {
-      PCRE2_UCHAR message[256];
-      pcre2_get_error_message(error, message, sizeof(message));
-      user_error(
-          "{}: the pre-tokenizer's pattern {} is not a regular expression that PCRE2 accepts: {}",
-          source, pattern, reinterpret_cast<const char*>(message));
-    }
-    pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);  // where there is no JIT, PCRE2 interprets
-  }
-  ~Regex() { pcre2_code_free(code_); }
-  Regex(const Regex&) = delete;
-  Regex& operator=(const Regex&) = delete;
-
-  const pcre2_code* code() const { return code_; }
-
- private:
-  pcre2_code* code_;
-};
-
-namespace {
-
-// One search at a time through one text, which must be well-formed UTF-8. Belongs to one call, so
-// needs no locks.
-class Matcher {
- public:
-  explicit Matcher(const Regex& regex) : regex_(regex), data_(pcre2_match_data_create(1, nullptr)) {
-    require(data_ != nullptr, "out of memory for a pattern match");
-  }
-  ~Matcher() { pcre2_match_data_free(data_); }
-  Matcher(const Matcher&) = delete;
-  Matcher& operator=(const Matcher&) = delete;
-
-  // The first match that is not empty, at or after `at`; the end of the text twice if there is
-  // none.
-  std::pair<size_t, size_t> find(std::string_view text, size_t at) {
-    int result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY);
-    if (result ==
-        PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap, and larger
-      result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT);
-    }
-    if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size()};
-    if (result < 0) {
-      user_error(
-          "the pre-tokenizer's pattern gave up on a text of {} bytes (PCRE2 error {}); cut the "
-          "document into "
-          "smaller ones",
-          text.size(), result);
-    }
-    const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(data_);
-    return {span[0], span[1]};
-  }
-
- private:
-  int match(std::string_view text, size_t at, uint32_t options) {
-    return pcre2_match(regex_.code(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                       options, data_, nullptr);
-  }
-
-  const Regex& regex_;
-  pcre2_match_data* data_;
-};
-
-void split_by_regex(const Regex& regex, std::string_view text, const PreTokenizer::Word& word) {
-  Matcher matcher(regex);
+template <typename WordEnd>
+void split_by_scanner(const Pattern& pattern, WordEnd word_end, std::string_view text,
+                      const PreTokenizer::Word& word) {
+  std::optional<PatternSearch> search;  // made only for text that needs it
   for (size_t at = 0; at < text.size();) {
-    const auto [begin, end] = matcher.find(text, at);
-    if (begin > at) word(text.substr(at, begin - at));
-    if (end > begin) word(text.substr(begin, end - begin));
+    size_t end = word_end(text, at);
+    if (end == kAskPattern) {
+      if (!search) search.emplace(pattern);
+      end = search->find(text, at).second;  // these patterns match at every position
+    }
+    word(text.substr(at, end - at));
     at = end;
   }
 }
 
-void split_gpt2(const Regex& regex, std::string_view text, const PreTokenizer::Word& word) {
-  std::optional<Matcher> matcher;  // made only for text that needs it
+void split_by_pattern(const Pattern& pattern, SplitBehavior behavior, bool invert,
+                      std::string_view text, const PreTokenizer::Word& word) {
+  const auto joins = [&](bool left_matches, bool right_matches) {
+    if (behavior == SplitBehavior::kMergedWithPrevious) return !left_matches && right_matches;
+    if (behavior == SplitBehavior::kMergedWithNext) return left_matches && !right_matches;
+    return behavior == SplitBehavior::kContiguous && left_matches == right_matches;
+  };
+  struct Piece {
+    size_t begin, end;
+    bool match;
+  };
+  std::optional<Piece> held;  // the word so far; `match` is its last piece's
+  const auto add = [&](Piece piece) {
+    if (behavior == SplitBehavior::kRemoved && piece.match) return;
+    if (held && joins(held->match, piece.match))
+      piece.begin = held->begin;
+    else if (held)
+      word(text.substr(held->begin, held->end - held->begin));
+    held = piece;
+  };
+  PatternSearch search(pattern);
   for (size_t at = 0; at < text.size();) {
-    size_t end = gpt2_word_end(text, at);
-    if (end == kAskRegex) {
-      if (!matcher) matcher.emplace(regex);
-      end = matcher->find(text, at).second;  // this pattern matches at every position
-    }
+    const auto [begin, end] = search.find(text, at);
+    if (begin > at) add({at, begin, invert});
+    if (end > begin) add({begin, end, !invert});
+    at = end;
+  }
+  if (held) word(text.substr(held->begin, held->end - held->begin));
+}
+
+void split_before(std::string_view mark, std::string_view text, const PreTokenizer::Word& word) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(mark, at + 1), text.size());
     word(text.substr(at, end - at));
     at = end;
   }
@@ -195,20 +172,58 @@ void split_gpt2(const Regex& regex, std::string_view text, const PreTokenizer::W
 }  // namespace
 
 void PreTokenizer::add_gpt2() {
-  static const auto kRegex = std::make_shared<const Regex>(kGpt2Pattern, "GPT-2");
-  stages_.push_back({true, kRegex});
+  static const auto kPattern = std::make_shared<const Pattern>(kGpt2Pattern, "GPT-2");
+  stages_.push_back({.kind = Kind::kGpt2, .pattern = kPattern});
 }
 
-void PreTokenizer::add_regex(std::string_view pattern, const std::string& source) {
-  stages_.push_back({false, std::make_shared<const Regex>(pattern, source)});
+void PreTokenizer::add_split(std::string_view pattern, SplitBehavior behavior, bool invert,
+                             const std::string& source) {
+  Stage stage{.kind = Kind::kPattern,
+              .pattern = std::make_shared<const Pattern>(pattern, source),
+              .behavior = behavior,
+              .invert = invert};
+  // These match every character: isolating matches and dropping what is no match are the same.
+  const bool plain =
+      behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
+  if (plain && pattern == kGpt2Pattern) stage.kind = Kind::kGpt2;
+  if (plain && pattern == kLlama3Pattern) stage.kind = Kind::kLlama3;
+  if (plain && pattern == kQwen2Pattern) stage.kind = Kind::kQwen2;
+  stages_.push_back(std::move(stage));
+}
+
+void PreTokenizer::add_before(std::string mark) {
+  stages_.push_back({.kind = Kind::kBefore, .mark = std::move(mark)});
+}
+
+bool PreTokenizer::cuts_before_spaces() const {
+  return stages_.size() == 1 && stages_[0].kind != Kind::kPattern &&
+         stages_[0].kind != Kind::kBefore;
+}
+
+bool PreTokenizer::cuts_before(std::string_view mark) const {
+  return stages_.size() == 1 && stages_[0].kind == Kind::kBefore && stages_[0].mark == mark;
+}
+
+void PreTokenizer::split_stage(const Stage& stage, std::string_view text, const Word& word) {
+  switch (stage.kind) {
+    case Kind::kGpt2:
+      return split_by_scanner(*stage.pattern, gpt2_word_end, text, word);
+    case Kind::kLlama3:
+      return split_by_scanner(*stage.pattern, llama3_word_end<3>, text, word);
+    case Kind::kQwen2:
+      return split_by_scanner(*stage.pattern, llama3_word_end<1>, text, word);
+    case Kind::kPattern:
+      return split_by_pattern(*stage.pattern, stage.behavior, stage.invert, text, word);
+    case Kind::kBefore:
+      return split_before(stage.mark, text, word);
+  }
 }
 
 void PreTokenizer::split_valid(size_t stage, std::string_view text, const Word& word) const {
   if (stage == stages_.size()) return word(text);
-  const auto split = stages_[stage].gpt2 ? split_gpt2 : split_by_regex;
-  if (stage + 1 == stages_.size()) return split(*stages_[stage].regex, text, word);
-  split(*stages_[stage].regex, text,
-        [&](std::string_view piece) { split_valid(stage + 1, piece, word); });
+  if (stage + 1 == stages_.size()) return split_stage(stages_[stage], text, word);
+  split_stage(stages_[stage], text,
+              [&](std::string_view piece) { split_valid(stage + 1, piece, word); });
 }
 
 void PreTokenizer::split(std::string_view text, const Word& word) const {

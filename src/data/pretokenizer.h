@@ -1,7 +1,6 @@
-// Cuts text into words before byte-pair merging; merges never cross a word's edge. The GPT-2
-// pattern has a hand-written scanner for ASCII (several times PCRE2's speed) that asks PCRE2 only
-// where a word touches a non-ASCII character; other patterns go to PCRE2 whole. Every byte of the
-// text lands in exactly one word, whatever the pattern and the bytes.
+// Cuts text into words before byte-pair merging; merges never cross a word's edge. The patterns of
+// GPT-2, Llama 3 and Qwen have hand-written scanners for ASCII (several times PCRE2's speed) that
+// ask PCRE2 only where a word touches a non-ASCII character; other patterns go to PCRE2 whole.
 #pragma once
 
 #include <functional>
@@ -10,12 +9,22 @@
 #include <string_view>
 #include <vector>
 
+#include "data/pattern.h"
+
 namespace onefold {
 
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-class Regex;  // a compiled PCRE2 pattern
+// What becomes of a match: a word of its own, dropped, joined with what lies before or after it, or
+// joined with neighbouring matches. As `tokenizers` names them.
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 class PreTokenizer {
  public:
@@ -23,23 +32,35 @@ class PreTokenizer {
 
   // Without stages the whole text is one word; each stage cuts the pieces of the stage before it.
   void add_gpt2();
-  // Matches are words, and so is what lies between them. `source` names the file in errors.
-  void add_regex(std::string_view pattern, const std::string& source);
+  // What lies between matches is a word too. With `invert`, matches and the text between them
+  // change places. `source` names the file in errors.
+  void add_split(std::string_view pattern, SplitBehavior behavior, bool invert,
+                 const std::string& source);
+  // A word begins at every `mark`.
+  void add_before(std::string mark);
 
-  // Calls `word` for each word in order. Bytes that are not UTF-8 form words of their own. Safe
-  // from any thread.
+  // Calls `word` for each word in order. Every byte lands in exactly one word, unless a stage drops
+  // what it matches. Bytes that are not UTF-8 form words of their own. Safe from any thread.
   void split(std::string_view text, const Word& word) const;
 
+  bool empty() const { return stages_.empty(); }
   // True if a space after an ASCII letter always begins a word, so that a long text may be cut
   // there.
-  bool cuts_before_spaces() const { return stages_.size() == 1 && stages_[0].gpt2; }
+  bool cuts_before_spaces() const;
+  // The same for a `mark` that every word begins at.
+  bool cuts_before(std::string_view mark) const;
 
  private:
+  enum class Kind { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
   struct Stage {
-    bool gpt2 = false;
-    std::shared_ptr<const Regex> regex;
+    Kind kind;
+    std::shared_ptr<const Pattern> pattern = nullptr;
+    SplitBehavior behavior = SplitBehavior::kIsolated;
+    bool invert = false;
+    std::string mark = "";
   };
 
+  static void split_stage(const Stage& stage, std::string_view text, const Word& word);
   void split_valid(size_t stage, std::string_view text, const Word& word) const;
 
   std::vector<Stage> stages_;

@@ -46,38 +46,53 @@ WordCache& thread_cache() {
   return cache;
 }
 
+// The vocabulary as the model sees it: model.vocab, without tokens that are only added.
+BpeModelParts model_parts(const TokenizerParts& parts) {
+  BpeModelParts model{.byte_level = parts.byte_level,
+                      .merges = parts.merges,
+                      .ignore_merges = parts.ignore_merges,
+                      .byte_fallback = parts.byte_fallback,
+                      .fuse_unknown = parts.fuse_unknown};
+  std::vector<bool> only_added(parts.tokens.size());
+  for (const AddedToken& token : parts.added)
+    only_added[static_cast<size_t>(token.id)] = !token.in_vocabulary;
+  const std::vector<std::string>& texts = parts.byte_level ? parts.tokens : parts.spellings;
+  for (size_t id = 0; id < texts.size(); ++id) {
+    if (texts[id].empty() || only_added[id]) continue;
+    model.vocabulary.push_back({texts[id], static_cast<int32_t>(id)});
+    if (parts.spellings[id] == parts.unknown_token) model.unknown = static_cast<int32_t>(id);
+  }
+  return model;
+}
+
+TokenizerParts completed(TokenizerParts parts) {
+  if (parts.spellings.empty()) {
+    parts.spellings.reserve(parts.tokens.size());
+    for (const std::string& token : parts.tokens)
+      parts.spellings.push_back(to_byte_alphabet(token));
+  }
+  return parts;
+}
+
 }  // namespace
 
+std::string TokenizerParts::shown(const AddedToken& token) const {
+  std::string buffer;
+  return token.normalized ? std::string(normalizer.apply(token.text, false, buffer)) : token.text;
+}
+
 Tokenizer::Tokenizer(TokenizerParts parts)
-    : parts_(std::make_shared<const TokenizerParts>(std::move(parts))),
-      merges_(parts_->merges.size()) {
+    : parts_(std::make_shared<const TokenizerParts>(completed(std::move(parts)))),
+      model_(std::make_shared<const BpeModel>(model_parts(*parts_))) {
   static std::atomic<uint32_t> next_number{1};
   number_ = next_number++;
-  byte_ids_.fill(-1);
-  for (size_t i = 0; i < parts_->tokens.size(); ++i) {
-    const std::string& token = parts_->tokens[i];
-    if (token.empty()) continue;
-    ids_.emplace(token, static_cast<int32_t>(i));
+  for (size_t id = 0; id < parts_->tokens.size(); ++id) {
+    if (!parts_->tokens[id].empty()) ids_.emplace(parts_->tokens[id], static_cast<int32_t>(id));
   }
-  is_added_.resize(parts_->tokens.size());
   for (const AddedToken& token : parts_->added) {
-    is_added_[static_cast<size_t>(token.id)] = true;
-    if (token.text.empty()) continue;
-    added_.push_back(&token);
-    added_starts_[static_cast<unsigned char>(token.text[0])] = true;
-  }
-  std::stable_sort(added_.begin(), added_.end(), [](const AddedToken* a, const AddedToken* b) {
-    return a->text.size() > b->text.size();
-  });
-  for (int b = 0; b < 256; ++b) {
-    const char byte = static_cast<char>(b);
-    byte_ids_[static_cast<size_t>(b)] = token_id({&byte, 1});
-    require(byte_ids_[static_cast<size_t>(b)] >= 0, "a tokenizer without a token for byte 0x{:02x}",
-            b);
-  }
-  for (size_t rank = 0; rank < parts_->merges.size(); ++rank) {
-    const auto& [left, right, merged] = parts_->merges[rank];
-    merges_.add(left, right, {static_cast<uint32_t>(rank), merged});
+    const std::string shown = parts_->shown(token);
+    (token.normalized ? normalized_added_ : raw_added_).add(token, shown);
+    shown_[token.id] = {shown, token.special};
   }
   for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"),
                                       std::string_view("</s>"), std::string_view("<eos>")}) {
@@ -86,6 +101,7 @@ Tokenizer::Tokenizer(TokenizerParts parts)
       if (token.text == name) end_of_text_ = token.id;
     }
   }
+  cuts_before_spaces_ = may_cut_before_spaces();
 }
 
 Tokenizer Tokenizer::bytes() {
@@ -94,6 +110,7 @@ Tokenizer Tokenizer::bytes() {
   parts.tokens.emplace_back(kEndOfText);
   parts.added.push_back({.id = 256, .text = std::string(kEndOfText)});
   parts.pretokenizer.add_gpt2();
+  parts.decoder.add_byte_level();
   return Tokenizer(std::move(parts));
 }
 
@@ -124,6 +141,21 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   return text;
 }
 
+std::string Tokenizer::decode_text(std::span<const int32_t> ids, bool skip_specials) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const int32_t id : ids) {
+    if (token_text(id).empty()) continue;
+    const auto added = shown_.find(id);
+    if (added == shown_.end()) {
+      tokens.push_back(parts_->spellings[static_cast<size_t>(id)]);
+    } else if (!skip_specials || !added->second.special) {
+      tokens.push_back(added->second.text);
+    }
+  }
+  return parts_->decoder.text_of(std::move(tokens));
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, Specials specials) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 1);
@@ -132,49 +164,50 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, Specials specials)
 }
 
 void Tokenizer::encode(std::string_view text, Specials specials, WordCache& cache,
-                       std::vector<int32_t>& ids) const {
-  size_t plain = 0;  // start of the text not yet encoded
-  const bool any = std::any_of(added_.begin(), added_.end(), [&](const AddedToken* token) {
-    return !token->special || specials == Specials::kMatch;
+                       std::vector<int32_t>& ids, Place place) const {
+  const bool match = specials == Specials::kMatch;
+  std::string buffer;
+  raw_added_.split(text, match, [&](std::string_view raw, const AddedToken* token) {
+    if (token) return ids.push_back(token->id);
+    const bool at_begin = raw.data() == text.data();
+    const bool continues = at_begin && place == Place::kContinue;
+    const std::string_view plain = parts_->normalizer.apply(raw, continues, buffer);
+    normalized_added_.split(plain, match, [&](std::string_view piece, const AddedToken* found) {
+      if (found) return ids.push_back(found->id);
+      const bool first = at_begin && !continues && piece.data() == plain.data();
+      encode_plain(piece, first, cache, ids);
+    });
   });
-  for (size_t at = 0; any && at < text.size();) {
-    const AddedToken* const token = added_at(text.substr(at), specials);
-    if (!token) {
-      ++at;
-      continue;
-    }
-    encode_plain(text.substr(plain, at - plain), cache, ids);
-    ids.push_back(token->id);
-    at += token->text.size();
-    plain = at;
-  }
-  encode_plain(text.substr(plain), cache, ids);
 }
 
-// The longest added token that `text` begins with.
-const AddedToken* Tokenizer::added_at(std::string_view text, Specials specials) const {
-  if (!added_starts_[static_cast<unsigned char>(text[0])]) return nullptr;
-  for (const AddedToken* token : added_) {
-    if ((!token->special || specials == Specials::kMatch) && text.starts_with(token->text))
-      return token;
-  }
-  return nullptr;
-}
-
-void Tokenizer::encode_plain(std::string_view text, WordCache& cache,
+// `first`: nothing of the text comes before this.
+void Tokenizer::encode_plain(std::string_view text, bool first, WordCache& cache,
                              std::vector<int32_t>& ids) const {
   if (text.empty()) return;
-  std::string prefixed;
-  if (parts_->add_prefix_space && text[0] != ' ') {
-    prefixed.append(1, ' ').append(text);
-    text = prefixed;
+  std::string changed;
+  if (const auto& metaspace = parts_->metaspace) {
+    changed.reserve(text.size() + text.size() / 2);
+    const bool wanted = metaspace->prepend == Metaspace::Prepend::kAlways ||
+                        (metaspace->prepend == Metaspace::Prepend::kFirst && first);
+    if (wanted && text[0] != ' ' && !text.starts_with(metaspace->mark)) changed += metaspace->mark;
+    append_replaced(text, " ", metaspace->mark, changed);
+    text = changed;
+  } else if (parts_->add_prefix_space && text[0] != ' ') {
+    changed.append(1, ' ').append(text);
+    text = changed;
   }
-  parts_->pretokenizer.split(text, [&](std::string_view word) { encode_word(word, cache, ids); });
+  if (parts_->byte_level) {
+    return parts_->pretokenizer.split(
+        text, [&](std::string_view word) { encode_word(word, cache, ids); });
+  }
+  const auto encode_part = [&](std::string_view part) { encode_word(part, cache, ids); };
+  if (parts_->pretokenizer.empty()) return model_->cut(text, encode_part);
+  parts_->pretokenizer.split(text, [&](std::string_view word) { model_->cut(word, encode_part); });
 }
 
 void Tokenizer::encode_word(std::string_view word, WordCache& cache,
                             std::vector<int32_t>& ids) const {
-  if (word.size() > WordCache::kMaxBytes) return merge_word(word, ids);
+  if (word.size() > WordCache::kMaxBytes) return model_->encode(word, ids);
   const PackedWord packed = pack(word);
   WordCache::Slot& slot =
       cache.slots_[mix(packed, word.size(), number_) & ((size_t{1} << WordCache::kSlotsLog2) - 1)];
@@ -184,7 +217,7 @@ void Tokenizer::encode_word(std::string_view word, WordCache& cache,
     return;
   }
   const size_t before = ids.size();
-  merge_word(word, ids);
+  model_->encode(word, ids);
   const size_t count = ids.size() - before;
   if (count > WordCache::kMaxTokens) return;
   slot.low = packed.low;
@@ -195,26 +228,22 @@ void Tokenizer::encode_word(std::string_view word, WordCache& cache,
   std::copy(ids.end() - static_cast<ptrdiff_t>(count), ids.end(), slot.tokens.begin());
 }
 
-void Tokenizer::merge_word(std::string_view word, std::vector<int32_t>& ids) const {
-  if (parts_->ignore_merges) {
-    if (const int32_t id = token_id(word); id >= 0 && !is_added_[static_cast<size_t>(id)]) {
-      ids.push_back(id);
-      return;
-    }
-  }
-  thread_local std::vector<int32_t> symbols;
-  symbols.clear();
-  for (const unsigned char b : word) symbols.push_back(byte_ids_[b]);
-  merge_symbols(merges_, symbols);
-  ids.insert(ids.end(), symbols.begin(), symbols.end());
+// Whether a text may be cut between any ASCII letter and a space after it.
+bool Tokenizer::may_cut_before_spaces() const {
+  const TokenizerParts& parts = *parts_;
+  if (!raw_added_.cuts_before_spaces() || !normalized_added_.cuts_before_spaces() ||
+      !parts.normalizer.cuts_before_spaces())
+    return false;
+  if (parts.byte_level) return parts.pretokenizer.cuts_before_spaces();
+  std::string buffer;  // what a space has become when words are cut
+  std::string mark(parts.normalizer.apply(" ", true, buffer));
+  if (parts.metaspace && mark == " ") mark = parts.metaspace->mark;
+  return parts.pretokenizer.cuts_before(mark) ||
+         (parts.pretokenizer.empty() && model_->cuts_before(mark));
 }
 
 size_t Tokenizer::safe_cut(std::string_view text, size_t at_least) const {
-  const bool added_may_span = std::any_of(
-      added_.begin(), added_.end(),
-      [](const AddedToken* token) { return token->text.find(' ') != std::string::npos; });
-  if (parts_->add_prefix_space || added_may_span || !parts_->pretokenizer.cuts_before_spaces())
-    return text.size();
+  if (!cuts_before_spaces_) return text.size();
   for (size_t at = std::max<size_t>(at_least, 1); at < text.size(); ++at) {
     const char before = static_cast<char>(text[at - 1] | 0x20);
     if (text[at] == ' ' && before >= 'a' && before <= 'z') return at;

@@ -1,51 +1,58 @@
-// Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen use it: text to token ids and back,
-// without loss for any bytes. Reads and writes Hugging Face's tokenizer.json. A Tokenizer never
-// changes once made; any number of threads may use one.
+// Byte-pair encoding of the Hugging Face kind: text to token ids and back, exactly as `tokenizers`
+// does it. Byte-level (GPT-2, Llama 3, Qwen), without loss for any bytes, and SentencePiece-style
+// (Llama 2, Mistral). Reads and writes tokenizer.json. A Tokenizer never changes once made; any
+// number of threads may use one.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "data/bpe.h"
+#include "data/added_tokens.h"
+#include "data/bpe_model.h"
+#include "data/normalizer.h"
 #include "data/pretokenizer.h"
+#include "data/token_decoder.h"
 
 namespace onefold {
 
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-// A token that merging never makes: it is found in the text as it is written, or put there by the
-// program.
-struct AddedToken {
-  int32_t id = -1;
-  std::string text;
-  // Special tokens steer the model. Text that merely spells one is plain text unless the caller
-  // says otherwise.
-  bool special = true;
-  // As in tokenizer.json; kept for saving. Matching here is literal and strips nothing.
-  bool single_word = false, lstrip = false, rstrip = false, normalized = false;
-  bool in_vocabulary = true;  // also listed under model.vocab
+// SentencePiece's spaces: each becomes `mark`, and one is put in front of the text.
+struct Metaspace {
+  enum class Prepend { kAlways, kFirst, kNever };  // before every piece, or only where text begins
+  std::string mark = "\u2581";
+  Prepend prepend = Prepend::kAlways;
 };
 
-// What a tokenizer.json holds, with tokens as the bytes they stand for.
+// What a tokenizer.json holds.
 struct TokenizerParts {
-  struct Merge {
-    int32_t left, right, merged;
-  };
-  std::vector<std::string> tokens;  // by id; "" for an id without a token
-  std::vector<Merge> merges;        // by rank
+  using Merge = BpeModelParts::Merge;
+  std::vector<std::string> tokens;     // by id, as the bytes they stand for; "": no such token
+  std::vector<std::string> spellings;  // the same as the file spells them; may be left out if
+                                       // byte-level
+  std::vector<Merge> merges;           // by rank
   std::vector<AddedToken> added;
+  Normalizer normalizer;
+  std::optional<Metaspace> metaspace;
   PreTokenizer pretokenizer;
-  bool add_prefix_space = false;  // encode "x" as " x"
-  bool ignore_merges = false;     // a word that is a token needs no merges (Llama 3)
+  TokenDecoder decoder;
+  bool byte_level = true;
+  bool add_prefix_space = false;  // byte-level: encode "x" as " x"
+  bool ignore_merges = false, byte_fallback = false, fuse_unknown = false;
+  std::string unknown_token;
+  std::vector<int32_t> template_before, template_after;
   // The JSON of the parts that saving gives back as they were read.
   std::string normalizer_json = "null", pretokenizer_json, post_processor_json, decoder_json;
-  std::vector<std::string> remarks;
+
+  // An added token as it is looked for, and decoded: normalized, if it says so.
+  std::string shown(const AddedToken& token) const;
 };
 
 // Recently encoded words. One for each thread; a Tokenizer without one given uses the calling
@@ -70,11 +77,13 @@ class WordCache {
 class Tokenizer {
  public:
   enum class Specials { kAsText, kMatch };
+  // Whether a text is a document's beginning, or goes on where an earlier piece was cut.
+  enum class Place { kBegin, kContinue };
 
   // 256 tokens for the bytes, and <|endoftext|> as 256: what a vocabulary learnt by BpeTrainer
   // begins with.
   static Tokenizer bytes();
-  // Reads a tokenizer.json: a BPE model over the byte-level alphabet.
+  // Reads a tokenizer.json. What it holds and we do not support is an error that names its path.
   static Tokenizer load(const std::string& path);
   static Tokenizer parse(std::string_view json, const std::string& source);
   explicit Tokenizer(TokenizerParts parts);
@@ -85,39 +94,50 @@ class Tokenizer {
   // Names this tokenizer in the files made with it: FNV-1a 64 of to_json().
   uint64_t hash() const;
 
-  // Special tokens that a template would add (Llama 3's <|begin_of_text|>) are not added.
+  // Special tokens that a template would add (Llama's <s>) are not added: template_before() has
+  // them.
   std::vector<int32_t> encode(std::string_view text, Specials specials = Specials::kAsText) const;
   // Appends to `ids`.
-  void encode(std::string_view text, Specials specials, WordCache& cache,
-              std::vector<int32_t>& ids) const;
+  void encode(std::string_view text, Specials specials, WordCache& cache, std::vector<int32_t>& ids,
+              Place place = Place::kBegin) const;
+  // The bytes that the tokens stand for, one after the other. A space that encoding puts in front
+  // of a text is still there, so that a text may be decoded in pieces.
   std::string decode(std::span<const int32_t> ids) const;
+  // The text that `tokenizers` decodes: without that space, and with U+FFFD for bytes that are not
+  // UTF-8.
+  std::string decode_text(std::span<const int32_t> ids, bool skip_specials = false) const;
 
-  // The first place at or after `at_least` where text may be cut and its parts encoded alone with
-  // the same result; text.size() if there is none.
+  // The first place at or after `at_least` where text may be cut and its parts encoded alone (the
+  // second as Place::kContinue) with the same result; text.size() if there is none.
   size_t safe_cut(std::string_view text, size_t at_least) const;
+
+  // What the post-processor's template puts before and after a text.
+  const std::vector<int32_t>& template_before() const { return parts_->template_before; }
+  const std::vector<int32_t>& template_after() const { return parts_->template_after; }
 
   int64_t vocab_size() const { return static_cast<int64_t>(parts_->tokens.size()); }
   int32_t end_of_text() const { return end_of_text_; }  // -1 if there is none
-  const std::string& token_text(int32_t id) const;      // the token's bytes
+  const std::string& token_text(int32_t id) const;      // the bytes it stands for
   int32_t token_id(std::string_view bytes) const;       // -1 if there is none
   const std::vector<AddedToken>& added_tokens() const { return parts_->added; }
-  // Parts of the tokenizer.json that have no effect here, as sentences; empty for most files.
-  const std::vector<std::string>& remarks() const { return parts_->remarks; }
   const PreTokenizer& pretokenizer() const { return parts_->pretokenizer; }
 
  private:
-  void encode_plain(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, bool first, WordCache& cache,
+                    std::vector<int32_t>& ids) const;
   void encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& ids) const;
-  void merge_word(std::string_view word, std::vector<int32_t>& ids) const;
-  const AddedToken* added_at(std::string_view text, Specials specials) const;
+  bool may_cut_before_spaces() const;
 
   std::shared_ptr<const TokenizerParts> parts_;
-  MergeTable merges_;
-  std::array<int32_t, 256> byte_ids_{};
+  std::shared_ptr<const BpeModel> model_;
+  AddedTokenFinder raw_added_, normalized_added_;
   std::unordered_map<std::string_view, int32_t> ids_;  // views into parts_
-  std::vector<const AddedToken*> added_;               // longest first
-  std::vector<bool> is_added_;                         // by id
-  std::array<bool, 256> added_starts_{};
+  struct Shown {
+    std::string text;
+    bool special;
+  };
+  std::unordered_map<int32_t, Shown> shown_;  // the added tokens
+  bool cuts_before_spaces_ = false;
   int32_t end_of_text_ = -1;
   uint32_t number_ = 0;
 };

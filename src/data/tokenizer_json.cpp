@@ -1,9 +1,12 @@
-// tokenizer.json, read and written. Parsed with nlohmann's sorted object rather than our ordered
-// one, whose insertion looks through all earlier keys: quadratic in a vocabulary of 128,000.
+// tokenizer.json, read. Parsed with nlohmann's sorted object rather than our ordered one, whose
+// insertion looks through all earlier keys: quadratic in a vocabulary of 128,000. Every key is
+// either understood or refused by its path: a part that we would pass over changes the ids.
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/byte_level.h"
 #include "data/tokenizer.h"
 
@@ -12,94 +15,171 @@ namespace {
 
 using nlohmann::json;
 
-class Reader {
+std::string brief(const json& value) {
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 60) text = utf8_lossy(std::string_view(text).substr(0, 57)) + "...";
+  return text;
+}
+
+// A value with its place in the file.
+class Node {
  public:
-  Reader(std::string_view text, const std::string& source) : source_(source) {
-    root_ = json::parse(text, nullptr, false);
-    if (root_.is_discarded() || !root_.is_object()) explain(text);
+  Node(const json& value, std::string path, const std::string& source)
+      : value_(&value), path_(std::move(path)), source_(&source) {}
+
+  const json& value() const { return *value_; }
+  bool is_null() const { return value_->is_null(); }
+
+  [[noreturn]] void fail(std::string_view message) const {
+    user_error("{}: {} {}", *source_, path_.empty() ? "the file" : path_, message);
+  }
+  [[noreturn]] void unsupported(std::string_view accepted) const {
+    fail(fmt::format("is {}, which is not supported; Onefold reads {}", brief(*value_), accepted));
   }
 
+  bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
+  Node operator[](const char* key) const {
+    static const json kNull;
+    return {has(key) ? (*value_)[key] : kNull, path_.empty() ? key : path_ + "." + key, *source_};
+  }
+  Node operator[](size_t index) const {
+    return {(*value_)[index], fmt::format("{}[{}]", path_, index), *source_};
+  }
+  size_t size() const { return value_->size(); }
+
+  // The object must have no other keys.
+  void only(std::initializer_list<const char*> keys) const {
+    if (!value_->is_object()) fail("must be an object");
+    for (const auto& [key, unused] : value_->items()) {
+      if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; }))
+        (*this)[key.c_str()].fail("is a key that Onefold does not know");
+    }
+  }
+  const Node& object() const { return typed(value_->is_object(), "an object"); }
+  const Node& array() const { return typed(value_->is_array(), "a list"); }
+  const std::string& text() const {
+    return typed(value_->is_string(), "a string").value_->get_ref<const std::string&>();
+  }
+  int64_t integer() const {
+    return typed(value_->is_number_integer(), "an integer").value_->get<int64_t>();
+  }
+  bool flag(bool otherwise) const {
+    if (is_null()) return otherwise;
+    return typed(value_->is_boolean(), "true or false").value_->get<bool>();
+  }
+  std::string type() const { return object()["type"].text(); }
+  // A string that is one character.
+  const std::string& character() const {
+    const std::string& content = text();
+    if (content.empty() || utf8_sequence(content) != content.size()) fail("must be one character");
+    return content;
+  }
+
+ private:
+  const Node& typed(bool matches, std::string_view wanted) const {
+    if (is_null()) fail("is missing; is this a whole tokenizer.json?");
+    if (!matches) fail(fmt::format("is {} and must be {}", brief(*value_), wanted));
+    return *this;
+  }
+
+  const json* value_;
+  std::string path_;
+  const std::string* source_;
+};
+
+class Reader {
+ public:
+  Reader(const json& root, const std::string& source) : root_(root, "", source), source_(source) {}
+
   TokenizerParts read() {
-    read_model(at(root_, "model", json::value_t::object));
-    if (root_.contains("added_tokens")) read_added(at(root_, "added_tokens", json::value_t::array));
-    check_bytes();
-    read_normalizer();
-    read_pretokenizer();
-    read_decoder();
-    if (root_.contains("post_processor"))
-      parts_.post_processor_json = root_["post_processor"].dump();
+    root_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                "post_processor", "decoder", "model"});
+    for (const char* key : {"truncation", "padding"}) {
+      if (!root_[key].is_null())
+        root_[key].fail("is set, and Onefold encodes whole texts; set it to null");
+    }
+    read_model_options(root_["model"].object());
+    read_normalizer(root_["normalizer"]);
+    read_pretokenizer(root_["pre_tokenizer"]);
+    if (!root_["decoder"].is_null()) read_decoder(root_["decoder"]);
+    read_vocabulary(root_["model"]);
+    if (root_.has("added_tokens")) read_added(root_["added_tokens"].array());
+    check_complete(root_["model"]);
+    if (!root_["post_processor"].is_null()) read_post_processor(root_["post_processor"]);
+    parts_.normalizer_json = root_["normalizer"].value().dump();
+    parts_.pretokenizer_json = root_["pre_tokenizer"].value().dump();
+    parts_.decoder_json = root_["decoder"].value().dump();
+    parts_.post_processor_json = root_["post_processor"].value().dump();
     return std::move(parts_);
   }
 
  private:
-  [[noreturn]] void explain(std::string_view text) const {
-    try {
-      const json again = json::parse(text);
-      user_error("{} is not a tokenizer.json: it holds no JSON object", source_);
-    } catch (const json::parse_error& error) {
-      user_error("{} is not a tokenizer.json: {}", source_, error.what());
+  void read_model_options(const Node& model) {
+    const std::string type = model.has("type") ? model.type() : "BPE";
+    if (type != "BPE") {
+      model["type"].fail(
+          fmt::format("is {}; Onefold reads BPE, byte-level (GPT-2, Llama 3, Qwen) or "
+                      "SentencePiece's (Llama 2, "
+                      "Mistral)",
+                      type));
     }
+    model.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+    const auto refuse = [&](const char* key, const char* meaning) {
+      const json& value = model[key].value();
+      if (value.is_null() || value == json("") || value == json(0.0)) return;
+      model[key].fail(
+          fmt::format("is {} ({}); Onefold reads BPE without it", brief(value), meaning));
+    };
+    refuse("dropout", "random merges");
+    refuse("continuing_subword_prefix", "a marker before pieces");
+    refuse("end_of_word_suffix", "a marker after words");
+    parts_.ignore_merges = model["ignore_merges"].flag(false);
+    parts_.byte_fallback = model["byte_fallback"].flag(false);
+    parts_.fuse_unknown = model["fuse_unk"].flag(false);
+    if (!model["unk_token"].is_null()) parts_.unknown_token = model["unk_token"].text();
   }
 
-  const json& at(const json& object, const char* key, json::value_t type) const {
-    const auto found = object.find(key);
-    if (found == object.end())
-      user_error("{}: \"{}\" is missing; is this a tokenizer.json?", source_, key);
-    if (found->type() != type)
-      user_error("{}: \"{}\" has the wrong type ({})", source_, key, found->type_name());
-    return *found;
-  }
-
-  static bool flag(const json& object, const char* key, bool otherwise) {
-    const auto found = object.find(key);
-    return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
-  }
-
-  static std::string type_of(const json& object) {
-    return object.is_object() ? object.value("type", std::string("without type")) : "none";
-  }
-
-  void refuse(const json& model, const char* key, const char* meaning) const {
-    const auto found = model.find(key);
-    if (found == model.end() || found->is_null() || *found == json("") || *found == json(false))
-      return;
-    user_error("{}: model.{} is {} ({}); Onefold reads byte-level BPE without it", source_, key,
-               found->dump(), meaning);
-  }
-
-  void place(int64_t id, std::string bytes) {
+  // `shown` is what the token decodes from: its spelling, or that after normalizing.
+  void place(const Node& where, int64_t id, const std::string& spelling, const std::string& shown) {
     constexpr int64_t kLimit = int64_t{1} << 24;
-    if (id < 0 || id >= kLimit)
-      user_error("{}: token id {} is not in [0, {})", source_, id, kLimit);
-    if (static_cast<size_t>(id) >= parts_.tokens.size())
-      parts_.tokens.resize(static_cast<size_t>(id) + 1);
-    parts_.tokens[static_cast<size_t>(id)] = std::move(bytes);
+    if (id < 0 || id >= kLimit) where.fail(fmt::format("is {}, not in [0, {})", id, kLimit));
+    const auto at = static_cast<size_t>(id);
+    if (at >= parts_.tokens.size()) {
+      parts_.tokens.resize(at + 1);
+      parts_.spellings.resize(at + 1);
+    }
+    if (!parts_.spellings[at].empty() && parts_.spellings[at] != spelling) {
+      where.fail(fmt::format("gives the id {} of {} to {}", id, brief(json(parts_.spellings[at])),
+                             brief(json(spelling))));
+    }
+    parts_.spellings[at] = spelling;
+    parts_.tokens[at] =
+        parts_.byte_level ? byte_level_bytes(shown) : parts_.decoder.bytes_of(shown);
   }
 
-  void read_model(const json& model) {
-    if (const std::string type = model.value("type", std::string("BPE")); type != "BPE") {
-      user_error("{}: the model is {}; Onefold reads byte-level BPE (GPT-2, Llama 3, Qwen)",
-                 source_, type);
-    }
-    refuse(model, "dropout", "random merges");
-    refuse(model, "continuing_subword_prefix", "a marker before pieces");
-    refuse(model, "end_of_word_suffix", "a marker after words");
-    refuse(model, "byte_fallback", "SentencePiece bytes");
-    parts_.ignore_merges = flag(model, "ignore_merges", false);
-    const json& vocab = at(model, "vocab", json::value_t::object);
+  // An added token need not be spelt in the byte-level alphabet: then it is spelt as itself.
+  static std::string byte_level_bytes(const std::string& spelling) {
+    std::string bytes;
+    return from_byte_alphabet(spelling, bytes) ? bytes : spelling;
+  }
+
+  void read_vocabulary(const Node& model) {
+    const json& vocab = model["vocab"].object().value();
     for (const auto& [text, id] : vocab.items()) {
       if (!id.is_number_integer())
-        user_error("{}: model.vocab[{}] is not a number", source_, json(text).dump());
-      std::string bytes;
-      if (!from_byte_alphabet(text, bytes)) bytes = text;  // an added token, spelt as itself
-      place(id.get<int64_t>(), std::move(bytes));
+        model["vocab"].fail(
+            fmt::format("has {} for {}, which is not an id", brief(id), brief(json(text))));
+      if (text.empty()) model["vocab"].fail("has a token without text");
+      place(model["vocab"], id.get<int64_t>(), text, text);
     }
-    const json& merges = at(model, "merges", json::value_t::array);
+    const Node merges = model["merges"].array();
     parts_.merges.reserve(merges.size());
-    for (const json& merge : merges) read_merge(vocab, merge);
+    for (size_t i = 0; i < merges.size(); ++i) read_merge(vocab, merges, i);
   }
 
-  void read_merge(const json& vocab, const json& merge) {
+  void read_merge(const json& vocab, const Node& merges, size_t index) {
+    const json& merge = merges.value()[index];
     std::string left, right;
     if (merge.is_string()) {
       const std::string& both = merge.get_ref<const std::string&>();
@@ -112,211 +192,285 @@ class Reader {
     const auto id = [&](const std::string& token) {
       const auto found = vocab.find(token);
       if (token.empty() || found == vocab.end()) {
-        user_error("{}: model.merges[{}] is {}, but model.vocab has no token {}", source_,
-                   parts_.merges.size(), merge.dump(), json(token).dump());
+        merges[index].fail(fmt::format("is {}, but model.vocab has no token {}", brief(merge),
+                                       brief(json(token))));
       }
       return found->get<int32_t>();
     };
     parts_.merges.push_back({id(left), id(right), id(left + right)});
   }
 
-  void read_added(const json& added) {
-    for (const json& entry : added) {
+  void read_added(const Node& added) {
+    const json& vocab = root_["model"]["vocab"].value();
+    int64_t next = static_cast<int64_t>(vocab.size());  // the id of a token that is new
+    for (size_t i = 0; i < added.size(); ++i) {
+      const Node entry = added[i].object();
+      entry.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token;
-      if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_number_integer() ||
-          !entry.contains("content") || !entry["content"].is_string()) {
-        user_error("{}: added_tokens[{}] needs an \"id\" and a \"content\"", source_,
-                   parts_.added.size());
+      const int64_t id = entry["id"].integer();
+      token.text = entry["content"].text();
+      if (token.text.empty()) entry["content"].fail("is empty");
+      token.special = entry["special"].flag(false);
+      token.single_word = entry["single_word"].flag(false);
+      token.lstrip = entry["lstrip"].flag(false);
+      token.rstrip = entry["rstrip"].flag(false);
+      token.normalized = entry["normalized"].flag(!token.special);
+      const auto known = vocab.find(token.text);
+      token.in_vocabulary = known != vocab.end();
+      const int64_t expected = token.in_vocabulary ? known->get<int64_t>() : next;
+      if (id != expected) {
+        entry["id"].fail(
+            fmt::format("is {}, but {} has the id {}: {}", id, brief(json(token.text)), expected,
+                        token.in_vocabulary ? "model.vocab says so"
+                                            : "new tokens follow those of model.vocab one by one"));
       }
-      const int64_t id = entry["id"].get<int64_t>();
-      token.text = entry["content"].get<std::string>();
-      token.special = flag(entry, "special", false);
-      token.single_word = flag(entry, "single_word", false);
-      token.lstrip = flag(entry, "lstrip", false);
-      token.rstrip = flag(entry, "rstrip", false);
-      token.normalized = flag(entry, "normalized", !token.special);
-      token.in_vocabulary = root_["model"]["vocab"].contains(token.text);
-      place(id, token.text);
+      if (!token.in_vocabulary) ++next;
+      place(entry["id"], id, token.text, parts_.shown(token));
       token.id = static_cast<int32_t>(id);
       parts_.added.push_back(std::move(token));
     }
   }
 
-  // Only a vocabulary with all 256 bytes encodes every text without loss.
-  void check_bytes() const {
+  // Only a vocabulary that covers all bytes, or has a token for what it does not cover, encodes
+  // every text. `tokenizers` would drop the rest without a word.
+  void check_complete(const Node& model) const {
     std::array<bool, 256> present{};
-    for (const std::string& token : parts_.tokens) {
-      if (token.size() == 1) present[static_cast<unsigned char>(token[0])] = true;
+    const json& vocab = model["vocab"].value();
+    for (size_t b = 0; b < present.size(); ++b) {
+      const char byte = static_cast<char>(b);
+      present[b] = parts_.byte_level ? vocab.contains(to_byte_alphabet({&byte, 1}))
+                                     : vocab.contains(byte_token_name(static_cast<uint8_t>(b)));
     }
     const auto missing = std::find(present.begin(), present.end(), false);
-    if (missing == present.end()) return;
-    user_error(
-        "{}: the vocabulary has no token for byte 0x{:02x} (and {} bytes in all), so some text "
-        "could not be "
-        "encoded; train it with all 256 bytes as its initial alphabet",
-        source_, missing - present.begin(), std::count(present.begin(), present.end(), false));
+    const bool complete = missing == present.end();
+    if (complete && parts_.byte_level) return;  // whatever else is said has no effect
+    if (!parts_.unknown_token.empty() && !vocab.contains(parts_.unknown_token))
+      model["unk_token"].fail(
+          fmt::format("is {}, which model.vocab does not have", brief(json(parts_.unknown_token))));
+    if (complete && parts_.byte_fallback) return;
+    if (!parts_.byte_level && !parts_.unknown_token.empty()) return;
+    if (!parts_.byte_level && complete)
+      model["byte_fallback"].fail(
+          "is false and unk_token is null, so some characters would be lost");
+    model["vocab"].fail(fmt::format(
+        "has no token for byte 0x{:02x} (and {} bytes in all), so some text could not be encoded; "
+        "train it with all 256 bytes as its initial alphabet",
+        missing - present.begin(), std::count(present.begin(), present.end(), false)));
   }
 
-  void read_normalizer() {
-    const json normalizer = root_.value("normalizer", json());
-    parts_.normalizer_json = normalizer.dump();
+  void read_normalizer(const Node& normalizer) {
     if (normalizer.is_null()) return;
-    if (type_of(normalizer) != "NFC") {
-      user_error("{}: the normalizer {} is not supported; Onefold encodes bytes as they are",
-                 source_, type_of(normalizer));
-    }
-    parts_.remarks.push_back(
-        fmt::format("{}: its normalizer NFC is not applied; text that is not in Unicode's NFC form "
-                    "is encoded as it is",
-                    source_));
-  }
-
-  void read_pretokenizer() {
-    const json pretokenizer = root_.value("pre_tokenizer", json());
-    parts_.pretokenizer_json = pretokenizer.dump();
-    bool byte_level = false;
-    if (type_of(pretokenizer) == "Sequence" && pretokenizer.contains("pretokenizers")) {
-      for (const json& stage : pretokenizer["pretokenizers"])
-        byte_level |= read_stage(stage, false);
+    const std::string type = normalizer.type();
+    if (type == "Sequence") {
+      normalizer.only({"type", "normalizers"});
+      const Node steps = normalizer["normalizers"].array();
+      for (size_t i = 0; i < steps.size(); ++i) read_normalizer(steps[i]);
+    } else if (type == "NFC") {
+      normalizer.only({"type"});
+      parts_.normalizer.add_nfc();
+    } else if (type == "Prepend") {
+      normalizer.only({"type", "prepend"});
+      parts_.normalizer.add_prepend(normalizer["prepend"].text());
+    } else if (type == "Replace") {
+      normalizer.only({"type", "pattern", "content"});
+      parts_.normalizer.add_replace(literal(normalizer["pattern"]), normalizer["content"].text());
     } else {
-      byte_level = read_stage(pretokenizer, true);
-    }
-    if (!byte_level) {
-      user_error(
-          "{}: this is not a byte-level tokenizer (its pre_tokenizer is {}, without ByteLevel)",
-          source_, type_of(pretokenizer));
+      normalizer["type"].unsupported("NFC, Prepend, Replace and Sequence");
     }
   }
 
-  // True for the ByteLevel stage.
-  bool read_stage(const json& stage, bool alone) {
-    const std::string type = type_of(stage);
+  // {"String": " "}
+  static std::string literal(const Node& pattern) {
+    pattern.only({"String", "Regex"});
+    if (pattern.has("Regex")) pattern["Regex"].unsupported("a String here");
+    if (pattern["String"].text().empty()) pattern["String"].fail("is empty");
+    return pattern["String"].text();
+  }
+
+  void read_pretokenizer(const Node& pretokenizer) {
+    std::vector<Node> stages;
+    flatten(pretokenizer, stages);
+    parts_.byte_level = std::any_of(stages.begin(), stages.end(),
+                                    [](const Node& stage) { return stage.type() == "ByteLevel"; });
+    for (size_t i = 0; i < stages.size(); ++i)
+      read_stage(stages[i], i == 0, i + 1 == stages.size());
+  }
+
+  static void flatten(const Node& pretokenizer, std::vector<Node>& stages) {
+    if (pretokenizer.is_null()) return;
+    if (pretokenizer.type() != "Sequence") return stages.push_back(pretokenizer);
+    pretokenizer.only({"type", "pretokenizers"});
+    const Node list = pretokenizer["pretokenizers"].array();
+    for (size_t i = 0; i < list.size(); ++i) flatten(list[i], stages);
+  }
+
+  void read_stage(const Node& stage, bool first, bool last) {
+    const std::string type = stage.type();
     if (type == "ByteLevel") {
-      parts_.add_prefix_space = flag(stage, "add_prefix_space", true);
-      if (parts_.add_prefix_space && !alone) {
-        user_error("{}: add_prefix_space inside a Sequence is not supported", source_);
-      }
-      if (flag(stage, "use_regex", true)) parts_.pretokenizer.add_gpt2();
-      return true;
-    }
-    if (type == "Digits") {
-      parts_.pretokenizer.add_regex(
-          flag(stage, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)", source_);
-      return false;
-    }
-    if (type != "Split") {
-      user_error(
-          "{}: the pre-tokenizer {} is not supported; Onefold reads ByteLevel, alone or after "
-          "Split and Digits",
-          source_, type);
-    }
-    const std::string behavior = stage.value("behavior", std::string());
-    const bool invert = flag(stage, "invert", false);
-    // "Removed" with "invert" keeps the matches and drops what lies between them. Such patterns
-    // (GPT-4's) match everything, which makes the two the same; we keep every byte in any case.
-    if (!(behavior == "Isolated" && !invert) && !(behavior == "Removed" && invert)) {
-      user_error(
-          "{}: a Split pre-tokenizer with behavior \"{}\" is not supported, only \"Isolated\"",
-          source_, behavior);
-    }
-    const json pattern = stage.value("pattern", json());
-    if (pattern.contains("Regex")) {
-      parts_.pretokenizer.add_regex(pattern["Regex"].get<std::string>(), source_);
-    } else if (pattern.contains("String")) {
-      parts_.pretokenizer.add_regex("\\Q" + pattern["String"].get<std::string>() + "\\E", source_);
+      stage.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      if (!last) stage.fail("is ByteLevel before another stage; Onefold reads it as the last one");
+      parts_.add_prefix_space = stage["add_prefix_space"].flag(true);
+      if (parts_.add_prefix_space && !first)
+        stage["add_prefix_space"].fail("is true after another stage, which is not supported");
+      if (stage["use_regex"].flag(true)) parts_.pretokenizer.add_gpt2();
+    } else if (type == "Digits") {
+      stage.only({"type", "individual_digits"});
+      const bool each = stage["individual_digits"].flag(false);
+      parts_.pretokenizer.add_split(each ? R"(\p{N})" : R"(\p{N}+)", SplitBehavior::kIsolated,
+                                    false, source_);
+    } else if (type == "Split") {
+      read_split(stage);
+    } else if (type == "Metaspace") {
+      if (!first || parts_.byte_level)
+        stage.fail(
+            "is a Metaspace beside other stages; Onefold reads it as the first one, without "
+            "ByteLevel");
+      read_metaspace(stage);
     } else {
-      user_error("{}: a Split pre-tokenizer without a pattern", source_);
-    }
-    return false;
-  }
-
-  void read_decoder() {
-    const json decoder = root_.value("decoder", json());
-    if (decoder.is_null()) return;
-    parts_.decoder_json = decoder.dump();
-    if (type_of(decoder) != "ByteLevel") {
-      user_error("{}: the decoder {} is not supported, only ByteLevel", source_, type_of(decoder));
+      stage["type"].unsupported("ByteLevel, Metaspace, Split, Digits and Sequence");
     }
   }
 
+  void read_split(const Node& stage) {
+    stage.only({"type", "pattern", "behavior", "invert"});
+    static const std::vector<std::string> kNames = {"Isolated", "Removed", "MergedWithPrevious",
+                                                    "MergedWithNext", "Contiguous"};
+    const std::string& name = stage["behavior"].text();
+    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    if (found == kNames.end()) stage["behavior"].unsupported(join(kNames, ", "));
+    const Node pattern = stage["pattern"].object();
+    pattern.only({"Regex", "String"});
+    const std::string regex =
+        pattern.has("Regex") ? pattern["Regex"].text() : quoted(pattern["String"].text());
+    parts_.pretokenizer.add_split(regex, static_cast<SplitBehavior>(found - kNames.begin()),
+                                  stage["invert"].flag(false), source_);
+  }
+
+  // A regular expression for the text itself.
+  static std::string quoted(const std::string& text) {
+    std::string regex;
+    for (const char c : text) {
+      if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))
+        regex += fmt::format("\\x{:02x}", c);
+      else
+        regex += c;
+    }
+    return regex;
+  }
+
+  // The prefix rule of a Metaspace, in its old form (add_prefix_space) or the new (prepend_scheme).
+  static Metaspace::Prepend prepend_of(const Node& metaspace) {
+    const std::string scheme =
+        metaspace["prepend_scheme"].is_null() ? "always" : metaspace["prepend_scheme"].text();
+    if (!metaspace["add_prefix_space"].flag(true) && scheme != "never")
+      metaspace["add_prefix_space"].fail("is false, which needs \"prepend_scheme\": \"never\"");
+    if (scheme == "always") return Metaspace::Prepend::kAlways;
+    if (scheme == "first") return Metaspace::Prepend::kFirst;
+    if (scheme != "never") metaspace["prepend_scheme"].unsupported("always, first and never");
+    return Metaspace::Prepend::kNever;
+  }
+
+  void read_metaspace(const Node& stage) {
+    stage.only({"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+    parts_.metaspace = {stage["replacement"].character(), prepend_of(stage)};
+    if (stage["split"].flag(true)) parts_.pretokenizer.add_before(parts_.metaspace->mark);
+  }
+
+  void read_decoder(const Node& decoder) {
+    const std::string type = decoder.type();
+    TokenDecoder& steps = parts_.decoder;
+    if (type == "Sequence") {
+      decoder.only({"type", "decoders"});
+      const Node list = decoder["decoders"].array();
+      for (size_t i = 0; i < list.size(); ++i) read_decoder(list[i]);
+    } else if (type == "ByteLevel") {
+      decoder.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      steps.add_byte_level();
+    } else if (type == "Replace") {
+      decoder.only({"type", "pattern", "content"});
+      steps.add_replace(literal(decoder["pattern"]), decoder["content"].text());
+    } else if (type == "ByteFallback") {
+      decoder.only({"type"});
+      steps.add_byte_fallback();
+    } else if (type == "Fuse") {
+      decoder.only({"type"});
+      steps.add_fuse();
+    } else if (type == "Strip") {
+      decoder.only({"type", "content", "start", "stop"});
+      steps.add_strip(decoder["content"].character(), decoder["start"].integer(),
+                      decoder["stop"].integer());
+    } else if (type == "Metaspace") {
+      decoder.only(
+          {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+      steps.add_metaspace(decoder["replacement"].character(),
+                          prepend_of(decoder) != Metaspace::Prepend::kNever);
+    } else {
+      decoder["type"].unsupported(
+          "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip and Sequence");
+    }
+  }
+
+  void read_post_processor(const Node& processor) {
+    const std::string type = processor.type();
+    if (type == "Sequence") {
+      processor.only({"type", "processors"});
+      const Node list = processor["processors"].array();
+      for (size_t i = 0; i < list.size(); ++i) read_post_processor(list[i]);
+    } else if (type == "ByteLevel") {  // moves offsets, which we do not have
+      processor.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    } else if (type == "TemplateProcessing") {
+      read_template(processor);
+    } else {
+      processor["type"].unsupported("ByteLevel, TemplateProcessing and Sequence");
+    }
+  }
+
+  void read_template(const Node& processor) {
+    processor.only({"type", "single", "pair", "special_tokens"});  // pairs are for classifiers
+    const Node single = processor["single"].array();
+    int sequences = 0;
+    // A template inside another surrounds what that one has made.
+    std::vector<int32_t> before, after;
+    for (size_t i = 0; i < single.size(); ++i) {
+      const Node piece = single[i].object();
+      piece.only({"SpecialToken", "Sequence"});
+      if (piece.has("Sequence")) {
+        if (piece["Sequence"]["id"].text() != "A" || ++sequences > 1)
+          piece.fail("must be the only Sequence, with the id \"A\"");
+        continue;
+      }
+      const Node name = piece["SpecialToken"]["id"];
+      const auto& tokens = processor["special_tokens"].object().value();
+      if (!tokens.contains(name.text())) name.fail("is not among the special_tokens");
+      const Node ids = processor["special_tokens"][name.text().c_str()]["ids"].array();
+      for (size_t j = 0; j < ids.size(); ++j) {
+        const int64_t id = ids[j].integer();
+        if (id < 0 || id >= static_cast<int64_t>(parts_.tokens.size()))
+          ids[j].fail(fmt::format("is {}, and there are {} tokens", id, parts_.tokens.size()));
+        (sequences == 0 ? before : after).push_back(static_cast<int32_t>(id));
+      }
+    }
+    if (sequences != 1) single.fail("has no Sequence, so the text would be left out");
+    parts_.template_before.insert(parts_.template_before.begin(), before.begin(), before.end());
+    parts_.template_after.insert(parts_.template_after.end(), after.begin(), after.end());
+  }
+
+  Node root_;
   const std::string& source_;
-  json root_;
   TokenizerParts parts_;
 };
-
-std::string json_string(std::string_view text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-std::string added_json(const AddedToken& token) {
-  return fmt::format(
-      "    {{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, \"rstrip\": {}, "
-      "\"normalized\": {}, "
-      "\"special\": {}}}",
-      token.id, json_string(token.text), token.single_word, token.lstrip, token.rstrip,
-      token.normalized, token.special);
-}
-
-// Spelt as the reader gives JSON back, so that a tokenizer and its saved self have the same hash.
-constexpr std::string_view kByteLevelJson =
-    R"({"add_prefix_space":false,"trim_offsets":true,"type":"ByteLevel","use_regex":true})";
 
 }  // namespace
 
 Tokenizer Tokenizer::parse(std::string_view text, const std::string& source) {
   try {
-    return Tokenizer(Reader(text, source).read());
-  } catch (const json::exception& error) {  // a value of another type than the format has there
+    const json root = json::parse(text);
+    if (!root.is_object())
+      user_error("{} is not a tokenizer.json: it holds no JSON object", source);
+    return Tokenizer(Reader(root, source).read());
+  } catch (const json::exception& error) {
     user_error("{} is not a tokenizer.json: {}", source, error.what());
   }
-}
-
-// Written by hand, one token to a line: tokens in order of id, which a sorted JSON object would
-// lose. Merges are "a b", the form that every version of `tokenizers` reads; byte-level tokens hold
-// no spaces.
-std::string Tokenizer::to_json() const {
-  const TokenizerParts& parts = *parts_;
-  const auto or_default = [](const std::string& json_text, std::string_view otherwise) {
-    return json_text.empty() ? std::string(otherwise) : json_text;
-  };
-  std::vector<const AddedToken*> added_by_id(parts.tokens.size());
-  std::string out =
-      "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  "
-      "\"added_tokens\": [";
-  for (const AddedToken& token : parts.added) {
-    added_by_id[static_cast<size_t>(token.id)] = &token;
-    out += (&token == parts.added.data() ? "\n" : ",\n") + added_json(token);
-  }
-  out += "\n  ],\n  \"normalizer\": " + parts.normalizer_json;
-  out += ",\n  \"pre_tokenizer\": " + or_default(parts.pretokenizer_json, kByteLevelJson);
-  out += ",\n  \"post_processor\": " + or_default(parts.post_processor_json, "null");
-  out += ",\n  \"decoder\": " + or_default(parts.decoder_json, kByteLevelJson);
-  out +=
-      ",\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": "
-      "null,\n"
-      "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n    "
-      "\"fuse_unk\": false,\n"
-      "    \"byte_fallback\": false,\n    \"ignore_merges\": ";
-  out += parts.ignore_merges ? "true" : "false";
-  out += ",\n    \"vocab\": {";
-  const char* separator = "\n";
-  for (size_t id = 0; id < parts.tokens.size(); ++id) {
-    const AddedToken* const added = added_by_id[id];
-    if (parts.tokens[id].empty() || (added && !added->in_vocabulary)) continue;
-    out += fmt::format("{}      {}: {}", separator,
-                       json_string(added ? added->text : to_byte_alphabet(parts.tokens[id])), id);
-    separator = ",\n";
-  }
-  out += "\n    },\n    \"merges\": [";
-  separator = "\n";
-  for (const TokenizerParts::Merge& merge : parts.merges) {
-    const std::string left = to_byte_alphabet(parts.tokens[static_cast<size_t>(merge.left)]);
-    const std::string right = to_byte_alphabet(parts.tokens[static_cast<size_t>(merge.right)]);
-    out += fmt::format("{}      {}", separator, json_string(left + " " + right));
-    separator = ",\n";
-  }
-  out += "\n    ]\n  }\n}\n";
-  return out;
 }
 
 }  // namespace onefold

@@ -17,9 +17,17 @@ PreTokenizer gpt2() {
   return pretokenizer;
 }
 
+PreTokenizer by_scanner(std::string_view pattern) {
+  PreTokenizer pretokenizer;
+  pretokenizer.add_split(pattern, SplitBehavior::kIsolated, false, "test");
+  return pretokenizer;
+}
+
+// The group keeps a known pattern from being recognized.
 PreTokenizer by_regex(std::string_view pattern) {
   PreTokenizer pretokenizer;
-  pretokenizer.add_regex(pattern, "test");
+  pretokenizer.add_split("(?:" + std::string(pattern) + ")", SplitBehavior::kIsolated, false,
+                         "test");
   return pretokenizer;
 }
 
@@ -34,44 +42,54 @@ TEST(PreTokenizer, CutsWordsAsGpt2Does) {
   EXPECT_EQ(words_of(words, ""), Words{});
 }
 
-TEST(PreTokenizer, ScannerEqualsTheRegexOnATortureText) {
-  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+TEST(PreTokenizer, CutsWordsAsLlama3AndQwenDo) {
+  const std::string text = "I'LL pay $12345!!\n\n  (now)\t\tx \n";
+  EXPECT_EQ(words_of(by_scanner(kLlama3Pattern), text),
+            (Words{"I", "'LL", " pay", " $", "123", "45", "!!\n\n", " ", " (", "now", ")", "\t",
+                   "\tx", " \n"}));
+  EXPECT_EQ(words_of(by_scanner(kQwen2Pattern), "$12"), (Words{"$", "1", "2"}));
+}
+
+class Scanner : public testing::TestWithParam<std::string_view> {
+ protected:
+  void expect_same(std::string_view text) const {
+    EXPECT_EQ(words_of(scanner_, text), words_of(regex_, text)) << testing::PrintToString(text);
+  }
+  const PreTokenizer scanner_ = by_scanner(GetParam()), regex_ = by_regex(GetParam());
+};
+
+TEST_P(Scanner, EqualsTheRegexOnATortureText) {
   const std::string text =
       "'s't're've'm'll'd'x' '''s 'S can't  we'll\t'll \n'l 'r 'v'' 1'2 a1b2 _x_ __ a-b...c?! "
+      "'RE'Ll 12345 1 12\n\n!!\r\n\r .\n a\n\nb '\u017f 'l\u017f (a) \t(b "
       "\v\f\r\n \r\n\t x \x01\x7f "
-      "\u00e9t\u00e9 a\u00e9 \u00e9a  \u00e9 \u4e2d\u6587 1\u00bd2 \u00a0 \u00a0x \u3000\u3000y "
-      "\u180e \u1680z "
+      "\u00e9t\u00e9 a\u00e9 \u00e9a  \u00e9 \u4e2d\u6587 1\u00bd2 12\u00bd 123\u00bd \u00a0 "
+      "\u00a0x \u3000\u3000y \u180e \u1680z "
       "\U0001F600\U0001F600!\U0001F600a '\u00e9 's\u00e9 \u2019s   \u2028 end  ";
-  for (size_t begin = 0; begin < text.size();
-       ++begin) {  // every suffix, most of them beginning or ending mid-word
-    EXPECT_EQ(words_of(scanner, text.substr(begin)), words_of(regex, text.substr(begin))) << begin;
-    EXPECT_EQ(words_of(scanner, text.substr(0, begin)), words_of(regex, text.substr(0, begin)))
-        << begin;
+  for (size_t at = 0; at < text.size(); ++at) {  // most of them begin or end mid-word
+    expect_same(std::string_view(text).substr(at));
+    expect_same(std::string_view(text).substr(0, at));
   }
 }
 
-TEST(PreTokenizer, ScannerEqualsTheRegexOnRandomAscii) {
-  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+TEST_P(Scanner, EqualsTheRegexOnRandomAscii) {
   std::mt19937 random(1);
   std::string all;
   for (int c = 0; c < 128; ++c) all.push_back(static_cast<char>(c));
   for (int i = 0; i < 3000; ++i) {
-    const std::string dense = random_text(random, 40, " '\n\tslltredvma1 2  !");
-    EXPECT_EQ(words_of(scanner, dense), words_of(regex, dense)) << testing::PrintToString(dense);
-    const std::string wide = random_text(random, 40, all);
-    EXPECT_EQ(words_of(scanner, wide), words_of(regex, wide)) << testing::PrintToString(wide);
+    expect_same(random_text(random, 40, " '\n\tslltredvma1 2  !\rLLS33"));
+    expect_same(random_text(random, 40, all));
   }
 }
 
-TEST(PreTokenizer, ScannerEqualsTheRegexOnRandomBytes) {
-  const PreTokenizer scanner = gpt2(), regex = by_regex(kGpt2Pattern);
+TEST_P(Scanner, EqualsTheRegexOnRandomBytes) {
   std::mt19937 random(2);
-  for (int i = 0; i < 2000; ++i) {
-    const std::string text =
-        random_text(random, 30, "a '1 \n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\xff");
-    EXPECT_EQ(words_of(scanner, text), words_of(regex, text)) << testing::PrintToString(text);
-  }
+  for (int i = 0; i < 2000; ++i)
+    expect_same(random_text(random, 30, "a '1 \n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\xff"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Patterns, Scanner,
+                         testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern));
 
 TEST(PreTokenizer, KeepsEveryByteWhateverThePattern) {
   std::mt19937 random(3);
@@ -91,6 +109,13 @@ TEST(PreTokenizer, StagesCutThePiecesOfTheStageBefore) {
   PreTokenizer pretokenizer = by_regex(R"(\p{N})");
   pretokenizer.add_gpt2();
   EXPECT_EQ(words_of(pretokenizer, "in 2024!"), (Words{"in", " ", "2", "0", "2", "4", "!"}));
+}
+
+TEST(PreTokenizer, MarksBeginWords) {
+  PreTokenizer pretokenizer;
+  pretokenizer.add_before("▁");
+  EXPECT_EQ(words_of(pretokenizer, "▁a▁▁b"), (Words{"▁a", "▁", "▁b"}));
+  EXPECT_EQ(words_of(pretokenizer, "a▁"), (Words{"a", "▁"}));
 }
 
 TEST(PreTokenizer, WithoutStagesTheTextIsOneWord) {

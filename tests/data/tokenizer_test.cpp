@@ -1,5 +1,6 @@
 #include "data/tokenizer.h"
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "data/bpe_trainer.h"
@@ -143,36 +144,148 @@ TEST(Tokenizer, SaysWhatIsWrongWithAFile) {
   };
   expect_in(error("{"), {"dir/tokenizer.json", "line 1"});
   expect_in(error("[]"), {"dir/tokenizer.json"});
-  expect_in(error("{}"), {"\"model\" is missing"});
+  expect_in(error("{}"), {"model is missing"});
   expect_in(error(replaced(good, "\"type\": \"BPE\"", "\"type\": \"Unigram\"")),
-            {"Unigram", "byte-level BPE"});
-  expect_in(error(replaced(good, "\"byte_fallback\": false", "\"byte_fallback\": true")),
-            {"byte_fallback"});
-  expect_in(error(replaced(good, "\"type\":\"ByteLevel\",\"use_regex\":true}",
-                           "\"type\":\"Metaspace\"}")),
-            {"Metaspace"});
-  expect_in(error(replaced(good, "\"normalizer\": null", R"("normalizer": {"type": "Lowercase"})")),
-            {"Lowercase"});
-  expect_in(error(replaced(good, "\"e r\"", "\"e nothing\"")), {"merges[", "nothing"});
-  expect_in(error(replaced(good, "\"merges\": [", "\"merges\": [ 7,")), {"merges[0]"});
-  expect_in(error(replaced(good, "\"Ġ\": ", "\"Ġmissing\": ")), {"merges["});
+            {"model.type is Unigram", "BPE"});
+  expect_in(error(replaced(good, "\"e r\"", "\"e nothing\"")), {"model.merges[", "nothing"});
+  expect_in(error(replaced(good, "\"merges\": [", "\"merges\": [ 7,")), {"model.merges[0]"});
+  expect_in(error(replaced(good, "\"Ġ\": ", "\"Ġmissing\": ")), {"model.merges["});
   expect_in(user_error_of([] { Tokenizer::load("/nowhere/tokenizer.json"); }),
             {"/nowhere/tokenizer.json"});
+}
+
+TEST(Tokenizer, NamesThePathOfEveryPartItCannotRead) {
+  struct Case {
+    const char* path;   // JSON pointer to set
+    const char* value;  // what to
+    std::vector<std::string_view> message;
+  };
+  const Case kCases[] = {
+      {"/truncation", R"({"max_length": 8})", {"truncation is set", "null"}},
+      {"/padding", R"({"pad_id": 0})", {"padding is set"}},
+      {"/surprise", "1", {"surprise is a key that Onefold does not know"}},
+      {"/model/surprise", "1", {"model.surprise is a key"}},
+      {"/model/dropout", "0.1", {"model.dropout is 0.1"}},
+      {"/model/end_of_word_suffix", R"("</w>")", {"model.end_of_word_suffix"}},
+      {"/model/ignore_merges", "1", {"model.ignore_merges is 1", "true or false"}},
+      {"/normalizer", R"({"type": "Lowercase"})", {"normalizer.type is \"Lowercase\"", "NFC"}},
+      {"/normalizer",
+       R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})",
+       {"normalizer.normalizers[1].type is \"NFKC\""}},
+      {"/normalizer",
+       R"({"type": "Replace", "pattern": {"Regex": " +"}, "content": "_"})",
+       {"normalizer.pattern.Regex"}},
+      {"/normalizer", R"({"type": "NFC", "form": 1})", {"normalizer.form is a key"}},
+      {"/pre_tokenizer", R"({"type": "Whitespace"})", {"pre_tokenizer.type is \"Whitespace\""}},
+      {"/pre_tokenizer/trim", "1", {"pre_tokenizer.trim is a key"}},
+      {"/pre_tokenizer",
+       R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})",
+       {"pre_tokenizer.pretokenizers[0] is ByteLevel before another"}},
+      {"/pre_tokenizer",
+       R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Gone", "invert": false})",
+       {"pre_tokenizer.behavior is \"Gone\"", "Isolated"}},
+      {"/pre_tokenizer",
+       R"({"type": "Metaspace", "replacement": "_", "add_prefix_space": false})",
+       {"pre_tokenizer.add_prefix_space is false", "never"}},
+      {"/pre_tokenizer",
+       R"({"type": "Metaspace", "replacement": "ab"})",
+       {"pre_tokenizer.replacement must be one character"}},
+      {"/decoder", R"({"type": "WordPiece"})", {"decoder.type is \"WordPiece\""}},
+      {"/decoder",
+       R"({"type": "Strip", "content": " ", "start": "x", "stop": 0})",
+       {"decoder.start is \"x\"", "an integer"}},
+      {"/post_processor",
+       R"({"type": "BertProcessing"})",
+       {"post_processor.type is \"BertProcessing\"", "TemplateProcessing"}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}],
+           "pair": [], "special_tokens": {}})",
+       {"post_processor.single[0].SpecialToken.id is not among"}},
+      {"/post_processor",
+       R"({"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}})",
+       {"post_processor.single has no Sequence"}},
+      {"/added_tokens/0/id", "9", {"added_tokens[0].id is 9", "model.vocab says so"}},
+      {"/added_tokens/2/id", "800", {"added_tokens[2].id is 800", "one by one"}},
+      {"/added_tokens/1/shape", "1", {"added_tokens[1].shape is a key"}},
+      {"/added_tokens/1/content", "null", {"added_tokens[1].content is missing"}},
+      {"/model/vocab/new", "4000000000", {"model.vocab is 4000000000"}},
+      {"/model/vocab/new", "5", {"model.vocab gives the id 5"}},
+      {"/model/vocab/new", "1.5", {"model.vocab has 1.5"}},
+  };
+  const nlohmann::json good = nlohmann::json::parse(small().to_json());
+  for (const Case& c : kCases) {
+    nlohmann::json file = good;
+    file[nlohmann::json::json_pointer(c.path)] = nlohmann::json::parse(c.value);
+    SCOPED_TRACE(c.path);
+    const std::string message =
+        user_error_of([&] { Tokenizer::parse(file.dump(), "dir/tokenizer.json"); });
+    expect_in(message, {"dir/tokenizer.json: "});
+    for (const std::string_view part : c.message) expect_in(message, {part});
+  }
+}
+
+TEST(Tokenizer, RefusesASentencePieceVocabularyThatWouldLoseText) {
+  nlohmann::json file =
+      nlohmann::json::parse(read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json"));
+  const auto error = [&] {
+    return user_error_of([&] { Tokenizer::parse(file.dump(), "t.json"); });
+  };
+  file["model"]["unk_token"] = "<none>";
+  expect_in(error(), {"t.json: model.unk_token is \"<none>\"", "model.vocab"});
+  file["model"]["unk_token"] = nullptr;
+  EXPECT_EQ(Tokenizer::parse(file.dump(), "t.json").encode("\u2603").size(), 4u);  // and a space
+  file["model"]["byte_fallback"] = false;
+  expect_in(error(), {"model.byte_fallback is false and unk_token is null"});
+  file["model"]["byte_fallback"] = true;
+  file["model"]["vocab"].erase("<0x41>");
+  file["model"]["vocab"]["filler"] = 3 + 0x41;
+  expect_in(error(), {"model.vocab has no token for byte 0x41"});
+}
+
+// `tokenizers` takes text that is UTF-8; bytes that are none are ours to define.
+TEST(Tokenizer, BytesThatAreNotUtf8KeepTheirValue) {
+  const Tokenizer llama =
+      Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json");
+  const auto byte = [](int b) { return 3 + b; };
+  const std::vector<int32_t> ids = llama.encode("\xff\xc3");
+  ASSERT_EQ(ids.size(), 3u);
+  EXPECT_EQ(llama.token_text(ids[0]), " ");
+  EXPECT_EQ(ids[1], byte(0xFF));
+  EXPECT_EQ(ids[2], byte(0xC3));
+  const std::vector<int32_t> around = llama.encode("the\xff program");
+  EXPECT_EQ(std::count(around.begin(), around.end(), byte(0xFF)), 1);
+  std::mt19937 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const std::string text = "x" + random_bytes(random, static_cast<size_t>(i));
+    EXPECT_EQ(llama.decode(llama.encode(text)), " " + text);
+  }
+}
+
+TEST(Tokenizer, NfcLeavesBytesThatAreNotUtf8) {
+  nlohmann::json file = nlohmann::json::parse(small().to_json());
+  file["normalizer"] = {{"type", "NFC"}};
+  const Tokenizer tokenizer = Tokenizer::parse(file.dump(), "t.json");
+  const std::string decomposed = "e\u0301", composed = "\u00e9";
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(decomposed + "\xff" + decomposed + " \xcc")),
+            composed + "\xff" + composed + " \xcc");
+}
+
+TEST(Tokenizer, DecodesBytesAndText) {
+  const Tokenizer llama =
+      Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json");
+  const std::vector<int32_t> ids = llama.encode("the program");
+  EXPECT_EQ(llama.decode(ids), " the program");  // pieces of a text can be put together
+  EXPECT_EQ(llama.decode_text(ids), "the program");
+  const std::vector<int32_t> broken = {1, 3 + 0xE4, 3 + 0xB8, 2};
+  EXPECT_EQ(llama.decode(broken), "<s>\xe4\xb8</s>");
+  EXPECT_EQ(llama.decode_text(broken), "<s>\uFFFD\uFFFD</s>");
+  EXPECT_EQ(llama.decode_text(broken, true), "\uFFFD\uFFFD");
 }
 
 TEST(Tokenizer, RefusesAVocabularyWithoutAllBytes) {
   std::string json = Tokenizer::bytes().to_json();
   expect_in(user_error_of([&] { Tokenizer::parse(replaced(json, "\"a\": 97,\n", ""), "t.json"); }),
             {"t.json", "0x61", "256 bytes"});
-}
-
-TEST(Tokenizer, RemarksThatNfcIsNotApplied) {
-  const std::string json =
-      replaced(small().to_json(), "\"normalizer\": null", R"("normalizer": {"type": "NFC"})");
-  const Tokenizer tokenizer = Tokenizer::parse(json, "t.json");
-  ASSERT_EQ(tokenizer.remarks().size(), 1u);
-  expect_in(tokenizer.remarks()[0], {"t.json", "NFC"});
-  EXPECT_TRUE(small().remarks().empty());
 }
 
 TEST(Tokenizer, RefusesToDecodeAnIdItDoesNotHave) {
@@ -188,6 +301,15 @@ TEST(ByteLevel, AlphabetRoundTripsEveryByte) {
   EXPECT_EQ(to_byte_alphabet("\n the"), "ĊĠthe");
   EXPECT_FALSE(from_byte_alphabet("▁the", back));
   EXPECT_FALSE(from_byte_alphabet(" ", back));
+}
+
+TEST(ByteLevel, LossyTextReplacesMaximalIllFormedParts) {
+  const std::string r = "\uFFFD";
+  // The example of the Unicode Standard (chapter 3, table 3-8), and ends of text.
+  EXPECT_EQ(utf8_lossy("a\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64"),
+            "a" + r + r + r + "b" + r + "c" + r + r + "d");
+  EXPECT_EQ(utf8_lossy("\xF0\x80\x80\xE4\xB8"), r + r + r + r);
+  EXPECT_EQ(utf8_lossy("\xED\xA0\x80 \u00e9"), r + r + r + " \u00e9");
 }
 
 TEST(ByteLevel, HashIsFnv1a) {

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Token ids from Hugging Face's `tokenizers`, for tests/data/tokenizer_golden_test.cpp.
+"""What Hugging Face's `tokenizers` makes of awkward texts, for tests/data/tokenizer_golden_test.cpp.
 
     pip install tokenizers
-    python make_tokenizer_goldens.py             writes tokenizer_small.json and tokenizer_cases.json here
-    python make_tokenizer_goldens.py --check F   loads F, a tokenizer saved by Onefold from tokenizer_small.json, and
-                                                 compares it with tokenizer_cases.json
+    python make_tokenizer_goldens.py                   writes tokenizer_{small,llama}.json and tokenizer_cases.json here
+    python make_tokenizer_goldens.py --check BYTE SP   the tokenizers that Onefold saved from the first two: compares
+                                                       what they make of the texts with tokenizer_cases.json
+    python make_tokenizer_goldens.py --fuzz N FILE     writes the same cases with N random texts instead, to FILE
+
+Each variant is one of the two files with the parts of a published family in place of its own: its normalizer,
+pre-tokenizer, post-processor, decoder and added tokens have exactly the structure that the family's tokenizer.json has.
 """
 
 import json
@@ -15,6 +19,7 @@ import sys
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = pathlib.Path(__file__).parent
+TORTURE = (HERE / "tokenizer_torture.txt").read_bytes().decode("utf-8")
 
 # Written for this file: enough repetition for a few hundred merges in several scripts.
 CORPUS = [
@@ -40,55 +45,138 @@ LLAMA3 = (
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
-def byte_level(prefix=False, regex=True):
-    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": regex}
+def byte_level(prefix=False, regex=True, trim=True):
+    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": trim, "use_regex": regex}
 
 
-def split(pattern):
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
 
 
-def sequence(*stages):
-    return {"type": "Sequence", "pretokenizers": list(stages)}
+def sequence(*stages, key="pretokenizers"):
+    return {"type": "Sequence", key: list(stages)}
 
+
+def replace(old, new):
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def metaspace(**more):
+    return {"type": "Metaspace", "replacement": "▁", **more}
+
+
+def added(content, special=False, **more):
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, **more}
+    return {"content": content, **options, "special": special}
+
+
+def template(*tokens):
+    """<s> before the text; (name, id) pairs."""
+    before = [{"SpecialToken": {"id": name, "type_id": 0}} for name, _ in tokens]
+    text = [{"Sequence": {"id": "A", "type_id": 0}}]
+    pair = [{"SpecialToken": {"id": name, "type_id": 1}} for name, _ in tokens] + [{"Sequence": {"id": "B", "type_id": 1}}]
+    special = {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in tokens}
+    return {"type": "TemplateProcessing", "single": before + text, "pair": before + text + pair, "special_tokens": special}
+
+
+# Llama 2 and Mistral before 0.3: the space in front comes from the normalizer.
+PREPEND = sequence({"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"), key="normalizers")
+LLAMA_DECODER = sequence(
+    replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    key="decoders",
+)
+LLAMA_TEMPLATE = template(("<s>", 1))
+OPTIONS = [  # every way to look for an added token
+    added("[left]", lstrip=True), added("[right]", rstrip=True), added("[both]", lstrip=True, rstrip=True),
+    added("word", single_word=True), added("the one", single_word=True, lstrip=True), added("[n]", normalized=True),
+    added("é!", normalized=True), added("<tool>er", special=True), added("[sp]", special=True, rstrip=True, lstrip=True),
+    added("  two", normalized=True), added("<ta", special=False), added("<tag>", special=True),
+]
 
 VARIANTS = {
-    "gpt2": dict(pre_tokenizer=byte_level()),
-    "gpt2 with special tokens": dict(pre_tokenizer=byte_level(), match_special=True),
-    "prefix space": dict(pre_tokenizer=byte_level(prefix=True)),
-    "no pattern": dict(pre_tokenizer=byte_level(regex=False)),
-    "llama 3": dict(pre_tokenizer=sequence(split(LLAMA3), byte_level(regex=False)), ignore_merges=True),
-    "qwen 2": dict(pre_tokenizer=sequence(split(QWEN2), byte_level(regex=False))),
-    "digits": dict(pre_tokenizer=sequence({"type": "Digits", "individual_digits": True}, byte_level())),
+    "gpt2": dict(base="small", pre_tokenizer=byte_level(), post_processor=byte_level(prefix=True, trim=False)),
+    "gpt2 with special tokens": dict(base="small", match_special=True),
+    "prefix space": dict(base="small", pre_tokenizer=byte_level(prefix=True)),
+    "no pattern": dict(base="small", pre_tokenizer=byte_level(regex=False)),
+    "llama 3": dict(
+        base="small", pre_tokenizer=sequence(split(LLAMA3), byte_level(regex=False)), model={"ignore_merges": True},
+        added=[added("<|begin_of_text|>", special=True), added("<|end_of_text|>", special=True)], match_special=True,
+        post_processor=sequence(byte_level(), template(("<|begin_of_text|>", 701)), key="processors"),
+    ),
+    "qwen 2": dict(
+        base="small", normalizer={"type": "NFC"},
+        pre_tokenizer=sequence(split(QWEN2), byte_level(regex=False, trim=False)),
+        post_processor=byte_level(trim=False, regex=False), decoder=byte_level(trim=False, regex=False),
+        added=[added("<|im_start|>", special=True), added("<|im_end|>", special=True), added("<think>")], match_special=True,
+    ),
+    "digits": dict(base="small", pre_tokenizer=sequence({"type": "Digits", "individual_digits": True}, byte_level())),
+    "digit groups": dict(base="small", pre_tokenizer=sequence({"type": "Digits", "individual_digits": False}, byte_level())),
+    "removed, inverted": dict(base="small", pre_tokenizer=sequence(split(LLAMA3, "Removed", True), byte_level(regex=False))),
+    "removed": dict(base="small", pre_tokenizer=sequence(split(r"\p{L}e+", "Removed"), byte_level(regex=False))),
+    "merged with previous": dict(base="small", pre_tokenizer=sequence(split(r"\s|\p{N}", "MergedWithPrevious"), byte_level(regex=False))),
+    "merged with next": dict(base="small", pre_tokenizer=sequence(split(r"\s|\p{N}", "MergedWithNext"), byte_level(regex=False))),
+    "contiguous": dict(base="small", pre_tokenizer=sequence(split(r"\p{L}|\p{N}", "Contiguous"), byte_level(regex=False))),
+    "string, isolated": dict(base="small", pre_tokenizer=sequence(split(". ", kind="String"), byte_level())),
+    "added token options": dict(base="small", normalizer={"type": "NFC"}, added=OPTIONS),
+    "added token options with special tokens": dict(base="small", normalizer={"type": "NFC"}, added=OPTIONS, match_special=True),
+    "no decoder": dict(base="small", decoder=None),
+    "llama 2": dict(base="llama"),
+    "llama 2 with special tokens": dict(base="llama", match_special=True),
+    "llama 2, old special tokens": dict(base="llama", match_special=True, special_normalized=True),
+    "mistral 0.3": dict(
+        base="llama", normalizer=None, pre_tokenizer=metaspace(prepend_scheme="first", split=False), match_special=True,
+        added=[added("[INST]", special=True), added("[/INST]", special=True)],
+    ),
+    "metaspace, old": dict(base="llama", normalizer=None, pre_tokenizer=metaspace(add_prefix_space=True), decoder=metaspace(add_prefix_space=True), match_special=True),
+    "metaspace, always": dict(base="llama", normalizer=None, pre_tokenizer=metaspace(prepend_scheme="always", split=False), decoder=metaspace(prepend_scheme="always", split=False), match_special=True),
+    "metaspace, first, split": dict(base="llama", normalizer=None, pre_tokenizer=metaspace(prepend_scheme="first", split=True), match_special=True),
+    "metaspace, never": dict(base="llama", normalizer=None, pre_tokenizer=metaspace(prepend_scheme="never", split=True), decoder=metaspace(prepend_scheme="never", split=True)),
+    "gemma": dict(base="llama", normalizer=replace(" ", "▁"), pre_tokenizer=split(" ", "MergedWithPrevious", kind="String"), decoder=sequence(replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}, key="decoders")),
+    "unknown, fused": dict(base="llama", model={"byte_fallback": False}),
+    "unknown, one by one": dict(base="llama", model={"byte_fallback": False, "fuse_unk": False}),
+    "sentencepiece, ignore merges": dict(base="llama", normalizer=None, pre_tokenizer=metaspace(prepend_scheme="always", split=True), model={"ignore_merges": True}),
+    "sentencepiece, added token options": dict(base="llama", added=OPTIONS, match_special=True),
+    "merges across spaces": dict(base="llama", crossing=True),
 }
 
+FAMILIES = ["gpt2", "llama 3", "qwen 2", "llama 2", "mistral 0.3"]  # the others vary one part each
+
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x1C, 0x1F, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x200B, 0x2028, 0x202F, 0x3000, 0xFEFF]
+PIECES = list("aZ09 '!\n\t\r_e") + [
+    "'s", "'LL", "  ", " é", "é", "Ж", "模", "型", "ー", "한", "😀", "\u0301", "\u0327", "½", "٣", "\u00a0", "\u3000", "\u180e", "\u200d",
+    "“", "—", "▁", " the", "program", "the one", "word", " [left] ", " [right] ", "[both]", "[n]", "é!", "e\u0301!", "<tool>", "er", "<ta",
+    "g>", "[sp]", " two", "<s>", "</s>", "<unk>", "<|endoftext|>", "[INST]", "<|im_start|>", "<think>", "\r\n", "12345",
+]  # fmt: skip
 
 
 def texts():
+    """Compared id by id in the families' own variants, and by a hash of their ids in the others."""
     yield from CORPUS
-    yield ""
-    yield " "
+    yield from TORTURE.split("\n")
     yield "I'm you're he's we've they'll I'd can't 'S 'T 'RE o'clock rock'n'roll 'sa 'lla ''s ' s"
     yield "a  b   c\n\nd \n e\t\tf \r\n\r\ng  "
-    yield "line one\r\nline two\r\n\r\nline three"
     yield "<|endoftext|> text <|endoftext|><|pad|> <tool> and <|endof"
+    yield "a [left]  [right]  b\t[both]\u3000 [n]word words word.the one  the ones e\u0301! é! <tool>er<ta<tag>  two  [sp] <s> </s>x<unk> "
     yield "x" * 300 + " " + "the " * 40
-    yield "123456789 1.5e-3 0x1F ½ ² ٣٤٥ Ⅷ १२३ 3rd"
-    yield "naïve café e\u0301 Å A\u030a \u1e9b\u0323 ﬁ ſ's 'ſ"
     yield "".join(chr(c) for c in range(128))
+
+
+def random_texts(count, seed=7):
+    """Compared by a hash of their ids."""
+    yield TORTURE
+    yield TORTURE.replace("\n", "\r\n")
     yield " ".join(chr(c) + "a" for c in SPACES)
     yield "".join("a" + chr(c) + chr(d) + "é" for c in SPACES for d in SPACES)
-    rng = random.Random(7)
-    pieces = list("aZ09 '!\n\t\r_") + ["'s", "'ll", "  ", " é", "é", "Ж", "模", "型", "ー", "한", "😀", "\u0301", "½", "٣", "\u00a0", "\u3000", "\u180e", "\u200d", "“", "—"]
-    for _ in range(60):
-        yield "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 40)))
-    for _ in range(20):  # any code point that is not a surrogate
-        points = (rng.choice([rng.randrange(0x80, 0x3000), rng.randrange(0x20000)]) for _ in range(20))
-        yield "".join(chr(p) for p in points if not 0xD800 <= p < 0xE000)
+    rng = random.Random(seed)
+    for i in range(count):
+        if i % 4 == 3:  # any code point that is not a surrogate
+            points = (rng.choice([rng.randrange(0x80, 0x3000), rng.randrange(0x20000)]) for _ in range(20))
+            yield "".join(chr(p) for p in points if not 0xD800 <= p < 0xE000)
+        else:
+            yield "".join(rng.choice(PIECES) for _ in range(rng.randrange(1, 30)))
 
 
-def train():
+def train_byte_level():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -103,46 +191,135 @@ def train():
         ),
     )
     tokenizer.add_tokens([AddedToken("<tool>", normalized=False)])
-    return tokenizer
+    return json.loads(tokenizer.to_str())
 
 
-def variant_of(base, options):
-    changed = json.loads(base)
-    changed["pre_tokenizer"] = options["pre_tokenizer"]
-    changed["model"]["ignore_merges"] = options.get("ignore_merges", False)
-    tokenizer = Tokenizer.from_str(json.dumps(changed))
+def train_llama():
+    """As Llama 2's: <unk>, <s>, </s>, 256 bytes, pieces, characters. SentencePiece's line ends are bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    corpus = [text.replace("\n", " ").replace("\t", " ") for text in CORPUS * 3]
+    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=420, min_frequency=2, show_progress=False))
+    learnt = json.loads(tokenizer.to_str())["model"]
+    merges = [["▁", "▁"], ["▁▁", "▁▁"], *learnt["merges"]]  # runs of spaces are pieces too
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + [a + b for a, b in merges]
+    vocab = {}
+    for piece in pieces + [piece for piece in learnt["vocab"] if len(piece) == 1]:
+        vocab.setdefault(piece, len(vocab))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, **added(text, special=True)} for i, text in enumerate(["<unk>", "<s>", "</s>"])],
+        "normalizer": PREPEND,
+        "pre_tokenizer": None,
+        "post_processor": LLAMA_TEMPLATE,
+        "decoder": LLAMA_DECODER,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "fuse_unk": True, "byte_fallback": True, "ignore_merges": False, "vocab": vocab, "merges": merges,
+        },
+    }  # fmt: skip
+
+
+def file_of(bases, options):
+    """The variant's tokenizer.json. tests/data/tokenizer_golden_test.cpp does the same."""
+    changed = json.loads(bases[options["base"]])
+    for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if key in options:
+            changed[key] = options[key]
+    changed["model"].update(options.get("model", {}))
+    tokens = changed["added_tokens"]
+    if options.get("special_normalized"):
+        for token in tokens:
+            token["normalized"] = True
+    vocab = changed["model"]["vocab"]
+    if options.get("crossing"):  # pieces that begin or end inside a word's neighbour
+        for left, right in [("e", "▁"), (".", "▁"), ("s▁", "t"), ("s", "▁"), ("é", "▁")]:
+            for piece in (left, right, left + right):
+                vocab.setdefault(piece, len(vocab))
+            changed["model"]["merges"].insert(0, [left, right])
+    first = max(len(vocab), *(token["id"] + 1 for token in tokens))
+    for i, token in enumerate(options.get("added", [])):
+        tokens.append({"id": first + i, **token})
+    return changed
+
+
+def tokenizer_of(bases, options):
+    tokenizer = Tokenizer.from_str(json.dumps(file_of(bases, options)))
     tokenizer.encode_special_tokens = not options.get("match_special", False)
     return tokenizer
 
 
+def fnv1a64(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def hash_of(ids, text):
+    return f"{fnv1a64((' '.join(map(str, ids)) + '|' + text).encode()):016x}"
+
+
+def measured(tokenizer, seen, unseen, family):
+    """Ids and decoded text; null where that is the text again. All but a family's own texts as hashes."""
+
+    def encode(text):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids, tokenizer.decode(ids, skip_special_tokens=False)
+
+    both = [encode(text) for text in seen] if family else []
+    rng = random.Random(3)
+    spelt = [[rng.randrange(tokenizer.get_vocab_size()) for _ in range(rng.randrange(12))] for _ in range(20)]
+    return {
+        "ids": [ids for ids, _ in both],
+        "decoded": [None if decoded == text else decoded for text, (_, decoded) in zip(seen, both)],
+        "hashes": [hash_of(*encode(text)) for text in (unseen if family else seen + unseen)],
+        "with_template": tokenizer.encode("A program.").ids,
+        "random_ids": spelt,
+        "random_hashes": [hash_of(ids, tokenizer.decode(ids, skip_special_tokens=i % 2 == 1)) for i, ids in enumerate(spelt)],
+    }
+
+
+def cases(bases, seen, unseen):
+    dump = lambda value: json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    variants = [{"name": name, **options, **measured(tokenizer_of(bases, options), seen, unseen, name in FAMILIES)} for name, options in VARIANTS.items()]
+    lists = [f'"{name}": [\n' + ",\n".join(map(dump, items)) + "\n]" for name, items in [("texts", seen), ("random_texts", unseen), ("variants", variants)]]
+    return "{" + ",\n".join(lists) + "}\n"
+
+
+def paths():
+    return {base: HERE / f"tokenizer_{base}.json" for base in ("small", "llama")}
+
+
 def make():
-    tokenizer = train()
-    base = tokenizer.to_str(pretty=False)
-    (HERE / "tokenizer_small.json").write_text(json.dumps(json.loads(base), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
-    all_texts = list(texts())
-    variants = []
-    for name, options in VARIANTS.items():
-        changed = variant_of(base, options)
-        ids = [changed.encode(text, add_special_tokens=False).ids for text in all_texts]
-        variants.append({"name": name, **options, "ids": ids})
-    lines = ",\n".join(json.dumps(v, ensure_ascii=False, separators=(",", ":")) for v in variants)
-    quoted = ",\n".join(json.dumps(t) for t in all_texts)
-    (HERE / "tokenizer_cases.json").write_text(f'{{"texts": [\n{quoted}\n],\n"variants": [\n{lines}\n]}}\n', encoding="utf-8")
+    for base, tokenizer in (("small", train_byte_level()), ("llama", train_llama())):
+        paths()[base].write_text(json.dumps(tokenizer, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+    bases = {base: path.read_text(encoding="utf-8") for base, path in paths().items()}
+    (HERE / "tokenizer_cases.json").write_text(cases(bases, list(texts()), list(random_texts(80))), encoding="utf-8")
 
 
-def check(path):
-    cases = json.loads((HERE / "tokenizer_cases.json").read_text(encoding="utf-8"))
-    base = pathlib.Path(path).read_text(encoding="utf-8")
+def check(small, llama):
+    bases = {"small": pathlib.Path(small).read_text(encoding="utf-8"), "llama": pathlib.Path(llama).read_text(encoding="utf-8")}
+    expected = json.loads((HERE / "tokenizer_cases.json").read_text(encoding="utf-8"))
     compared = 0
-    for variant in cases["variants"]:
-        tokenizer = variant_of(base, variant)
-        for text, ids in zip(cases["texts"], variant["ids"], strict=True):
-            assert tokenizer.encode(text, add_special_tokens=False).ids == ids, (variant["name"], text)
-            compared += 1
-    print(f"{path}: {compared} encodings agree")
+    for variant in expected["variants"]:
+        results = measured(tokenizer_of(bases, variant), expected["texts"], expected["random_texts"], variant["name"] in FAMILIES)
+        for key, values in results.items():
+            assert values == variant[key], (variant["name"], key)
+            compared += len(values)
+    print(f"{compared} results agree")
 
 
-if len(sys.argv) == 3 and sys.argv[1] == "--check":
-    check(sys.argv[2])
+def fuzz(count, path):
+    bases = {base: p.read_text(encoding="utf-8") for base, p in paths().items()}
+    pathlib.Path(path).write_text(cases(bases, [], list(random_texts(int(count), seed=None))), encoding="utf-8")
+
+
+if sys.argv[1:2] == ["--check"]:
+    check(*sys.argv[2:])
+elif sys.argv[1:2] == ["--fuzz"]:
+    fuzz(*sys.argv[2:])
 else:
     make()

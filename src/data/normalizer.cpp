@@ -1,0 +1,110 @@
+#include "data/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/error.h"
+#include "data/byte_level.h"
+
+namespace onefold {
+namespace {
+
+// Characters below U+0300, whose UTF-8 begins with a byte below 0xCC, are in NFC whatever follows,
+// save for a combining mark, which is none of them.
+bool surely_nfc(std::string_view text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
+}
+
+void append_nfc(std::string_view valid, std::string& result) {
+  if (valid.empty()) return;
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(valid.data()),
+                   static_cast<utf8proc_ssize_t>(valid.size()), &mapped,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
+  if (length < 0) {
+    user_error(
+        "a text of {} bytes could not be brought into NFC: {}; cut it into smaller documents",
+        valid.size(), utf8proc_errmsg(length));
+  }
+  result.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
+}
+
+std::string nfc(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const size_t valid = utf8_prefix(text);
+    append_nfc(text.substr(0, valid), result);
+    text.remove_prefix(valid);
+    if (text.empty()) break;
+    result.push_back(text[0]);  // not UTF-8
+    text.remove_prefix(1);
+  }
+  return result;
+}
+
+}  // namespace
+
+void append_replaced(std::string_view text, std::string_view from, std::string_view to,
+                     std::string& result) {
+  for (size_t at = 0; at <= text.size();) {
+    const size_t found = text.find(from, at);
+    if (found == std::string_view::npos) {
+      result.append(text.substr(at));
+      return;
+    }
+    result.append(text.substr(at, found - at)).append(to);
+    at = found + from.size();
+  }
+}
+
+void Normalizer::add_nfc() { steps_.push_back({.kind = Kind::kNfc}); }
+
+void Normalizer::add_prepend(std::string text) {
+  steps_.push_back({.kind = Kind::kPrepend, .to = std::move(text)});
+}
+
+void Normalizer::add_replace(std::string from, std::string to) {
+  require(!from.empty(), "a replacement of nothing");
+  steps_.push_back({Kind::kReplace, std::move(from), std::move(to)});
+}
+
+std::string_view Normalizer::apply(std::string_view text, bool continues,
+                                   std::string& buffer) const {
+  for (const Step& step : steps_) {
+    std::string changed;
+    switch (step.kind) {
+      case Kind::kNfc:
+        if (surely_nfc(text)) continue;
+        changed = nfc(text);
+        break;
+      case Kind::kPrepend:
+        if (continues || text.empty()) continue;
+        changed.reserve(step.to.size() + text.size());
+        changed.append(step.to).append(text);
+        break;
+      case Kind::kReplace:
+        if (text.find(step.from) == std::string_view::npos) continue;
+        changed.reserve(text.size() + text.size() / 2);
+        append_replaced(text, step.from, step.to, changed);
+        break;
+    }
+    buffer = std::move(changed);
+    text = buffer;
+  }
+  return text;
+}
+
+bool Normalizer::cuts_before_spaces() const {
+  return std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    return step.kind != Kind::kReplace || step.from.find(' ', 1) == std::string::npos;
+  });
+}
+
+}  // namespace onefold

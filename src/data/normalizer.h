@@ -1,0 +1,40 @@
+// Changes to text before it is cut into words: Unicode's NFC, text put in front, text replaced.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace onefold {
+
+class Normalizer {
+ public:
+  // Steps are applied in the order they are added.
+  void add_nfc();
+  void add_prepend(std::string text);  // in front of text that is not empty
+  void add_replace(std::string from, std::string to);
+
+  // The text after all steps: itself if nothing changes, else a view into `buffer`. Bytes that are
+  // not UTF-8 stay as they are. With `continues` the text goes on from an earlier piece, and
+  // nothing is put in front.
+  std::string_view apply(std::string_view text, bool continues, std::string& buffer) const;
+
+  bool empty() const { return steps_.empty(); }
+  // True if text may be cut before any space, and its parts be normalized alone.
+  bool cuts_before_spaces() const;
+
+ private:
+  enum class Kind { kNfc, kPrepend, kReplace };
+  struct Step {
+    Kind kind;
+    std::string from = "", to = "";
+  };
+
+  std::vector<Step> steps_;
+};
+
+// Appends `text` to `result` with every `from` (not empty) changed into `to`.
+void append_replaced(std::string_view text, std::string_view from, std::string_view to,
+                     std::string& result);
+
+}  // namespace onefold

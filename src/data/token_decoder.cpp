@@ -1,0 +1,131 @@
+#include "data/token_decoder.h"
+
+#include "data/bpe_model.h"
+#include "data/byte_level.h"
+#include "data/normalizer.h"
+
+namespace onefold {
+namespace {
+
+constexpr std::string_view kReplacement = "\uFFFD";
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  append_replaced(text, from, to, result);
+  return result;
+}
+
+void decode_byte_level(std::vector<std::string>& tokens) {
+  std::string all, bytes;
+  for (const std::string& token : tokens) all += from_byte_alphabet(token, bytes) ? bytes : token;
+  tokens = {utf8_lossy(all)};
+}
+
+// Runs of byte tokens become text; a run that is not UTF-8 as a whole becomes one U+FFFD a byte.
+void decode_byte_fallback(std::vector<std::string>& tokens) {
+  std::vector<std::string> result;
+  std::string run;
+  const auto end_run = [&] {
+    if (run.empty()) return;
+    if (utf8_prefix(run) == run.size()) {
+      result.push_back(run);
+    } else {
+      result.insert(result.end(), run.size(), std::string(kReplacement));
+    }
+    run.clear();
+  };
+  for (std::string& token : tokens) {
+    if (const int byte = byte_of_token_name(token); byte >= 0) {
+      run.push_back(static_cast<char>(byte));
+      continue;
+    }
+    end_run();
+    result.push_back(std::move(token));
+  }
+  end_run();
+  tokens = std::move(result);
+}
+
+void strip(std::string& token, std::string_view character, int64_t start, int64_t stop) {
+  for (; start > 0 && token.starts_with(character); --start) token.erase(0, character.size());
+  for (; stop > 0 && token.ends_with(character); --stop)
+    token.resize(token.size() - character.size());
+}
+
+}  // namespace
+
+void TokenDecoder::add_byte_level() { steps_.push_back({.kind = Kind::kByteLevel}); }
+void TokenDecoder::add_replace(std::string from, std::string to) {
+  steps_.push_back({Kind::kReplace, std::move(from), std::move(to)});
+}
+void TokenDecoder::add_byte_fallback() { steps_.push_back({.kind = Kind::kByteFallback}); }
+void TokenDecoder::add_fuse() { steps_.push_back({.kind = Kind::kFuse}); }
+void TokenDecoder::add_strip(std::string character, int64_t start, int64_t stop) {
+  steps_.push_back(
+      {.kind = Kind::kStrip, .from = std::move(character), .start = start, .stop = stop});
+}
+void TokenDecoder::add_metaspace(std::string mark, bool drop_first) {
+  steps_.push_back({.kind = Kind::kMetaspace, .from = std::move(mark), .drop_first = drop_first});
+}
+
+void TokenDecoder::take(const Step& step, std::vector<std::string>& tokens) {
+  switch (step.kind) {
+    case Kind::kByteLevel:
+      return decode_byte_level(tokens);
+    case Kind::kByteFallback:
+      return decode_byte_fallback(tokens);
+    case Kind::kReplace:
+      for (std::string& token : tokens) token = replaced(token, step.from, step.to);
+      return;
+    case Kind::kStrip:
+      for (std::string& token : tokens) strip(token, step.from, step.start, step.stop);
+      return;
+    case Kind::kMetaspace:
+      for (size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = replaced(tokens[i], step.from, i == 0 && step.drop_first ? "" : " ");
+      return;
+    case Kind::kFuse: {
+      std::string all;
+      for (const std::string& token : tokens) all += token;
+      tokens = {std::move(all)};
+      return;
+    }
+  }
+}
+
+std::string TokenDecoder::text_of(std::vector<std::string> tokens) const {
+  for (const Step& step : steps_) take(step, tokens);
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && steps_.empty()) text += ' ';
+    text += tokens[i];
+  }
+  return text;
+}
+
+std::string TokenDecoder::bytes_of(std::string_view token) const {
+  std::string bytes(token), decoded;
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Kind::kByteLevel:
+        if (from_byte_alphabet(bytes, decoded)) bytes = decoded;
+        break;
+      case Kind::kByteFallback:
+        if (const int byte = byte_of_token_name(bytes); byte >= 0)
+          bytes.assign(1, static_cast<char>(byte));
+        break;
+      case Kind::kReplace:
+        bytes = replaced(bytes, step.from, step.to);
+        break;
+      case Kind::kMetaspace:
+        bytes = replaced(bytes, step.from, " ");
+        break;
+      case Kind::kFuse:
+      case Kind::kStrip:
+        break;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace onefold
