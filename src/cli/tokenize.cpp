@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/clock.h"
@@ -11,6 +12,7 @@
 #include "data/bpe_trainer.h"
 #include "data/tokenize.h"
 #include "run/session.h"
+#include "run/signals.h"
 
 namespace onefold::cli {
 namespace {
@@ -20,7 +22,40 @@ struct TokenizeArguments {
   std::string output, tokenizer = "bytes", format, unit, field, text;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
-  bool json = false;
+  bool add_template = false, json = false;
+};
+
+// A line on the terminal that is drawn over itself: a bar, the share done, the rate and the time
+// left.
+class ProgressBar {
+ public:
+  explicit ProgressBar(bool show) : show_(show), begin_(now_seconds()) {}
+  ~ProgressBar() { clear(); }
+
+  void draw(int64_t done, int64_t total) {
+    const double now = now_seconds();
+    if (!show_ || total == 0 || (drawn_ && now - last_ < 0.1)) return;
+    const double share = static_cast<double>(done) / static_cast<double>(total);
+    const double seconds = std::max(now - begin_, 1e-3);
+    const int filled = static_cast<int>(share * kWidth);
+    fmt::print(stderr, "\r\x1b[K[{:#<{}}{:.<{}}] {:3.0f}%  {}  {:.1f} MB/s  ETA {}", "", filled, "",
+               kWidth - filled, 100 * share, format_bytes(done),
+               static_cast<double>(done) / seconds / 1e6,
+               share > 0 ? format_duration(seconds / share - seconds) : "?");
+    last_ = now;
+    drawn_ = true;
+  }
+  void clear() {
+    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    drawn_ = false;
+  }
+
+ private:
+  static constexpr int kWidth = 30;
+  const bool show_;
+  const double begin_;
+  double last_ = 0;
+  bool drawn_ = false;
 };
 
 // As data.format of a configuration is told by the names.
@@ -64,9 +99,9 @@ int run_train(const TokenizeArguments& a) {
   const double begin = now_seconds();
   BpeTrainer trainer;
   int64_t bytes = 0;
-  for_each_document(source_of(a), [&](std::string_view document) {
-    trainer.add(document);
-    bytes += static_cast<int64_t>(document.size());
+  for_each_document(source_of(a), [&](const Document& document) {
+    trainer.add(document.text);
+    bytes += static_cast<int64_t>(document.text.size());
   });
   const bool show = !a.json && isatty(STDERR_FILENO);
   BpeOptions options{.vocab_size = a.vocab_size, .min_frequency = a.min_frequency};
@@ -96,19 +131,35 @@ int run_encode(const TokenizeArguments& a) {
   const double begin = now_seconds();
   const Tokenizer tokenizer = tokenizer_of(a);
   ThreadPool pool(a.threads);
-  const TokenFileInfo info = tokenize_to_file(source_of(a), tokenizer, pool, a.output);
+  if (a.add_template && tokenizer.template_before().empty() && tokenizer.template_after().empty())
+    user_error("--add-special-tokens has no effect: {} has no template that adds any", a.tokenizer);
+  const StopSignals signals;  // an end by exception or return, which leaves no file behind
+  ProgressBar bar(!a.json && isatty(STDERR_FILENO));
+  const TokenizeOptions options = {.add_template = a.add_template,
+                                   .progress = [&](int64_t done, int64_t total) {
+                                     bar.draw(done, total);
+                                     return !signals.stop_wanted();
+                                   }};
+  const std::optional<TokenFileInfo> info =
+      tokenize_to_file(source_of(a), tokenizer, pool, a.output, options);
+  bar.clear();
+  if (!info) {
+    fmt::print(stderr, "interrupted: {} was not written\n", a.output);
+    return kInterrupted;
+  }
   const double seconds = now_seconds() - begin;
   if (a.json)
     print_json({{"output", a.output},
-                {"tokens", info.tokens},
-                {"documents", info.documents},
-                {"vocab_size", info.vocab_size},
-                {"token_bytes", info.token_bytes},
+                {"tokens", info->tokens},
+                {"documents", info->documents},
+                {"vocab_size", info->vocab_size},
+                {"token_bytes", info->token_bytes},
+                {"peak_rss_bytes", peak_rss_bytes()},
                 {"seconds", seconds}});
   else
     fmt::print("{}: {} tokens of {} bytes in {} document{}, made in {}\n", a.output,
-               format_count(info.tokens), info.token_bytes, format_count(info.documents),
-               info.documents == 1 ? "" : "s", format_duration(seconds));
+               format_count(info->tokens), info->token_bytes, format_count(info->documents),
+               info->documents == 1 ? "" : "s", format_duration(seconds));
   return kOk;
 }
 
@@ -164,6 +215,8 @@ void add_tokenize(CLI::App& app, Run& run) {
   add_source(encode, *a);
   encode->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
       ->capture_default_str();
+  encode->add_flag("--add-special-tokens", a->add_template,
+                   "Put what the tokenizer's template adds (Llama's <s>) around each document");
   encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();

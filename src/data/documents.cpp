@@ -1,5 +1,8 @@
 #include "data/documents.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,7 +13,27 @@
 namespace onefold {
 namespace {
 
-using Visit = std::function<void(std::string_view)>;
+// Text of a document, and where in the file it lies.
+using Visit = std::function<void(std::string_view text, const char* place)>;
+
+// Gives back the pages of a mapped file that have been read. They would stay in the process until
+// memory runs short, and a machine that counts them against a limit kills us for them.
+class ReadPages {
+ public:
+  explicit ReadPages(std::string_view file) : begin_(file.data()) {}
+
+  void done_with(const char* until) {
+    constexpr size_t kStepBytes = size_t{4} << 20;  // a system call for each page would cost more
+    if (until < begin_ + kStepBytes) return;
+    static const auto kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t bytes = static_cast<size_t>(until - begin_) / kPage * kPage;
+    madvise(const_cast<char*>(begin_), bytes, MADV_DONTNEED);  // a hint: failing does no harm
+    begin_ += bytes;
+  }
+
+ private:
+  const char* begin_;  // on a page's edge
+};
 
 size_t choose(std::string_view name, std::string_view what,
               const std::vector<std::string>& choices) {
@@ -33,7 +56,7 @@ std::string_view take_line(std::string_view& text) {
 void visit_lines(std::string_view text, const Visit& visit) {
   while (!text.empty()) {
     const std::string_view line = take_line(text);
-    if (!line.empty()) visit(line);
+    if (!line.empty()) visit(line, line.data());
   }
 }
 
@@ -42,7 +65,7 @@ void visit_paragraphs(std::string_view text, const Visit& visit) {
   const char* begin = nullptr;
   const char* end = nullptr;
   const auto close = [&] {
-    if (begin) visit({begin, static_cast<size_t>(end - begin)});
+    if (begin) visit({begin, static_cast<size_t>(end - begin)}, begin);
     begin = nullptr;
   };
   while (!text.empty()) {
@@ -91,7 +114,7 @@ void visit_jsonl(std::string_view text, const std::string& path, const std::stri
                  found->type_name());
     }
     const std::string& document = found->get_ref<const std::string&>();
-    if (!document.empty()) visit(document);
+    if (!document.empty()) visit(document, line.data());
   }
 }
 
@@ -105,24 +128,41 @@ TextDocuments parse_text_documents(std::string_view name, std::string_view what)
   return static_cast<TextDocuments>(choose(name, what, {"file", "line", "blank_line"}));
 }
 
+int64_t input_bytes(const DataSource& source) {
+  int64_t bytes = 0;
+  for (const std::string& path : source.paths)
+    bytes += static_cast<int64_t>(MappedFile(path).bytes().size());
+  return bytes;
+}
+
 void for_each_document(const DataSource& source,
-                       const std::function<void(std::string_view)>& document) {
+                       const std::function<void(const Document&)>& visit) {
   if (source.paths.empty()) user_error("no data files are given");
+  int64_t before = 0;  // bytes of the files before this one
   for (const std::string& path : source.paths) {
     const MappedFile file(path);
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                                 file.bytes().size());
     if (text.empty()) user_error("{} is empty; give a file with text, or leave it out", path);
     if (source.format == DataFormat::kTokens) user_error("{}: a token file holds no text", path);
+    ReadPages pages(text);
+    const Visit visit_one = [&](std::string_view document, const char* place) {
+      pages.done_with(place);
+      const bool mapped = document.data() == place;  // not a string parsed from JSON
+      visit({document, before + (place - text.data()), [&, mapped](size_t bytes) {
+               if (mapped) pages.done_with(place + bytes);
+             }});
+    };
     if (source.format == DataFormat::kJsonl) {
-      visit_jsonl(text, path, source.field, document);
+      visit_jsonl(text, path, source.field, visit_one);
     } else if (source.text_documents == TextDocuments::kLine) {
-      visit_lines(text, document);
+      visit_lines(text, visit_one);
     } else if (source.text_documents == TextDocuments::kBlankLine) {
-      visit_paragraphs(text, document);
+      visit_paragraphs(text, visit_one);
     } else {
-      document(text);
+      visit_one(text, text.data());
     }
+    before += static_cast<int64_t>(text.size());
   }
 }
 

@@ -1,5 +1,7 @@
 #include "data/token_file.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -106,23 +108,29 @@ TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t e
   file_.append(std::as_bytes(std::span(&placeholder, 1)));
 }
 
-void TokenFileWriter::put_token(int32_t token) {
-  if (token < 0 || token >= info_.vocab_size) {
-    user_error("{}: token {} is outside the vocabulary of {}", file_.path(), token,
-               info_.vocab_size);
-  }
-  // Little-endian: the low bytes come first.
-  file_.append(std::as_bytes(std::span(&token, 1)).first(static_cast<size_t>(info_.token_bytes)));
-  ++info_.tokens;
-}
-
+// A block at a time: appending token by token took as long as encoding.
 void TokenFileWriter::add(std::span<const int32_t> tokens) {
-  for (const int32_t token : tokens) put_token(token);
+  constexpr size_t kBlock = 4096;
+  const auto width = static_cast<size_t>(info_.token_bytes);
+  std::array<std::byte, kBlock * sizeof(int32_t)> block;
+  while (!tokens.empty()) {
+    const std::span<const int32_t> part = tokens.first(std::min(kBlock, tokens.size()));
+    for (size_t i = 0; i < part.size(); ++i) {
+      if (part[i] < 0 || part[i] >= info_.vocab_size) {
+        user_error("{}: token {} is outside the vocabulary of {}", file_.path(), part[i],
+                   info_.vocab_size);
+      }
+      std::memcpy(&block[i * width], &part[i], width);  // little-endian: the low bytes come first
+    }
+    file_.append(std::span(block).first(part.size() * width));
+    info_.tokens += static_cast<int64_t>(part.size());
+    tokens = tokens.subspan(part.size());
+  }
 }
 
 void TokenFileWriter::end_document() {
   if (info_.tokens == document_begin_) return;
-  if (info_.end_of_text >= 0) put_token(info_.end_of_text);
+  if (info_.end_of_text >= 0) add({&info_.end_of_text, 1});
   starts_.push_back(static_cast<uint64_t>(document_begin_));
   ++info_.documents;
   document_begin_ = info_.tokens;

@@ -38,8 +38,6 @@ class TokenFileWriter {
   TokenFileInfo finish();
 
  private:
-  void put_token(int32_t token);
-
   OutputFile file_;
   TokenFileInfo info_;
   std::vector<uint64_t> starts_;  // of documents, in tokens

@@ -9,75 +9,108 @@ namespace {
 constexpr size_t kPieceBytes =
     size_t{1} << 18;  // enough work to hide the hand-over, small enough to share out evenly
 
+struct Stopped {};  // thrown through the visit of documents; never leaves this file
+
 // Collects pieces of documents until every thread has some, encodes them together, and hands them
 // on in order.
 class Batcher {
  public:
-  Batcher(const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink)
+  Batcher(const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink,
+          const TokenizeOptions& options, int64_t total_bytes)
       : tokenizer_(tokenizer),
         pool_(pool),
         sink_(sink),
+        options_(options),
+        total_bytes_(total_bytes),
         caches_(static_cast<size_t>(pool.threads())) {
     limit_ = kPieceBytes * 4 * caches_.size();
+    if (!options.add_template) return;
+    before_ = tokenizer.template_before();
+    after_ = tokenizer.template_after();
+    // The sink ends documents with end-of-text itself.
+    if (!after_.empty() && after_.back() == tokenizer.end_of_text()) after_.pop_back();
   }
 
-  void add(std::string_view document) {
-    while (!document.empty()) {
-      const size_t cut = document.size() <= kPieceBytes
-                             ? document.size()
-                             : tokenizer_.safe_cut(document, kPieceBytes);
-      pieces_.push_back({std::string(document.substr(0, cut)), cut == document.size(), {}});
+  void add(const Document& document) {
+    std::string_view rest = document.text;
+    bool first = true;
+    while (!rest.empty()) {
+      const size_t cut =
+          rest.size() <= kPieceBytes ? rest.size() : tokenizer_.safe_cut(rest, kPieceBytes);
+      pieces_.push_back({std::string(rest.substr(0, cut)), first, cut == rest.size(), {}});
+      first = false;
       held_ += cut;
-      document.remove_prefix(cut);
-      if (held_ >= limit_) run();
+      rest.remove_prefix(cut);
+      const size_t passed = document.text.size() - rest.size();
+      document.done_with(passed);
+      if (held_ >= limit_) run(document.position + static_cast<int64_t>(passed));
     }
   }
 
-  void run() {
+  // Encodes what is held; `position` is where the input has been read to.
+  void run(int64_t position) {
     pool_.run(static_cast<int64_t>(pieces_.size()), [&](int64_t chunk, int thread) {
       Piece& piece = pieces_[static_cast<size_t>(chunk)];
       std::unique_ptr<WordCache>& cache = caches_[static_cast<size_t>(thread)];
       if (!cache) cache = std::make_unique<WordCache>();
-      tokenizer_.encode(piece.text, Tokenizer::Specials::kAsText, *cache, piece.tokens);
+      piece.tokens.reserve(piece.text.size() / 3);
+      tokenizer_.encode(
+          piece.text, Tokenizer::Specials::kAsText, *cache, piece.tokens,
+          piece.begins_document ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
     });
     for (const Piece& piece : pieces_) {
+      if (piece.begins_document) sink_.tokens(before_);
       sink_.tokens(piece.tokens);
-      if (piece.ends_document) sink_.end_document();
+      if (!piece.ends_document) continue;
+      sink_.tokens(after_);
+      sink_.end_document();
     }
     pieces_.clear();
     held_ = 0;
+    const int64_t done = std::min(position, total_bytes_);  // JSON's text may be longer than a line
+    if (options_.progress && !options_.progress(done, total_bytes_)) throw Stopped();
   }
 
  private:
   struct Piece {
     std::string text;  // a copy: a JSONL document lives only while it is visited
-    bool ends_document;
+    bool begins_document, ends_document;
     std::vector<int32_t> tokens;
   };
 
   const Tokenizer& tokenizer_;
   ThreadPool& pool_;
   const TokenSink& sink_;
+  const TokenizeOptions& options_;
+  const int64_t total_bytes_;
   std::vector<std::unique_ptr<WordCache>> caches_;
+  std::vector<int32_t> before_, after_;  // of each document
   std::vector<Piece> pieces_;
   size_t held_ = 0, limit_ = 0;  // bytes of text
 };
 
 }  // namespace
 
-void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
-              const TokenSink& sink) {
-  Batcher batcher(tokenizer, pool, sink);
-  for_each_document(source, [&](std::string_view document) { batcher.add(document); });
-  batcher.run();
+bool tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
+              const TokenSink& sink, const TokenizeOptions& options) {
+  const int64_t total = options.progress ? input_bytes(source) : 0;
+  Batcher batcher(tokenizer, pool, sink, options, total);
+  try {
+    for_each_document(source, [&](const Document& document) { batcher.add(document); });
+    batcher.run(total);
+  } catch (const Stopped&) {
+    return false;
+  }
+  return true;
 }
 
-TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
-                               ThreadPool& pool, const std::string& path) {
+std::optional<TokenFileInfo> tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
+                                              ThreadPool& pool, const std::string& path,
+                                              const TokenizeOptions& options) {
   TokenFileWriter writer(path, tokenizer.vocab_size(), tokenizer.end_of_text(), tokenizer.hash());
-  tokenize(source, tokenizer, pool,
-           {[&](std::span<const int32_t> tokens) { writer.add(tokens); },
-            [&] { writer.end_document(); }});
+  const TokenSink sink = {[&](std::span<const int32_t> tokens) { writer.add(tokens); },
+                          [&] { writer.end_document(); }};
+  if (!tokenize(source, tokenizer, pool, sink, options)) return std::nullopt;
   return writer.finish();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,14 +20,23 @@ struct TokenSink {
   std::function<void()> end_document;
 };
 
-// Encodes every document of `source`. Long documents are cut where the cut cannot be seen in the
-// tokens, so that one large file keeps all threads busy; where the tokenizer's pattern allows no
-// such cut, a document is held whole.
-void tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
-              const TokenSink& sink);
+struct TokenizeOptions {
+  // Put what the tokenizer's template adds (Llama's <s>) around every document.
+  bool add_template = false;
+  // Called after each batch with the input bytes that are done, and all there are. Returns whether
+  // to go on.
+  std::function<bool(int64_t done, int64_t total)> progress = nullptr;
+};
 
-// The same into a token file.
-TokenFileInfo tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
-                               ThreadPool& pool, const std::string& path);
+// Encodes every document of `source`. Long documents are cut where the cut cannot be seen in the
+// tokens, so that one large file keeps all threads busy and little of it is in memory; where the
+// tokenizer allows no such cut, a document is held whole. False if `progress` ended it.
+bool tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
+              const TokenSink& sink, const TokenizeOptions& options = {});
+
+// The same into a token file; nothing is left of it if `progress` ended it, or an error did.
+std::optional<TokenFileInfo> tokenize_to_file(const DataSource& source, const Tokenizer& tokenizer,
+                                              ThreadPool& pool, const std::string& path,
+                                              const TokenizeOptions& options = {});
 
 }  // namespace onefold

@@ -52,7 +52,8 @@ TEST_F(Tokenize, JsonOfEachCommand) {
 
   const Json encoded = json({"encode", "book.txt", "--document-unit", "line", "--tokenizer",
                              "tokenizer.json", "--output", "book.tokens"});
-  expect_keys(encoded, {"output", "tokens", "documents", "vocab_size", "token_bytes", "seconds"});
+  expect_keys(encoded, {"output", "tokens", "documents", "vocab_size", "token_bytes",
+                        "peak_rss_bytes", "seconds"});
   EXPECT_EQ(encoded["documents"], 40);
   EXPECT_EQ(encoded["token_bytes"], 2);
 
@@ -70,6 +71,18 @@ TEST_F(Tokenize, ShowsEachTokenWithItsText) {
 
 TEST_F(Tokenize, BytesThatAreNoUtf8AreNoErrorInJson) {
   EXPECT_EQ(json({"show", "a\xff"})["tokens"], (Json{97, 255}));
+}
+
+TEST_F(Tokenize, SpecialTokensAreAddedWhenAskedFor) {
+  const std::string llama = std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json";
+  Arguments arguments = {"encode",      "book.txt", "--document-unit", "line",
+                         "--tokenizer", llama,      "--output",        "book.tokens"};
+  const int64_t plain = json(arguments)["tokens"].get<int64_t>();
+  arguments.emplace_back("--add-special-tokens");
+  EXPECT_EQ(json(arguments)["tokens"].get<int64_t>(), plain + 40);  // a <s> for each line
+  expect_error(onefold({"tokenize", "encode", "book.txt", "--add-special-tokens", "--output", "x"}),
+               1, {"--add-special-tokens has no effect", "bytes"});
+  EXPECT_FALSE(exists("x"));
 }
 
 TEST_F(Tokenize, ATextWithFewPairsIsNoted) {

@@ -13,7 +13,8 @@ using Documents = std::vector<std::string>;
 
 Documents documents_of(const DataSource& source) {
   Documents documents;
-  for_each_document(source, [&](std::string_view document) { documents.emplace_back(document); });
+  for_each_document(source,
+                    [&](const Document& document) { documents.emplace_back(document.text); });
   return documents;
 }
 

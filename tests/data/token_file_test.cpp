@@ -180,28 +180,78 @@ TEST_F(DamagedTokenFile, ATokenOutsideTheVocabularyIsFoundWhenRead) {
   expect_in(user_error_of([&] { all_tokens(damaged); }), {path, "token 3", "516", "300"});
 }
 
-TEST(TokenizeToFile, GivesTheTokensOfTheTextForAnyNumberOfThreads) {
-  const ScratchFolder folder;
+std::string long_text() {
   std::mt19937 random(8);
   std::string text;
   for (int i = 0; i < 30000; ++i)
     text += random_text(random, 1 + random() % 12, "abcdefgh") + (i % 10 ? " " : ".\n");
   for (int i = 0; i < 7; ++i)
     text += text.substr(0, 200000);  // long enough for several rounds of several pieces
-  const std::string path = folder.write("text.txt", text);
-  const Tokenizer tokenizer =
-      Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_small.json");
-  std::vector<int32_t> expected = tokenizer.encode(text);
-  expected.push_back(tokenizer.end_of_text());
-  for (const int threads : {1, 3}) {
-    ThreadPool pool(threads);
-    const TokenFileInfo info =
-        tokenize_to_file({.paths = {path}}, tokenizer, pool, folder.path("text.tokens"));
-    EXPECT_EQ(info.documents, 1);
-    const Dataset dataset = Dataset::open(tokens_at(folder.path("text.tokens")), &tokenizer, pool);
-    EXPECT_EQ(all_tokens(dataset), expected);
-    EXPECT_EQ(all_tokens(Dataset::open({.paths = {path}}, &tokenizer, pool)), expected);
+  return text;
+}
+
+TEST(TokenizeToFile, GivesTheTokensOfTheTextForAnyNumberOfThreads) {
+  const ScratchFolder folder;
+  const std::string text = long_text(), path = folder.write("text.txt", text);
+  for (const char* name : {"tokenizer_small.json", "tokenizer_llama.json"}) {
+    const Tokenizer tokenizer = Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/" + name);
+    EXPECT_LT(tokenizer.safe_cut(text, 1000), 2000u);  // else there is one piece only
+    std::vector<int32_t> expected = tokenizer.encode(text);
+    expected.push_back(tokenizer.end_of_text());
+    for (const int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      const auto info =
+          tokenize_to_file({.paths = {path}}, tokenizer, pool, folder.path("text.tokens"));
+      EXPECT_EQ(info->documents, 1);
+      const Dataset dataset =
+          Dataset::open(tokens_at(folder.path("text.tokens")), &tokenizer, pool);
+      EXPECT_EQ(all_tokens(dataset), expected);
+      EXPECT_EQ(all_tokens(Dataset::open({.paths = {path}}, &tokenizer, pool)), expected);
+    }
   }
+}
+
+TEST(TokenizeToFile, PutsTheTemplateAroundEachDocument) {
+  const ScratchFolder folder;
+  const Tokenizer llama =
+      Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json");
+  ThreadPool pool(2);
+  const DataSource source{.paths = {folder.write("t.txt", "the program\nthe\n")},
+                          .text_documents = TextDocuments::kLine};
+  tokenize_to_file(source, llama, pool, folder.path("t.tokens"), {.add_template = true});
+  std::vector<int32_t> expected;
+  for (const char* line : {"the program", "the"}) {
+    expected.push_back(1);
+    const std::vector<int32_t> ids = llama.encode(line);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    expected.push_back(2);
+  }
+  EXPECT_EQ(all_tokens(Dataset::open(tokens_at(folder.path("t.tokens")), &llama, pool)), expected);
+}
+
+TEST(TokenizeToFile, TellsHowFarItIsAndStopsWithoutAFile) {
+  const ScratchFolder folder;
+  const DataSource source{
+      .paths = {folder.write("a.txt", long_text()), folder.write("b.txt", long_text())}};
+  ThreadPool pool(1);
+  std::vector<int64_t> seen;
+  int64_t all = 0;
+  const auto count = [&](int64_t done, int64_t total) {
+    seen.push_back(done);
+    all = total;
+    return true;
+  };
+  ASSERT_TRUE(tokenize_to_file(source, Tokenizer::bytes(), pool, folder.path("t.tokens"),
+                               {.progress = count}));
+  EXPECT_EQ(all, static_cast<int64_t>(2 * long_text().size()));
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_GE(seen.size(), 3u);
+  EXPECT_LT(seen.front(), all / 2);
+  EXPECT_EQ(seen.back(), all);
+
+  EXPECT_FALSE(tokenize_to_file(source, Tokenizer::bytes(), pool, folder.path("stopped.tokens"),
+                                {.progress = [](int64_t, int64_t) { return false; }}));
+  EXPECT_EQ(folder.files(), 3);  // the two texts and the first token file
 }
 
 }  // namespace
