@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "cli/bench_tokenizer.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
 #include "kernels/probe.h"
@@ -161,6 +162,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });
   add_bench_comm(*bench, run);
+  add_bench_tokenizer(*bench, run);
 }
 
 }  // namespace onefold::cli

@@ -1,5 +1,6 @@
 // tokenizer.json, written by hand, one token to a line: tokens in order of id, which a sorted JSON
 // object would lose.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -31,13 +32,7 @@ std::string or_default(const std::string& json_text, std::string_view otherwise)
   return json_text.empty() ? std::string(otherwise) : json_text;
 }
 
-// "a b", the form that every version of `tokenizers` reads, or ["a", "b"] where a space would be
-// ambiguous.
-std::string merge_json(const std::string& left, const std::string& right) {
-  if (left.find(' ') == std::string::npos && right.find(' ') == std::string::npos)
-    return json_string(left + " " + right);
-  return fmt::format("[{}, {}]", json_string(left), json_string(right));
-}
+bool holds_space(const std::string& text) { return text.find(' ') != std::string::npos; }
 
 }  // namespace
 
@@ -70,11 +65,19 @@ std::string Tokenizer::to_json() const {
     separator = ",\n";
   }
   out += "\n    },\n    \"merges\": [";
+  // "a b", the form that every version of `tokenizers` reads, or ["a", "b"] where a space would be
+  // ambiguous; it does not read a mixture.
+  const auto spelling = [&](int32_t id) { return parts.spellings[static_cast<size_t>(id)]; };
+  const bool pairs = std::any_of(
+      parts.merges.begin(), parts.merges.end(), [&](const TokenizerParts::Merge& merge) {
+        return holds_space(spelling(merge.left)) || holds_space(spelling(merge.right));
+      });
   separator = "\n";
-  for (const TokenizerParts::Merge& merge : parts.merges) {
-    out += fmt::format("{}      {}", separator,
-                       merge_json(parts.spellings[static_cast<size_t>(merge.left)],
-                                  parts.spellings[static_cast<size_t>(merge.right)]));
+  for (const auto& [left, right, merged] : parts.merges) {
+    out += separator;
+    out += pairs ? fmt::format("      [{}, {}]", json_string(spelling(left)),
+                               json_string(spelling(right)))
+                 : "      " + json_string(spelling(left) + " " + spelling(right));
     separator = ",\n";
   }
   out += "\n    ]\n  }\n}\n";

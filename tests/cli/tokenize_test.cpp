@@ -105,6 +105,20 @@ TEST_F(Tokenize, ATrainedModelWithoutATokenizerSaysWhy) {
   expect_error(onefold({"generate", "run"}), 1, {"no tokenizer.json", "data.tokenizer"});
 }
 
+TEST_F(Tokenize, BenchMeasuresATokenizer) {
+  const Outcome outcome = onefold({"bench", "tokenizer", "book.txt", "--rounds", "2", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json bench = Json::parse(outcome.out);
+  expect_keys(bench, {"input", "tokenizer", "bytes", "tokens", "encode_mb_per_s", "decode_mb_per_s",
+                      "encode_seconds", "decode_seconds"});
+  EXPECT_EQ(bench["bytes"], read("book.txt").size());
+  EXPECT_EQ(bench["tokens"], bench["bytes"]);  // each byte is one
+  EXPECT_EQ(bench["encode_seconds"].size(), 2u);
+  EXPECT_GT(bench["encode_mb_per_s"], 0.0);
+  folder_.write("empty.txt", "");
+  expect_error(onefold({"bench", "tokenizer", "empty.txt"}), 1, {"empty.txt is empty"});
+}
+
 TEST_F(Tokenize, WrongInputsAreNamed) {
   const auto encode = [&](Arguments arguments) {
     arguments.insert(arguments.begin(), {"tokenize", "encode"});

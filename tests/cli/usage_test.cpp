@@ -17,6 +17,7 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
                                            {"export"},
                                            {"inspect"},
                                            {"diff"},
+                                           {"bench", "tokenizer"},
                                            {"info"}};
   for (Arguments command : commands) {
     std::string name = "onefold";

@@ -137,6 +137,22 @@ TEST(Tokenizer, ReadsMergesAsPairsAndAsStrings) {
   EXPECT_EQ(Tokenizer::parse(pairs, "a").encode(text), Tokenizer::parse(strings, "b").encode(text));
 }
 
+TEST(Tokenizer, MergesWithSpacesAreSavedAsPairs) {
+  nlohmann::json file =
+      nlohmann::json::parse(read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json"));
+  const size_t next = file["model"]["vocab"].size();
+  for (const char* token : {" ", " e"})
+    file["model"]["vocab"][token] = file["model"]["vocab"].size();
+  file["model"]["merges"].push_back({" ", "e"});
+  file["normalizer"] = nullptr;
+  const Tokenizer tokenizer = Tokenizer::parse(file.dump(), "t.json");
+  EXPECT_EQ(tokenizer.encode(" e"), std::vector<int32_t>{static_cast<int32_t>(next + 1)});
+  const Tokenizer again = Tokenizer::parse(tokenizer.to_json(), "again");
+  EXPECT_EQ(again.encode(" e"), tokenizer.encode(" e"));
+  for (const auto& merge : nlohmann::json::parse(tokenizer.to_json())["model"]["merges"])
+    ASSERT_TRUE(merge.is_array());  // `tokenizers` reads no mixture
+}
+
 TEST(Tokenizer, SaysWhatIsWrongWithAFile) {
   const std::string good = small().to_json();
   const auto error = [](const std::string& json) {

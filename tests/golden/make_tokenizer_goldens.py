@@ -239,7 +239,8 @@ def file_of(bases, options):
         for left, right in [("e", "▁"), (".", "▁"), ("s▁", "t"), ("s", "▁"), ("é", "▁")]:
             for piece in (left, right, left + right):
                 vocab.setdefault(piece, len(vocab))
-            changed["model"]["merges"].insert(0, [left, right])
+            merges = changed["model"]["merges"]
+            merges.insert(0, f"{left} {right}" if isinstance(merges[0], str) else [left, right])
     first = max(len(vocab), *(token["id"] + 1 for token in tokens))
     for i, token in enumerate(options.get("added", [])):
         tokens.append({"id": first + i, **token})
