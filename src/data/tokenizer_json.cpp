@@ -142,8 +142,14 @@ class Reader {
 
   // `shown` is what the token decodes from: its spelling, or that after normalizing.
   void place(const Node& where, int64_t id, const std::string& spelling, const std::string& shown) {
-    constexpr int64_t kLimit = int64_t{1} << 24;
-    if (id < 0 || id >= kLimit) where.fail(fmt::format("is {}, not in [0, {})", id, kLimit));
+    // Ids may have gaps, but a table for them must not outgrow the file that names them.
+    const auto named =
+        static_cast<int64_t>(root_["model"]["vocab"].size() + root_["added_tokens"].size());
+    const int64_t limit = std::min(int64_t{1} << 24, 4 * named + 1024);
+    if (id < 0 || id >= limit) {
+      where.fail(fmt::format("has the id {} for {}, which is not in [0, {}) for {} tokens", id,
+                             brief(json(spelling)), limit, named));
+    }
     const auto at = static_cast<size_t>(id);
     if (at >= parts_.tokens.size()) {
       parts_.tokens.resize(at + 1);

@@ -226,7 +226,8 @@ TEST(Tokenizer, NamesThePathOfEveryPartItCannotRead) {
       {"/added_tokens/2/id", "800", {"added_tokens[2].id is 800", "one by one"}},
       {"/added_tokens/1/shape", "1", {"added_tokens[1].shape is a key"}},
       {"/added_tokens/1/content", "null", {"added_tokens[1].content is missing"}},
-      {"/model/vocab/new", "4000000000", {"model.vocab is 4000000000"}},
+      {"/model/vocab/new", "4000000000", {"model.vocab has the id 4000000000 for \"new\""}},
+      {"/model/vocab/new", "9000", {"model.vocab has the id 9000", "[0, 3840) for 704 tokens"}},
       {"/model/vocab/new", "5", {"model.vocab gives the id 5"}},
       {"/model/vocab/new", "1.5", {"model.vocab has 1.5"}},
   };
