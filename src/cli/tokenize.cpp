@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "data/bpe_trainer.h"
