@@ -15,10 +15,12 @@ class Pending {
     return false;
   }
 
+  // A full bucket goes at once: nothing more can join it, and its gradients are whole until then.
   void add(int unit, int64_t elems) {
-    if (!units_.empty() && elems_ + elems > most_elems_) flush();
+    if (elems_ + elems > most_elems_) flush();
     units_.push_back(unit);
     elems_ += elems;
+    if (elems_ >= most_elems_) flush();
   }
 
   void follow_with(const Action& action) { followers_.push_back(action); }
