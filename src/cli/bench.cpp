@@ -9,6 +9,8 @@
 #include "cli/cli.h"
 #include "engine/engine.h"
 #include "kernels/probe.h"
+#include "run/ranks.h"
+#include "run/traffic.h"
 
 namespace onefold::cli {
 namespace {
@@ -21,7 +23,7 @@ double median(std::vector<double> values) {
 struct StepBench {
   std::string model = "gpt2";
   int64_t batch = 4, sequence = 256;
-  int threads = 0, steps = 5, warmup = 1, micros = 1;
+  int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
   bool recompute = false, json = false;
 };
 
@@ -44,7 +46,12 @@ struct RandomBatch {
   }
 };
 
-int run_step(const StepBench& b) {
+// On one rank of several, or alone; the first one prints.
+void measure_step(const StepBench& b, int64_t baseline, std::shared_ptr<Communicator> communicator);
+
+int run_step(StepBench b) {
+  Ranks ranks(b.ranks, {});
+  if (b.threads == 0) b.threads = ranks.cores();
   // The process with its libraries at work, before any training state: the matrix library generates
   // code and takes packing buffers at its first products, whatever is trained.
   {
@@ -52,6 +59,14 @@ int run_step(const StepBench& b) {
     measure_gemm_gflops(pool, 1);
   }
   const int64_t baseline = current_rss_bytes();
+  ranks.run([&](std::shared_ptr<Communicator> communicator) {
+    measure_step(b, baseline, std::move(communicator));
+  });
+  return kOk;
+}
+
+void measure_step(const StepBench& b, int64_t baseline,
+                  std::shared_ptr<Communicator> communicator) {
   ModelSpec spec = spec_from_preset(b.model, "--model");
   if (spec.vocab_size == 0)
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
@@ -61,9 +76,10 @@ int run_step(const StepBench& b) {
                         .sequence = b.sequence,
                         .micros = b.micros,
                         .recompute = b.recompute,
+                        .zero = {.stage = b.stage},
                         .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
                         .clipping = 1.0};
-  Engine engine(spec, options);
+  Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
   ThreadPool& pool = engine.pool();
@@ -71,6 +87,7 @@ int run_step(const StepBench& b) {
   VerbTimes before{};
   for (int step = 0; step < b.warmup + b.steps; ++step) {
     if (step == b.warmup) before = engine.times();
+    engine.exchange("begin", {});
     const double begin = now_seconds();
     engine.train_step(micros, 1e-4);
     if (step >= b.warmup) {
@@ -79,26 +96,31 @@ int run_step(const StepBench& b) {
     }
   }
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
-  const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros);
+  if (engine.rank() != 0) return;
+  const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
-  const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9, ceiling = median(gemm);
+  const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9,
+               ceiling = median(gemm) * engine.ranks();
   const auto& now = engine.times();
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
   const double memory_rate = measure_memory_gb_per_s(pool);
   const double optimizer_seconds = per_step(now.step, before.step);
-  const double optimizer_rate =
-      28.0 * static_cast<double>(spec.parameter_count()) / optimizer_seconds / 1e9;
+  const double optimizer_rate = 28.0 * static_cast<double>(spec.parameter_count()) /
+                                optimizer_seconds / 1e9 / (b.stage > 0 ? engine.ranks() : 1);
   const Json result = {{"model", b.model},
                        {"batch", b.batch},
                        {"sequence", b.sequence},
                        {"micros", b.micros},
                        {"threads", engine.threads()},
+                       {"ranks", engine.ranks()},
+                       {"stage", b.stage},
                        {"tokens_per_second", rate},
                        {"step_seconds", seconds},
                        {"forward_seconds", per_step(now.forward, before.forward)},
                        {"backward_seconds", per_step(now.backward, before.backward)},
                        {"norm_seconds", per_step(now.norm, before.norm)},
                        {"optimizer_seconds", optimizer_seconds},
+                       {"communication_seconds", per_step(now.communication, before.communication)},
                        {"optimizer_gb_per_s", optimizer_rate},
                        {"memory_gb_per_s", memory_rate},
                        {"gemm_gflops", ceiling},
@@ -109,23 +131,27 @@ int run_step(const StepBench& b) {
                        {"ledger_peak_bytes", engine.ledger().peak_bytes()},
                        {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
                        {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
-  if (b.json) {
-    print_json(result);
-    return kOk;
-  }
-  fmt::print("{}: {} x {} tokens, {} thread{}\n", b.model, b.batch * b.micros, b.sequence,
+  if (b.json) return print_json(result);
+  fmt::print("{}: {} x {} tokens, {} thread{}", b.model, b.batch * b.micros, b.sequence,
              engine.threads(), engine.threads() == 1 ? "" : "s");
+  fmt::print("{}\n", engine.ranks() == 1 ? ""
+                                         : fmt::format(" on each of {} ranks, ZeRO stage {}",
+                                                       engine.ranks(), b.stage));
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
   fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
              gflops, 100 * gflops / ceiling, ceiling);
-  fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s\n",
+  fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s",
              per_step(now.forward, before.forward), per_step(now.backward, before.backward),
              per_step(now.norm, before.norm), optimizer_seconds);
+  fmt::print("{}\n", engine.ranks() == 1
+                         ? ""
+                         : fmt::format(", waiting for communication {:.3f} s",
+                                       per_step(now.communication, before.communication)));
   fmt::print("  optimizer at {:.1f} GB/s = {:.0f} % of the {:.1f} measured for memory\n",
              optimizer_rate, 100 * optimizer_rate / memory_rate, memory_rate);
-  fmt::print("  peak resident set {}, of which the ledger holds {}\n\n{}", format_bytes(peak),
-             format_bytes(engine.ledger().peak_bytes()), engine.ledger().table());
-  return kOk;
+  fmt::print("  peak resident set {}, of which the ledger{} holds {}\n\n{}{}", format_bytes(peak),
+             engine.ranks() > 1 ? " of a rank" : "", format_bytes(engine.ledger().peak_bytes()),
+             engine.ledger().table(), traffic_table(engine));
 }
 
 }  // namespace
@@ -147,8 +173,14 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_option("--micros", options->micros, "Micro-batches of a step")
       ->check(at_least(1))
       ->capture_default_str();
-  step->add_option("--threads", options->threads, "Threads; 0 takes all cores")
+  step->add_option("--threads", options->threads,
+                   "Threads of each rank; 0 divides all cores among them")
       ->check(at_least(0))
+      ->capture_default_str();
+  step->add_option("--ranks", options->ranks, "Ranks, as threads, each with this batch")
+      ->check(at_least(1));
+  step->add_option("--stage", options->stage, "ZeRO stage of several ranks")
+      ->check(CLI::Range(0, 3))
       ->capture_default_str();
   step->add_option("--steps", options->steps, "Timed steps")
       ->check(at_least(1))
