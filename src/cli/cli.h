@@ -7,16 +7,17 @@
 #include <string>
 
 #include "base/json.h"
+#include "engine/engine.h"
 
 namespace onefold::cli {
 
 // Documented in docs/cli.md.
 enum ExitCode : int {
   kOk = 0,
-  kUserError = 1,      // bad input: configuration, file, flag
-  kUsage = 2,          // the command line itself could not be parsed
-  kDiverged = 3,       // a loss or gradient was not finite
-  kDifferent = 4,      // diff: the two are not equal
+  kUserError = 1,                        // bad input: configuration, file, flag
+  kUsage = 2,                            // the command line itself could not be parsed
+  kDiverged = DivergedError::kExitCode,  // a loss or gradient was not finite
+  kDifferent = 4,                        // diff: the two are not equal
   kInterrupted = 130,  // stopped by Ctrl-C or SIGTERM, after finishing the step and saving
   kInternalError = 70,
 };

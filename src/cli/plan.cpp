@@ -1,10 +1,12 @@
 // onefold plan: what each rank of a run would hold and send, from a dry run of the same programs.
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "comm/mpi.h"
 #include "config/config.h"
 #include "engine/fit.h"
 #include "run/plan.h"
@@ -15,7 +17,8 @@ namespace {
 struct PlanArguments {
   std::string config, memory, precision = "fp32";
   std::vector<std::string> overrides;
-  int ranks = 1, threads = 1;
+  std::string transport = "threads";
+  int ranks = 1, threads = 0;
   bool json = false, program = false;
 };
 
@@ -106,15 +109,43 @@ Json stages_json(const std::vector<StageRow>& rows) {
   return list;
 }
 
-std::string program_text(const ModelSpec& spec, const EngineOptions& options, int ranks) {
+// The program, a line for each action: its lane, what it does, and what on other lanes it waits
+// for.
+struct ProgramLine {
+  std::string lane, action;
+  std::vector<std::string> waits;
+};
+
+std::vector<ProgramLine> program_lines(const ModelSpec& spec, const EngineOptions& options,
+                                       int ranks) {
   const Model model(spec);
+  std::vector<ProgramLine> lines;
+  std::map<int, std::string> tickets;
+  for (const Action& action : training_program(model, options, ranks).actions) {
+    const std::string name =
+        describe(action, model.units[static_cast<size_t>(action.unit)]->name()) +
+        (action.verb == Verb::release && action.state == State::gradients ? " (gradients)" : "");
+    ProgramLine line{lane_name(action.lane), name, {}};
+    for (const int ticket : action.waits) line.waits.push_back(tickets[ticket]);
+    if (action.ticket >= 0) tickets[action.ticket] = name;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string program_text(const std::vector<ProgramLine>& lines) {
   std::string text = "\nprogram of each rank (lane: action)\n";
-  for (const Action& action : training_program(model, options, ranks).actions)
-    text += fmt::format(
-        "  {:<8} {}{}\n", lane_name(action.lane),
-        describe(action, model.units[static_cast<size_t>(action.unit)]->name()),
-        action.verb == Verb::release && action.state == State::gradients ? " (gradients)" : "");
+  for (const ProgramLine& line : lines)
+    text += fmt::format("  {:<8} {}{}\n", line.lane, line.action,
+                        line.waits.empty() ? "" : "   after " + join(line.waits, ", "));
   return text;
+}
+
+Json program_json(const std::vector<ProgramLine>& lines) {
+  Json list = Json::array();
+  for (const ProgramLine& line : lines)
+    list.push_back({{"lane", line.lane}, {"action", line.action}, {"waits", line.waits}});
+  return list;
 }
 
 int run_plan(PlanArguments arguments) {
@@ -122,12 +153,15 @@ int run_plan(PlanArguments arguments) {
   const int ranks = arguments.ranks;
   const Config config = load_config(arguments.config, arguments.overrides, ranks);
   const ModelSpec spec = planned_model(config);
-  const EngineOptions options = settled_options(config, spec, arguments.threads);
-  const RankPlan plan = plan_rank(spec, options, ranks);
+  EngineOptions options = settled_options(config, spec, std::max(1, arguments.threads));
+  if (arguments.threads > 0) options.threads = arguments.threads;
+  const FitContext context{ranks, arguments.transport == "mpi" ? mpi_scratch_bytes(ranks) : 0,
+                           config.run.accumulate != "auto"};
+  const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes);
   const int64_t limit = config.run.memory_bytes;
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
   const std::vector<Remedy> ways =
-      fits ? std::vector<Remedy>{} : remedies(spec, options, ranks, limit);
+      fits ? std::vector<Remedy>{} : remedies(spec, options, context, limit);
   const auto stages = stage_rows(spec, options, ranks, widths_of(arguments.precision));
   if (arguments.json) {
     Json json = {{"configuration", config.effective()},
@@ -140,13 +174,14 @@ int run_plan(PlanArguments arguments) {
     json["would_fit"] = Json::array();
     for (const Remedy& way : ways)
       json["would_fit"].push_back({{"change", way.change}, {"planned_peak_bytes", way.peak_bytes}});
+    if (arguments.program) json["program"] = program_json(program_lines(spec, options, ranks));
     print_json(json);
     return fits ? kOk : kUserError;
   }
   fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
              zero_text(spec, options, ranks), traffic_text(plan), kind_table(plan),
              stage_table(stages, options.zero.stage, arguments.precision));
-  if (arguments.program) fmt::print("{}", program_text(spec, options, ranks));
+  if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;
 }
@@ -162,9 +197,13 @@ void add_plan(CLI::App& app, Run& run) {
       ->check(at_least(1));
   plan->add_option("--memory", arguments->memory,
                    "What each rank may use, like 80GiB: says whether it fits, and what would");
-  plan->add_option("--threads", arguments->threads,
-                   "Threads of each rank (scratch memory grows with them)")
+  plan->add_option(
+          "--threads", arguments->threads,
+          "Threads of each rank (scratch memory grows with them); default: run.threads, or 1")
       ->check(at_least(1));
+  plan->add_option("--transport", arguments->transport,
+                   "threads, or mpi, which takes memory for messages")
+      ->check(CLI::IsMember({"threads", "mpi"}));
   plan->add_option("--set", arguments->overrides, "Override a key, as for train")
       ->allow_extra_args(false);
   plan->add_option("--precision", arguments->precision,

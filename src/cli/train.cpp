@@ -31,8 +31,7 @@ struct TrainArguments {
 
 // Without run.memory the limit is the machine. Better now than by the system's out-of-memory
 // killer.
-void require_available(const RunPlan& plan) {
-  const int here = std::string(plan.transport) == "threads" ? plan.rank.ranks : 1;
+void require_available(const RunPlan& plan, int here) {
   const int64_t needed = here * plan.rank.peak_bytes, available = memory_bytes("MemAvailable");
   if (available > 0 && needed > available)
     user_error(
@@ -123,7 +122,7 @@ int run_train(TrainArguments arguments) {
     if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
     if (!quiet) fmt::print(stderr, "{}\n", full_plan(config, plan));
-    require_available(plan);
+    require_available(plan, ranks.ranks_here());
     if (ranks.leads()) folder = make_folder(config, plan, candidates, arguments.overwrite);
   });
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;

@@ -48,12 +48,12 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiChannel>(state_, name, scratch);
   }
 
-  void abort(std::string_view why) noexcept override {
+  void abort(std::string_view why, int exit_code) noexcept override {
     std::fflush(stdout);
     fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
     std::fflush(stderr);
-    state_.api.end_all(1);
-    std::_Exit(1);
+    state_.api.end_all(exit_code);
+    std::_Exit(exit_code);
   }
 
  private:

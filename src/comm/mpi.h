@@ -13,6 +13,9 @@ bool mpi_launched();
 // For people: the library and its version, or what is missing and what to do.
 std::string mpi_status();
 
+// What each channel of a rank among `ranks` would work with: for plans.
+int64_t mpi_scratch_bytes(int ranks);
+
 // Initializes MPI and joins all ranks; once in a process. The communicator must outlive its
 // channels. Its destructor waits until all ranks are done, unless the process is failing: then it
 // leaves MPI as it is, so that the launcher sees the exit and ends the other ranks.

@@ -251,11 +251,11 @@ void MpiChannel::meet(const Announcement& own) {
     state_.fail(disagreement(0, understand(announcements_[0]), r, understand(other)));
     state_.throw_failure();
   }
-  last_ = record_;
 }
 
 void MpiChannel::run(const Call& call) {
   if (state_.failed()) state_.throw_failure();
+  last_ = record_;  // whoever comes here is done with it
   record_.assign(call);
   if (call.collective == Collective::send) return send_message(call);
   if (call.collective == Collective::receive) return receive_message(call);

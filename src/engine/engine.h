@@ -37,6 +37,7 @@ struct VerbTimes {
 // those before the step.
 class DivergedError : public UserError {
  public:
+  static constexpr int kExitCode = 3;  // of a program that ends with it
   using UserError::UserError;
 };
 

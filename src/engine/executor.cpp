@@ -42,6 +42,9 @@ void Engine::run(const Program& program, Walk& walk) {
     finish_lanes();
   } catch (const PeerError&) {
     throw;
+  } catch (const DivergedError& error) {
+    communicator_->abort(error.what(), DivergedError::kExitCode);
+    throw;
   } catch (const std::exception& error) {
     communicator_->abort(error.what());
     throw;

@@ -10,10 +10,12 @@ namespace {
 constexpr size_t kMostRemedies = 6;
 constexpr int kMostRanks = 1 << 16;  // beyond that nobody is helped by hearing it
 
-int64_t planned_peak(const ModelSpec& spec, EngineOptions options, int ranks) {
+int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitContext& context) {
   options.memory_limit_bytes = Ledger::kNoLimit;
-  if (options.micros > 1) options.order = choose_order(spec, options, ranks);
-  return Engine::plan(spec, options, ranks)->ledger().peak_bytes();
+  if (!context.order_is_given) options.order = choose_order(spec, options, context.ranks);
+  return Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes)
+      ->ledger()
+      .peak_bytes();
 }
 
 // One way to hold less, as bits of what it changes: a candidate that changes more than another one
@@ -79,23 +81,24 @@ bool covers(const std::vector<std::string>& more, const std::vector<std::string>
   });
 }
 
-// The fewest ranks, in powers of two, at which the most saving of all ways fits.
-std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                               int64_t limit_bytes) {
+// The fewest ranks, in powers of two, at which the most saving of all ways fits; the global batch
+// must still divide.
+std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& options,
+                               FitContext context, int64_t limit_bytes) {
   EngineOptions saving = options;
   saving.zero.stage = 3;
   saving.zero.prefetch_elems = 0;
   saving.recompute = true;
-  saving.micros = static_cast<int>(options.micros * options.micro_batch);
+  const int64_t sequences = options.micro_batch * options.micros * context.ranks;
   saving.micro_batch = 1;
-  for (int more = ranks * 2; more <= kMostRanks; more *= 2) {
-    saving.micros = std::max(1, saving.micros / 2);  // the global batch stays
-    const int64_t peak = planned_peak(spec, saving, more);
+  while ((context.ranks *= 2) <= kMostRanks && sequences % context.ranks == 0) {
+    saving.micros = static_cast<int>(sequences / context.ranks);
+    const int64_t peak = planned_peak(spec, saving, context);
     if (peak <= limit_bytes)
       return {{fmt::format("--ranks {} with zero_optimization.stage 3 "
-                           "(stage3_prefetch_bucket_size 0), train_micro_batch_size_per_gpu 1 and "
-                           "run.recompute true",
-                           more),
+                           "(stage3_prefetch_bucket_size 0), train_micro_batch_size_per_gpu 1, "
+                           "gradient_accumulation_steps {} and run.recompute true",
+                           context.ranks, saving.micros),
                peak}};
   }
   return {};
@@ -115,41 +118,40 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
                                                              : Order::micro_first;
 }
 
-std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                             int64_t limit_bytes) {
+std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
+                             const FitContext& context, int64_t limit_bytes) {
   std::vector<Remedy> found;
   std::vector<std::vector<std::string>> found_changes;
-  for (const Candidate& candidate : candidates(options, ranks)) {
+  for (const Candidate& candidate : candidates(options, context.ranks)) {
     if (found.size() == kMostRemedies) break;
     const bool known =
         std::any_of(found_changes.begin(), found_changes.end(),
                     [&](const auto& changes) { return covers(candidate.changes, changes); });
     if (known) continue;
-    const int64_t peak = planned_peak(spec, candidate.options, ranks);
+    const int64_t peak = planned_peak(spec, candidate.options, context);
     if (peak > limit_bytes) continue;
     found.push_back({join(candidate.changes, ", "), peak});
     found_changes.push_back(candidate.changes);
   }
-  return found.empty() ? more_ranks(spec, options, ranks, limit_bytes) : found;
+  return found.empty() ? more_ranks(spec, options, context, limit_bytes) : found;
 }
 
-void require_fits(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                  int64_t comm_scratch_bytes) {
+void require_fits(const ModelSpec& spec, const EngineOptions& options, const FitContext& context) {
   if (options.memory_limit_bytes == Ledger::kNoLimit) return;
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto plan = Engine::plan(spec, unlimited, ranks, comm_scratch_bytes);
+  const auto plan = Engine::plan(spec, unlimited, context.ranks, context.comm_scratch_bytes);
   const int64_t peak = plan->ledger().peak_bytes();
   if (peak <= options.memory_limit_bytes) return;
   std::string advice;
-  for (const Remedy& remedy : remedies(spec, options, ranks, options.memory_limit_bytes))
+  for (const Remedy& remedy : remedies(spec, options, context, options.memory_limit_bytes))
     advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
     advice =
         "\n    nothing that keeps the result: raise run.memory, or take a smaller model or a "
         "shorter data.sequence_length";
   user_error("this run needs {}{} and run.memory allows {}:\n{}  what would fit:{}",
-             format_bytes(peak), ranks > 1 ? " on each rank" : "",
+             format_bytes(peak), context.ranks > 1 ? " on each rank" : "",
              format_bytes(options.memory_limit_bytes), plan->ledger().table(), advice);
 }
 

@@ -10,6 +10,13 @@ namespace onefold {
 // first.
 Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks);
 
+// What a plan is made for, besides the model.
+struct FitContext {
+  int ranks = 1;
+  int64_t comm_scratch_bytes = 0;  // of a channel
+  bool order_is_given = false;     // else it is chosen anew for each change
+};
+
 struct Remedy {
   std::string change;  // "zero_optimization.stage 2, run.recompute true"
   int64_t peak_bytes = 0;
@@ -17,12 +24,12 @@ struct Remedy {
 
 // Changes that keep the global batch and bring the peak of each rank to `limit_bytes` or less,
 // cheapest first. Empty: not even more ranks help.
-std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                             int64_t limit_bytes);
+std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
+                             const FitContext& context, int64_t limit_bytes);
 
 // Throws UserError when a dry run of these options peaks above options.memory_limit_bytes: it says
 // by how much, where the memory goes, and which changes would fit.
-void require_fits(const ModelSpec& spec, const EngineOptions& options, int ranks = 1,
-                  int64_t comm_scratch_bytes = 0);
+void require_fits(const ModelSpec& spec, const EngineOptions& options,
+                  const FitContext& context = {});
 
 }  // namespace onefold

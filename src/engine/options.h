@@ -20,7 +20,7 @@ struct ZeroOptions {
 
   int stage = 0;                        // 0: all replicated; 1: optimizer sharded; 2: + gradients;
                                         // 3: + parameters
-  int64_t prefetch_elems = kAuto;       // gathered ahead of use; auto: the largest block
+  int64_t prefetch_elems = kAuto;       // gathered ahead of use; auto: one unit
   int64_t max_live_elems = 1000000000;  // gathered at once
   int64_t max_reuse_distance = 0;       // keep what is used again within so many elements
   int64_t persistence_elems = 100000;   // units up to this size stay whole

@@ -35,21 +35,15 @@ std::vector<bool> frozen_units(const Model& model, const std::vector<std::string
 
 bool tied(const Model& model) { return !model.units.back()->shared().empty(); }
 
-int64_t largest_block(const std::vector<UnitTraits>& units) {
-  int64_t largest = 0;
-  for (size_t u = 1; u + 1 < units.size(); ++u) largest = std::max(largest, units[u].elems);
-  return largest;
-}
-
 void apply_zero(Program& program, const std::vector<UnitTraits>& units, const ZeroOptions& zero) {
   shard(program, units,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
   bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
   if (!zero.overlap) return;
   overlap(program, units);
-  const int64_t ahead =
-      zero.prefetch_elems == ZeroOptions::kAuto ? largest_block(units) : zero.prefetch_elems;
-  prefetch(program, units, ahead, zero.max_live_elems);
+  prefetch(program, units,
+           zero.prefetch_elems == ZeroOptions::kAuto ? kOneUnit : zero.prefetch_elems,
+           zero.max_live_elems);
 }
 
 }  // namespace

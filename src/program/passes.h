@@ -53,7 +53,9 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
 void overlap(Program& program, const std::vector<UnitTraits>& units);
 
 // Hoists gathers above earlier computation, as long as what has been gathered ahead of its use
-// stays within `ahead_elems` and everything gathered within `max_live_elems`. After overlap().
+// stays within `ahead_elems` (kOneUnit: one unit, of whatever size) and everything gathered within
+// `max_live_elems`. After overlap().
+inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);
 

@@ -70,7 +70,8 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   plan.options = settled_options(config, plan.model, ranks.cores());
   plan.steps = config.total_steps(plan.data.train->sequences().count());
   plan.transport = ranks.transport();
-  require_fits(plan.model, plan.options, ranks.count(), ranks.scratch_bytes());
+  require_fits(plan.model, plan.options,
+               {ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto"});
   plan.rank = plan_rank(plan.model, plan.options, ranks.count(), ranks.scratch_bytes());
   return plan;
 }
@@ -99,15 +100,18 @@ std::string zero_text(const ModelSpec& model, const EngineOptions& options, int 
   const auto share = [&](bool sharded) {
     return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
   };
-  const Residence residence = residence_of(options.zero, INT64_MAX, ranks);
+  Residence residence = residence_of(options.zero, INT64_MAX, ranks);
+  const std::vector<UnitTraits> units = unit_traits(Model(model), options, ranks);
+  size_t whole = 0;
+  for (const UnitTraits& unit : units)
+    whole += residence.shard_parameters && !unit.residence.shard_parameters;
+  if (whole == units.size()) residence.shard_parameters = false;
   std::string text =
       fmt::format("ZeRO     stage {}: on each rank parameters {}, gradients {}, optimizer {}",
                   options.zero.stage, share(residence.shard_parameters),
                   share(residence.shard_gradients), share(residence.shard_optimizer));
-  int whole = 0;
-  for (const UnitTraits& unit : unit_traits(Model(model), options, ranks))
-    whole += residence.shard_parameters && !unit.residence.shard_parameters;
-  if (whole > 0) text += fmt::format("; {} too small to shard", counted(whole, "unit"));
+  if (whole > 0)
+    text += fmt::format("; {} too small to shard", counted(static_cast<int64_t>(whole), "unit"));
   return text + "\n";
 }
 

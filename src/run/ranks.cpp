@@ -1,6 +1,10 @@
 #include "run/ranks.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -25,6 +29,11 @@ class FirstFailure {
     if (!by_peer) rank_ = rank;
   }
 
+  bool any() const {
+    std::lock_guard lock(mutex_);
+    return own_ || peer_;
+  }
+
   void rethrow() const {
     if (!own_) {
       if (peer_) std::rethrow_exception(peer_);
@@ -36,6 +45,8 @@ class FirstFailure {
       throw;
     } catch (const UserError& error) {
       user_error("rank {}: {}", rank_, error.what());
+    } catch (const std::system_error& error) {  // a file, a thread or a write was refused
+      user_error("rank {}: {}", rank_, error.what());
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& error) {
@@ -44,29 +55,70 @@ class FirstFailure {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::exception_ptr own_, peer_;
   int rank_ = 0;
+};
+
+// Waits until all ranks have ended. Once one has failed the others follow at once, unless they hang
+// where nothing can wake them: then the process ends, with what is known.
+class AllEnded {
+ public:
+  explicit AllEnded(int ranks) : left_(ranks) {}
+
+  void one_more() {
+    std::lock_guard lock(mutex_);
+    --left_;
+    changed_.notify_all();
+  }
+
+  void wait(const FirstFailure& failure) {
+    constexpr auto kGrace = std::chrono::seconds(5);
+    std::unique_lock lock(mutex_);
+    while (left_ > 0) {
+      if (!failure.any()) {
+        changed_.wait(lock);
+        continue;
+      }
+      if (changed_.wait_for(lock, kGrace, [&] { return left_ == 0; })) return;
+      try {
+        failure.rethrow();
+      } catch (const std::exception& error) {
+        fmt::print(stderr, "onefold: error: {}\n", error.what());
+      }
+      std::fflush(nullptr);
+      std::_Exit(1);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int left_;
 };
 
 }  // namespace
 
 Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
   if (!mpi_launched()) {
-    count_ = std::max(1, asked);
+    count_ = ranks_here_ = std::max(1, asked);
     cores_ = std::max(1, available_cores() / count_);
     return;
   }
   mpi_ = join_mpi(options);
   count_ = mpi_->ranks();
   cores_ = bind_rank(mpi_->place().rank, mpi_->place().ranks);
-  if (asked > 0 && asked != count_)
-    user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
-               count_);
+  if (const char* here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"))
+    ranks_here_ = std::max(1, std::atoi(here));
   start_scratch_.resize(static_cast<size_t>(mpi_->scratch_bytes()) + 64);
   void* aligned = start_scratch_.data();
   size_t space = start_scratch_.size();
   start_ = mpi_->open("start", std::align(64, start_scratch_.size() - 64, aligned, space));
+  after_leader([&] {  // so that one of them says it
+    if (asked > 0 && asked != count_)
+      user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
+                 count_);
+  });
 }
 
 Ranks::~Ranks() = default;
@@ -96,6 +148,7 @@ void Ranks::run(const RankBody& body) {
 void Ranks::run_threads(const RankBody& body) {
   LocalGroup group(count_, options_);
   FirstFailure failure;
+  AllEnded all(count_);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < count_; ++rank)
     threads.emplace_back([&, rank] {
@@ -109,7 +162,10 @@ void Ranks::run_threads(const RankBody& body) {
         failure.add(rank, std::current_exception(), false);
         communicator->abort(error.what());
       }
+      communicator.reset();
+      all.one_more();
     });
+  all.wait(failure);
   for (std::thread& thread : threads) thread.join();
   failure.rethrow();
 }

@@ -20,7 +20,9 @@ class Ranks {
   ~Ranks();
 
   int count() const { return count_; }
-  // Cores that each rank may keep busy: the same for all, so that all hold the same.
+  // Ranks that share the memory of this machine.
+  int ranks_here() const { return ranks_here_; }
+  // Cores that each rank may keep busy: the same for all threads, so that all hold the same.
   int cores() const { return cores_; }
   const char* transport() const { return mpi_ ? "MPI" : "threads"; }
   int64_t scratch_bytes() const { return mpi_ ? mpi_->scratch_bytes() : 0; }
@@ -32,13 +34,14 @@ class Ranks {
   void after_leader(const std::function<void()>& prepare);
 
   // Runs the body on each rank of this process, bound to its share of the cores, and waits for all.
-  // Throws the first failure that was not caused by another rank's.
+  // Throws the first failure that was not caused by another rank's. A thread that does not end even
+  // then, because it hangs, takes the process with it.
   void run(const RankBody& body);
 
  private:
   void run_threads(const RankBody& body);
 
-  int count_ = 1, cores_ = 1;
+  int count_ = 1, cores_ = 1, ranks_here_ = 1;
   CommOptions options_;
   std::shared_ptr<Communicator> mpi_;
   std::vector<char> start_scratch_;

@@ -116,9 +116,9 @@ void Training::settle_checkpoint(bool wait) {
   if (!checkpoints_ || !checkpoints_->active()) return;
   if (wait) checkpoints_->wait();
   const double mine = checkpoints_->done() ? 1 : 0;
-  double done = 0;
-  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1})) done += of_rank;
-  if (done < engine_.ranks()) return;
+  double written = 0;
+  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1})) written += of_rank;
+  if (written < engine_.ranks()) return;
   const int64_t step = checkpoints_->step();
   const std::vector<std::string> errors = checkpoints_->finish(run_record());
   if (errors.empty()) {
@@ -137,11 +137,13 @@ void Training::settle_checkpoint(bool wait) {
                step, join(errors, "; "));
   ++failures_;
   retry_step_ = state_.step + (int64_t{1} << std::min<int64_t>(failures_, 10));
-  if (!leads()) return;
-  progress_.warn(
-      fmt::format("the checkpoint of step {} could not be written: {}. Training goes on; "
-                  "it is tried again after step {}",
-                  step, join(errors, "; "), retry_step_));
+  if (leads())
+    progress_.warn(fmt::format("the checkpoint of step {} could not be written: {}. {}", step,
+                               join(errors, "; "),
+                               done() ? "Trying again"
+                                      : fmt::format("Training goes on; it is tried again after "
+                                                    "step {}",
+                                                    retry_step_)));
 }
 
 // The end of a run is the one checkpoint that cannot be left for later.
@@ -191,6 +193,8 @@ void Training::step() {
   try {
     result = train_step(engine_, batches_, state_.learning_rate);
   } catch (const DivergedError& error) {
+    // What is being written is of the step before, and still unchanged. Other ranks are gone.
+    if (engine_.ranks() == 1) settle_checkpoint(true);
     if (saved_step_ == 0) throw;
     throw DivergedError(fmt::format("{}. {} has a checkpoint of step {}", error.what(),
                                     config_.run.output, saved_step_));

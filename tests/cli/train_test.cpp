@@ -59,9 +59,10 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const Json summary = Json::parse(outcome.out);
-  expect_keys(summary, {"steps", "interrupted", "loss", "validation_loss", "seconds", "tokens",
-                        "tokens_per_second", "gemm_gflops", "ranks", "planned_peak_bytes",
-                        "ledger_peak_bytes", "peak_rss_bytes", "communication", "output"});
+  expect_keys(summary, {"steps", "resumed_from_step", "interrupted", "loss", "validation_loss",
+                        "seconds", "tokens", "tokens_per_second", "gemm_gflops", "ranks",
+                        "planned_peak_bytes", "ledger_peak_bytes", "peak_rss_bytes",
+                        "communication", "checkpoint_stall_seconds", "output"});
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["interrupted"], false);
   EXPECT_EQ(summary["tokens"], 3 * 4 * 32);
@@ -202,15 +203,17 @@ TEST_F(Cli, DivergenceNamesStepAndUnitAndWhatIsSaved) {
   EXPECT_FALSE(exists("run/weights.safetensors"));
   // Nothing of value is there yet: no --overwrite is needed to try again.
   expect_error(train({"optimizer.params.lr=1e30", "run.save_every=1"}), 3,
-               {"step 2", "run holds the weights of step 1"});
+               {"step 2", "run has a checkpoint of step 1"});
   EXPECT_EQ(lines("run/metrics.jsonl").size(), 1u);
 }
 
 TEST_F(Cli, AFullDiskLeavesNoHalfWrittenWeights) {
   const Outcome outcome = onefold(train_arguments({}, {"--quiet"}), {.file_limit = 100'000});
-  expect_error(outcome, 1, {"cannot write run/weights.safetensors"});
+  expect_error(outcome, 1,
+               {"warning: the checkpoint of step 3 could not be written", "cannot write",
+                "rank-00000.safetensors", "the last checkpoint, of step 3", "nothing was saved"});
   EXPECT_FALSE(exists("run/weights.safetensors"));
-  EXPECT_FALSE(exists("run/weights.safetensors.tmp"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path("run/checkpoints")));
 }
 
 TEST_F(Cli, AMemoryLimitIsKeptOrSaysWhatWouldFit) {

@@ -59,7 +59,7 @@ TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
   EXPECT_ERROR(RunFolder::require_free(path(), false), "--overwrite");
   RunFolder::require_free(path(), true);
   create(c, true);
-  EXPECT_ERROR(RunFolder::open(path()), "it has no weights.safetensors");  // not the old run's
+  EXPECT_ERROR(RunFolder::open(path()), "has no weights yet");  // not the old run's
 }
 
 TEST_F(RunFolderTest, FilesThatAreNotARunsStay) {

@@ -55,9 +55,9 @@ class Prefetcher {
   void issue_ahead() {
     while (!waiting_.empty()) {
       const int unit = waiting_.front().unit;
-      if (live(unit) || ahead_elems_ + elems(unit) > ahead_limit_ ||
-          live_elems_ + elems(unit) > live_limit_)
-        return;
+      const bool room =
+          ahead_limit_ == kOneUnit ? ahead_.empty() : ahead_elems_ + elems(unit) <= ahead_limit_;
+      if (live(unit) || !room || live_elems_ + elems(unit) > live_limit_) return;
       issue();
     }
   }
