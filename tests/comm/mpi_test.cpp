@@ -3,41 +3,22 @@
 #include "comm/mpi.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/clock.h"
 #include "comm/faults.h"
 #include "comm/mpi_library.h"
 #include "error_text.h"
+#include "launch.h"
 
 namespace onefold {
 namespace {
 
-struct Ended {
-  int code = -1;
-  double seconds = 0;
-  std::string said;
-};
+using test::Ended;
 
-// Ends within a minute, or with 124.
-Ended run(const std::string& arguments) {
-  const std::string command = "timeout 60 env " + arguments + " 2>&1";
-  Ended ended;
-  const double begin = now_seconds();
-  FILE* output = popen(command.c_str(), "r");
-  char block[4096];
-  for (size_t got = 0; (got = fread(block, 1, sizeof(block), output)) > 0;)
-    ended.said.append(block, got);
-  const int status = pclose(output);
-  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  ended.seconds = now_seconds() - begin;
-  return ended;
-}
+Ended run(const std::string& arguments) { return test::launch("env " + arguments, 60); }
 
 Ended mpirun(int ranks, const std::string& arguments) {
   return run(fmt::format("mpirun --oversubscribe -n {} {} {}", ranks, ONEFOLD_RANKS, arguments));
@@ -47,13 +28,8 @@ class Mpi : public testing::Test {
  protected:
   void SetUp() override {
     if (mpi_library().api == nullptr) GTEST_SKIP() << mpi_status();
-    if (std::system("command -v mpirun > /dev/null") != 0)
-      GTEST_SKIP() << "no mpirun here: install openmpi-bin";
-    if (contains(ONEFOLD_SANITIZE, "thread"))
-      GTEST_SKIP() << "the MPI library is not built for the thread sanitizer";
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);  // containers
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // the MPI library's
+    if (const std::string why = test::no_mpirun(ONEFOLD_SANITIZE); !why.empty())
+      GTEST_SKIP() << why;
   }
 };
 
