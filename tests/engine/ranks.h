@@ -46,8 +46,20 @@ struct RankRun {
   std::array<TrafficTable, kLanes> traffic;  // of rank 0
 };
 
-// `steps` steps of a global batch that is a function of the step, divided by rank and micro-batch
-// as the sampler divides it.
+// One step of a global batch that is a function of the step, divided by rank and micro-batch as the
+// sampler divides it.
+inline StepResult train_step(Engine& engine) {
+  const EngineOptions& options = engine.options();
+  const int64_t first = engine.steps_done() * options.micros;
+  std::vector<OwnedBatch> batches;
+  for (int micro = 0; micro < options.micros; ++micro)
+    batches.push_back(random_rows((first + micro) * engine.ranks() + engine.rank(), options,
+                                  engine.model().spec.vocab_size));
+  std::vector<BatchView> views;
+  for (OwnedBatch& batch : batches) views.push_back(batch.view());
+  return engine.train_step(views, 1e-3);
+}
+
 inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& options, int ranks,
                               int steps) {
   RankRun run;
@@ -57,13 +69,7 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
   on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
     Engine engine(spec, options, std::move(communicator));
     for (int step = 0; step < steps; ++step) {
-      std::vector<OwnedBatch> batches;
-      for (int micro = 0; micro < options.micros; ++micro)
-        batches.push_back(
-            random_rows((step * options.micros + micro) * ranks + rank, options, spec.vocab_size));
-      std::vector<BatchView> views;
-      for (OwnedBatch& batch : batches) views.push_back(batch.view());
-      const StepResult result = engine.train_step(views, 1e-3);
+      const StepResult result = train_step(engine);
       if (rank > 0) continue;
       run.losses.push_back(result.loss);
       run.norms.push_back(result.gradient_norm);

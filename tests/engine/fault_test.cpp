@@ -1,0 +1,151 @@
+// Training runs in which one rank fails before a random action of a random step: all others end, in
+// time, with an error that names it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <regex>
+#include <thread>
+
+#include "base/clock.h"
+#include "comm/mpi_library.h"
+#include "engine/faults.h"
+#include "error_text.h"
+#include "launch.h"
+
+namespace onefold {
+namespace {
+
+using test::Fault;
+using test::FaultCase;
+
+constexpr double kTimeoutSeconds = 1;  // where a rank hangs
+constexpr double kLimitSeconds = 10;   // after which everybody must have ended
+
+bool names_one(const std::string& text, const std::vector<std::string>& calls) {
+  return std::any_of(calls.begin(), calls.end(),
+                     [&](const std::string& call) { return contains(text, call); });
+}
+
+// How a case goes on threads: what each rank threw and when it ended.
+class ThreadRun {
+ public:
+  explicit ThreadRun(const FaultCase& fault)
+      : fault_(fault),
+        errors(static_cast<size_t>(fault.ranks)),
+        seconds(static_cast<size_t>(fault.ranks)) {
+    const bool hangs = fault.plan.fault == Fault::hang;
+    LocalGroup group(fault.ranks, {.timeout_seconds = hangs ? kTimeoutSeconds : 100});
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < fault.ranks; ++rank)
+      threads.emplace_back([&, rank] { run(rank, group); });
+    for (std::thread& thread : threads) thread.join();
+    for (double& ended : seconds) ended -= befell_;
+  }
+
+ private:
+  struct Leaves {};  // no std::exception: nothing reports it
+
+  void run(int rank, LocalGroup& group) {
+    const auto r = static_cast<size_t>(rank);
+    try {
+      test::train_with_fault(fault_, group.join(rank), [&] { befall(); });
+      errors[r] = "nothing";
+    } catch (const Leaves&) {
+      errors[r] = "left";
+    } catch (const PeerError& error) {
+      errors[r] = error.what();
+    } catch (const std::exception& error) {
+      errors[r] = std::string("own: ") + error.what();
+    }
+    seconds[r] = now_seconds();
+    ++ended_;
+  }
+
+  void befall() {
+    befell_ = now_seconds();
+    if (fault_.plan.fault == Fault::raise) throw std::runtime_error("as the test asks");
+    if (fault_.plan.fault == Fault::leave) throw Leaves();
+    while (ended_ < fault_.ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  const FaultCase& fault_;
+  std::atomic<int> ended_{0};
+  double befell_ = 0;
+
+ public:
+  std::vector<std::string> errors;  // by rank
+  std::vector<double> seconds;      // by rank: from the fault to its end
+};
+
+class FaultsOnThreads : public testing::TestWithParam<unsigned> {};
+
+TEST_P(FaultsOnThreads, EndAllRanksWithTheName) {
+  constexpr Fault kKinds[] = {Fault::raise, Fault::leave, Fault::hang, Fault::raise, Fault::leave};
+  const FaultCase fault = test::draw_fault(GetParam(), kKinds);
+  SCOPED_TRACE(fault.name());
+  const ThreadRun run(fault);
+  const int victim = fault.plan.rank;
+  const std::string& said = run.errors[victim == 0 ? 1 : 0];
+  for (int rank = 0; rank < fault.ranks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    EXPECT_LT(run.seconds[r], kLimitSeconds) << "rank " << rank;
+    if (rank != victim) {
+      EXPECT_EQ(run.errors[r], said) << "rank " << rank;
+    }
+  }
+  const std::string& own = run.errors[static_cast<size_t>(victim)];
+  if (fault.plan.fault == Fault::raise) {
+    EXPECT_EQ(said, fmt::format("rank {} failed: as the test asks", victim));
+    EXPECT_EQ(own, "own: as the test asks");
+    return;
+  }
+  const bool hangs = fault.plan.fault == Fault::hang;
+  EXPECT_TRUE(
+      contains(said, fmt::format("rank {} {}", victim, hangs ? "did not come to" : "left before")))
+      << said;
+  EXPECT_TRUE(names_one(said, test::calls_after(fault))) << said;
+  EXPECT_EQ(own, hangs ? said : "left");  // one that wakes up too late is told as well
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, FaultsOnThreads, testing::Range(0u, 100u));
+
+// What the terminal must show. The launcher speaks for those that cannot.
+std::regex expected_words(const FaultCase& fault) {
+  const int rank = fault.plan.rank;
+  switch (fault.plan.fault) {
+    case Fault::raise:
+      return std::regex(fmt::format("rank {} failed: as the test asks", rank));
+    case Fault::hang:
+      return std::regex(fmt::format("rank {} did not come to", rank));
+    case Fault::exit_early:
+      return std::regex(fmt::format("Process name: .*,{}\\]\\s+Exit code: +4", rank));
+    default:
+      return std::regex(fmt::format("process rank {} with PID .* signal 9", rank));
+  }
+}
+
+// Each of the four faults comes three times; with ONEFOLD_SLOW_TESTS, 25 times.
+TEST(FaultsUnderMpi, EndAllProcessesWithTheName) {
+  if (mpi_library().api == nullptr) GTEST_SKIP() << "no MPI here";
+  if (const std::string why = test::no_mpirun(ONEFOLD_SANITIZE); !why.empty()) GTEST_SKIP() << why;
+  constexpr Fault kKinds[] = {Fault::raise, Fault::exit_early, Fault::kill, Fault::hang};
+  const unsigned count = std::getenv("ONEFOLD_SLOW_TESTS") != nullptr ? 100 : 12;
+  for (unsigned seed = 0; seed < count; ++seed) {
+    const FaultCase fault = test::draw_fault(seed, kKinds);
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, fault.name()));
+    const test::Ended ended = test::mpirun(
+        fault.ranks, fmt::format("{} --fault {},{},{},{} --model {} --stage {}{} --timeout 2",
+                                 ONEFOLD_RANKS, test::fault_name(fault.plan.fault), fault.plan.rank,
+                                 fault.plan.step, fault.plan.action, fault.model, fault.stage,
+                                 fault.overlap ? "" : " --no-overlap"));
+    EXPECT_NE(ended.code, 0) << ended.said;
+    EXPECT_LT(ended.seconds, kLimitSeconds) << ended.said;
+    EXPECT_TRUE(std::regex_search(ended.said, expected_words(fault))) << ended.said;
+    if (fault.plan.fault == Fault::hang) {
+      EXPECT_TRUE(names_one(ended.said, test::calls_after(fault))) << ended.said;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onefold

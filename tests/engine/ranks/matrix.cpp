@@ -1,0 +1,165 @@
+#include "engine/ranks/matrix.h"
+
+#include <map>
+
+#include "comm/call_record.h"
+#include "engine/ranks.h"
+
+namespace onefold::test {
+namespace {
+
+constexpr int64_t kAll = int64_t{1} << 40;
+constexpr int64_t kPrefetches[] = {0, ZeroOptions::kAuto, kAll};
+// The tiny models' units have 10 to 20 thousand elements: alone, by two or three, all together.
+constexpr int64_t kBuckets[] = {0, 40000, kAll};
+
+std::string size_name(int64_t elems) {
+  if (elems == ZeroOptions::kAuto) return "1";
+  return elems == kAll ? "all" : std::to_string(elems);
+}
+
+// What a rank ends with, as numbers that it can exchange: a double holds 53 bits.
+struct Result {
+  uint64_t hash = 0;
+  std::array<int64_t, kKinds + 1> peaks{};  // by kind, and of all together
+
+  static constexpr size_t kNumbers = kKinds + 3;
+  std::vector<double> numbers() const {
+    std::vector<double> all{static_cast<double>(hash >> 32),
+                            static_cast<double>(hash & 0xffffffff)};
+    for (const int64_t peak : peaks) all.push_back(static_cast<double>(peak));
+    return all;
+  }
+  explicit Result(std::span<const double> all)
+      : hash(static_cast<uint64_t>(all[0]) << 32 | static_cast<uint64_t>(all[1])) {
+    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] = static_cast<int64_t>(all[i + 2]);
+  }
+  Result(uint64_t hash, const Ledger& ledger) : hash(hash) {
+    for (size_t kind = 0; kind < kKinds; ++kind)
+      peaks[kind] = ledger.peak_bytes(static_cast<Kind>(kind));
+    peaks[kKinds] = ledger.peak_bytes();
+  }
+};
+
+std::string peak_name(size_t i) { return i == kKinds ? "all" : kind_name(static_cast<Kind>(i)); }
+
+uint64_t hash_of(Engine& engine, const std::vector<double>& losses) {
+  uint64_t hash = hash_bytes(losses.data(), losses.size() * sizeof(double));
+  engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
+    hash = hash_bytes(tensor.f32(), static_cast<size_t>(tensor.elems()) * sizeof(float), hash);
+  });
+  return hash;
+}
+
+// Every rank's result.
+std::vector<Result> train(const Configuration& configuration, int steps,
+                          const std::shared_ptr<Communicator>& communicator) {
+  Engine engine(configuration.spec(), configuration.options(), communicator);
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) losses.push_back(train_step(engine).loss);
+  Result mine(0, engine.ledger());  // before a sharded unit is gathered for its hash
+  mine.hash = hash_of(engine, losses);
+  const std::vector<double> all = engine.exchange("results", mine.numbers());
+  std::vector<Result> results;
+  for (size_t i = 0; i < all.size(); i += Result::kNumbers)
+    results.emplace_back(std::span(all).subspan(i, Result::kNumbers));
+  return results;
+}
+
+void expect_planned(const Configuration& configuration, Engine& plan,
+                    const std::vector<Result>& results) {
+  const Result planned(0, plan.ledger());
+  for (size_t rank = 0; rank < results.size(); ++rank)
+    for (size_t i = 0; i < planned.peaks.size(); ++i)
+      if (results[rank].peaks[i] != planned.peaks[i])
+        user_error("{}: rank {} has a peak of {} bytes ({}), and {} were planned",
+                   configuration.name(), rank, results[rank].peaks[i], peak_name(i),
+                   planned.peaks[i]);
+}
+
+// The first configuration of each batch decides what the others must end with.
+class Hashes {
+ public:
+  void expect_same(const Configuration& configuration, const std::vector<Result>& results) {
+    const auto [first, is_first] =
+        first_.try_emplace(configuration.batch(), configuration.name(), results[0].hash);
+    const auto& [name, hash] = first->second;
+    for (size_t rank = 0; rank < results.size(); ++rank)
+      if (results[rank].hash != hash)
+        user_error("{}: rank {} ends with {:016x}, and \"{}\" has ended with {:016x}",
+                   configuration.name(), rank, results[rank].hash, name, hash);
+  }
+
+ private:
+  std::map<std::string, std::pair<std::string, uint64_t>> first_;
+};
+
+void print(const Configuration& configuration, const std::vector<Result>& results,
+           int64_t planned_bytes) {
+  std::string peaks;
+  for (const Result& result : results) peaks += fmt::format(" {}", result.peaks[kKinds]);
+  fmt::print("{} | {:016x} | {} |{}\n", configuration.name(), results[0].hash, planned_bytes,
+             peaks);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+ModelSpec Configuration::spec() const { return spec_from_preset(model, "test"); }
+
+EngineOptions Configuration::options() const {
+  EngineOptions options{.threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 11,
+                        .micros = micros,
+                        .order = order,
+                        .clipping = 1.0};
+  options.zero.stage = stage;
+  options.zero.persistence_elems = 0;
+  options.zero.prefetch_elems = prefetch_elems;
+  options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = bucket_elems;
+  return options;
+}
+
+std::string Configuration::batch() const {
+  return fmt::format("{}, {} micro-batches", model, micros);
+}
+
+std::string Configuration::name() const {
+  return fmt::format("{} {}, stage {}, prefetch {}, bucket {}", batch(), order_name(order), stage,
+                     size_name(prefetch_elems), size_name(bucket_elems));
+}
+
+std::vector<Configuration> matrix(bool quick) {
+  const std::pair<int, Order> splits[] = {
+      {1, Order::micro_first}, {4, Order::micro_first}, {4, Order::unit_first}};
+  std::vector<Configuration> all;
+  size_t turn = 0;  // whose travel it is, in the quick matrix
+  for (const char* model : {"gpt2-tiny", "llama-tiny"})
+    for (const auto& [micros, order] : splits)
+      for (const int stage : {0, 1, 2, 3}) {
+        size_t travel = 0;
+        for (const int64_t prefetch : kPrefetches)
+          for (const int64_t bucket : kBuckets)
+            if (!quick || travel++ == turn % 9)
+              all.push_back({model, stage, prefetch, bucket, micros, order});
+        ++turn;
+      }
+  return all;
+}
+
+void walk(const std::vector<Configuration>& configurations, int steps,
+          const std::shared_ptr<Communicator>& communicator) {
+  Hashes hashes;
+  for (const Configuration& configuration : configurations) {
+    const std::vector<Result> results = train(configuration, steps, communicator);
+    if (communicator->rank() != 0) continue;
+    const auto plan = Engine::plan(configuration.spec(), configuration.options(),
+                                   communicator->ranks(), communicator->scratch_bytes());
+    print(configuration, results, plan->ledger().peak_bytes());
+    hashes.expect_same(configuration, results);
+    expect_planned(configuration, *plan, results);
+  }
+}
+
+}  // namespace onefold::test
