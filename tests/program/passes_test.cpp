@@ -201,10 +201,11 @@ TEST(Shard, AnEmbeddingsBackwardReadsNothingAndGathersNothing) {
   EXPECT_EQ(std::count(gathers.begin(), gathers.end(), "gather u0"), 1);
 }
 
-TEST(Shard, AUnitUsedByTheNextActionIsNotReleasedBetween) {
-  const Lines gathers = lines(
-      Step(3, {.units = 3, .micros = 4, .order = Order::unit_first}).sharded(), {Verb::gather});
-  EXPECT_EQ(gathers, (Lines{"gather u0", "gather u1", "gather u2", "gather u1"}));
+TEST(Shard, AUnitUsedByTheNextActionStaysWhateverTheLimit) {
+  const Step step(3, {.units = 3, .micros = 4, .order = Order::unit_first});
+  for (const int64_t live : {int64_t{0}, kAll})
+    EXPECT_EQ(lines(step.sharded({.max_live_elems = live}), {Verb::gather}),
+              (Lines{"gather u0", "gather u1", "gather u2", "gather u1"}));
 }
 
 TEST(Shard, WhateverIsReadIsWholeAndEveryGatherHasOneRelease) {
