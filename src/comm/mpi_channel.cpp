@@ -172,11 +172,14 @@ void MpiChannel::wait(int group) {
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
                               rank(), api_.error(port_)));
     if (patience.long_enough()) state_.look_for_goodbyes();
-    // What it sent before it left may arrive after its goodbye: keep polling for a while.
-    if (!left && patience.long_enough() && waits_for_one_who_left(group))
+    // What it sent before it left may arrive after its goodbye: keep polling for a while. The pause
+    // comes last, so that a poll follows it: the while may have passed without this rank running.
+    if (!patience.long_enough() || !waits_for_one_who_left(group))
+      left.reset();
+    else if (!left)
       left.emplace(kGrace, spin);
-    if (left) left->pause();
     if (patience.over() || (left && left->over())) give_up(group);
+    if (left) left->pause();
     if (!state_.failed()) continue;
     for (int g = 0; g < kMpiGroups; ++g) api_.drop(port_, g);  // the memory may go away
     state_.throw_failure();
