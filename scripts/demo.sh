@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo: learn a vocabulary, train a small GPT for about a minute, and read what it writes.
+# The demo: learn a vocabulary, train a small GPT with ZeRO-3 on two ranks for about a minute, and read what it writes.
 #   scripts/demo.sh BINARY [TEXT]     TEXT defaults to the King James Bible (Debian's bible-kjv)
 set -euo pipefail
 onefold=$1 text=${2:-}
@@ -17,7 +17,7 @@ else
 fi
 
 "$onefold" tokenize train demo/text.txt --vocab-size 2048 --output demo/tokenizer.json
-"$onefold" train examples/demo/config.json --overwrite
+"$onefold" train examples/demo/config.json --ranks 2 --overwrite
 echo
 echo "What it writes after '$prompt':"
 echo

@@ -2,6 +2,7 @@
 // holds what the formulas say; the plan is the run.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "engine/ranks.h"
@@ -312,6 +313,29 @@ TEST(ZeroPlan, IsMadeForTenThousandRanksInSeconds) {
   options.sequence = 1024;
   const auto plan = Engine::plan(spec, options, 10000);
   EXPECT_LT(plan->ledger().peak_bytes(Kind::optimizer), 8 * spec.parameter_count() / 9000);
+}
+
+// A rank reads the slices that it holds, and nothing else.
+TEST(ZeroStart, WeightsFromAReaderAreTheSameOnAnyRanksAndReadOnce) {
+  const ModelSpec spec = tiny("llama-tiny");
+  std::atomic<int64_t> read = 0;
+  const auto start = [&](int stage, int ranks) {
+    EngineOptions options = options_for(stage);
+    options.initial = [&](const ParamSpec& param, int64_t first, Tensor dst) {
+      read += dst.cols;
+      for (int64_t i = 0; i < dst.cols; ++i)
+        dst.f32()[i] = static_cast<float>(first + i) / static_cast<float>(param.elems());
+    };
+    read = 0;
+    return train_on_ranks(spec, options, ranks, 0).weights;
+  };
+  const test::Weights alone = start(0, 1);
+  EXPECT_EQ(read, spec.parameter_count());
+  EXPECT_FLOAT_EQ(alone.at("head.norm.weight")[1], 1.0f / static_cast<float>(spec.hidden_size));
+  expect_same_bits(alone, start(3, 3));
+  EXPECT_EQ(read, spec.parameter_count());
+  expect_same_bits(alone, start(1, 2));
+  EXPECT_EQ(read, 2 * spec.parameter_count());
 }
 
 class Frozen : public testing::TestWithParam<std::string> {};
