@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -23,41 +24,74 @@ bool plain_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
 }
 
+Json list_of(JsonObject& in, std::string_view key) {
+  Json list = in.require<Json>(key);
+  if (!list.is_array()) in.fail(key, fmt::format("is {}, not a list", json_kind(list)));
+  return list;
+}
+
+Json object_of(JsonObject& in, std::string_view key) {
+  return JsonObject(in.require<Json>(key), in.path(key)).value();
+}
+
 CheckpointFile read_file_entry(JsonObject in) {
   CheckpointFile file{.name = in.require<std::string>("name"),
-                      .bytes = in.at_least("bytes", 1, 0),
+                      .bytes = in.require<int64_t>("bytes"),
                       .checksum = in.require<std::string>("xxh3")};
   if (!plain_name(file.name)) in.fail("name", "must be the name of a file in this folder");
+  if (file.bytes < 1) in.fail("bytes", "must be at least 1");
   in.finish();
   return file;
 }
 
+// A count from a file: -1 for what is none, or is beyond any model.
+int64_t count_of(const Json& json) {
+  if (!json.is_number_integer()) return -1;
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{kMostElems}) return -1;
+  return std::max<int64_t>(-1, json.get<int64_t>());
+}
+
+std::vector<int64_t> read_shape(JsonObject& in, int64_t& elems) {
+  std::vector<int64_t> shape;
+  elems = 1;
+  for (const Json& json : list_of(in, "shape")) {
+    const int64_t size = count_of(json);
+    // Two factors of at most 2^46 overflow: the product is looked at before it is taken.
+    if (size < 0 || (size > 0 && elems > kMostElems / size))
+      in.fail("shape", fmt::format("has the size {}, which no tensor has", brief_json(json)));
+    elems *= size;
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+// Of all the rest of a manifest: a digit that changes on disk must not change where a run goes on.
+// Taken of the document without white space, which is the same however the file is laid out.
+std::string checksum_without_itself(Json manifest) {
+  manifest.erase("xxh3");
+  const std::string text = manifest.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return checksum_of(std::as_bytes(std::span(text)));
+}
+
 CheckpointTensor read_tensor(JsonObject in, size_t files) {
   CheckpointTensor tensor;
-  int64_t elems = 1;
-  for (const double size : in.require<std::vector<double>>("shape")) {
-    if (size < 0 || size > static_cast<double>(kMostElems)) in.fail("shape", "is out of range");
-    tensor.shape.push_back(static_cast<int64_t>(size));
-    elems = size == 0 || elems <= kMostElems / static_cast<int64_t>(size)
-                ? elems * static_cast<int64_t>(size)
-                : kMostElems + 1;
-    if (elems > kMostElems) in.fail("shape", "is out of range");
-  }
+  int64_t elems = 0, covered = 0;
+  tensor.shape = read_shape(in, elems);
   tensor.states = in.require<std::vector<std::string>>("states");
-  int64_t covered = 0;
-  const Json pieces = in.require<Json>("pieces");
-  for (const Json& piece : pieces) {
-    if (!piece.is_array() || piece.size() != 3 ||
-        !std::all_of(piece.begin(), piece.end(),
-                     [](const Json& number) { return number.is_number_integer(); }))
+  if (std::set<std::string>(tensor.states.begin(), tensor.states.end()).size() !=
+          tensor.states.size() ||
+      tensor.states.empty() || tensor.states[0] != kParameters)
+    in.fail("states", fmt::format("must be distinct names, \"{}\" first", kParameters));
+  for (const Json& piece : list_of(in, "pieces")) {
+    if (!piece.is_array() || piece.size() != 3)
       in.fail("pieces", "must be a list of [file, first, elems]");
-    const CheckpointPiece part{piece[0], piece[1], piece[2]};
-    if (part.file < 0 || static_cast<size_t>(part.file) >= files)
-      in.fail("pieces", fmt::format("names file {} of {}", part.file, files));
-    if (part.first != covered || part.elems < 1 || part.elems > elems - covered)
+    const int64_t file = count_of(piece[0]), first = count_of(piece[1]), count = count_of(piece[2]);
+    if (file < 0 || static_cast<size_t>(file) >= files)
+      in.fail("pieces", fmt::format("names file {} of {}", brief_json(piece[0]), files));
+    if (first != covered || count < 1 || count > elems - covered)
       in.fail("pieces", "do not cover the tensor from end to end");
-    covered += part.elems;
-    tensor.pieces.push_back(part);
+    covered += count;
+    tensor.pieces.push_back({static_cast<int>(file), first, count});
   }
   if (covered != elems) in.fail("pieces", "do not cover the tensor from end to end");
   in.finish();
@@ -88,8 +122,10 @@ Json Manifest::to_json() const {
       pieces.push_back({piece.file, piece.first, piece.elems});
     tensor_table[name] = {{"shape", tensor.shape}, {"states", tensor.states}, {"pieces", pieces}};
   }
-  return {{"format", kFormat}, {"version", kVersion}, {"step", step},
-          {"run", run},        {"files", file_list},  {"tensors", tensor_table}};
+  Json json = {{"format", kFormat}, {"version", kVersion}, {"step", step},
+               {"run", run},        {"files", file_list},  {"tensors", tensor_table}};
+  json["xxh3"] = checksum_without_itself(json);
+  return json;
 }
 
 Manifest Manifest::from_json(const Json& json, const std::string& source) {
@@ -100,10 +136,13 @@ Manifest Manifest::from_json(const Json& json, const std::string& source) {
       root.fail("format", fmt::format("must be \"{}\"", kFormat));
     if (const auto version = root.require<int64_t>("version"); version != kVersion)
       root.fail("version", fmt::format("is {}; this Onefold reads {}", version, kVersion));
+    if (root.require<std::string>("xxh3") != checksum_without_itself(json))
+      user_error("it does not have the checksum that it gives itself: it is damaged");
     Manifest manifest;
-    manifest.step = root.at_least("step", 0, 0);
-    manifest.run = root.require<Json>("run");
-    const Json files = root.require<Json>("files"), tensors = root.require<Json>("tensors");
+    manifest.step = root.require<int64_t>("step");
+    if (manifest.step < 0) root.fail("step", "must be at least 0");
+    manifest.run = object_of(root, "run");
+    const Json files = list_of(root, "files"), tensors = object_of(root, "tensors");
     for (size_t i = 0; i < files.size(); ++i)
       manifest.files.push_back(read_file_entry({files[i], fmt::format("files[{}]", i)}));
     for (const auto& [name, tensor] : tensors.items())
@@ -171,6 +210,14 @@ void Checkpoint::read(const std::string& state, const std::string& tensor, int64
     std::memcpy(dst.data() + (begin - first), bytes.data() + (begin - piece.first) * 4,
                 static_cast<size_t>(end - begin) * 4);
     bytes_read_ += (end - begin) * 4;
+  }
+}
+
+void Checkpoint::release(const std::string& tensor) const {
+  const std::string name = piece_name(kParameters, tensor);
+  for (const CheckpointPiece& piece : manifest_.tensors.at(tensor).pieces) {
+    const SafetensorsFile& file = *files_[static_cast<size_t>(piece.file)];
+    file.release(file.entry(name));
   }
 }
 

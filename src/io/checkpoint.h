@@ -49,6 +49,7 @@ struct Manifest {
 };
 
 inline constexpr const char* kManifest = "manifest.json";
+inline constexpr const char* kParameters = "parameters";  // the state that every tensor has
 std::string checkpoint_file_name(int rank);
 // The name of a tensor's part in a file.
 std::string piece_name(const std::string& state, const std::string& tensor);
@@ -68,11 +69,11 @@ class Checkpoint {
   // Elements [first, first + dst.size()) of a state of a tensor, in any number of threads.
   void read(const std::string& state, const std::string& tensor, int64_t first,
             std::span<float> dst) const;
+  // Lets go of the memory that reading a tensor's parameters has mapped in.
+  void release(const std::string& tensor) const;
   int64_t bytes_read() const { return bytes_read_; }
 
  private:
-  void check_file(size_t index) const;
-
   std::string folder_;
   Manifest manifest_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
