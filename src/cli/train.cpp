@@ -1,10 +1,7 @@
 // onefold train: the whole story of a run, top to bottom.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,18 +12,20 @@
 #include "config/config.h"
 #include "run/json_text.h"
 #include "run/ranks.h"
+#include "run/supervisor.h"
 #include "run/training.h"
 
 namespace onefold::cli {
 namespace {
 
+constexpr const char* kAutomatic = "auto";  // --resume without a folder: from run.output
+
 struct TrainArguments {
-  std::string config, memory, trace, resume;  // resume "auto": from run.output
+  std::string config, memory, trace, resume;
   std::vector<std::string> overrides;
   int ranks = 0, restarts = 0;
   bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
-
-  bool resumes() const { return !resume.empty(); }
+  bool restarted = false;  // by --restarts: from what the run has saved since, if anything
 };
 
 // Without run.memory the limit is the machine. Better now than by the system's out-of-memory
@@ -56,16 +55,29 @@ int print_plan(const Config& config, const RunPlan& plan, bool json) {
 
 using Candidates = std::vector<CheckpointFolder::Entry>;
 
+Candidates checkpoints_of(const std::string& run) {
+  return CheckpointFolder(run + "/checkpoints").list();
+}
+
 // What --resume may mean: a checkpoint, a run's folder, or nothing yet (only where no folder was
 // named: a run that was stopped before its first checkpoint begins again).
 Candidates find_checkpoints(const TrainArguments& arguments, const Config& config) {
-  if (!arguments.resumes()) return {};
-  const bool automatic = arguments.resume == "auto";
-  const std::string folder = automatic ? config.run.output : arguments.resume;
-  if (folder.empty()) user_error("--resume: the configuration names no run.output to resume from");
-  if (std::filesystem::exists(folder + "/" + kManifest)) return {{0, folder}};
-  const Candidates found = CheckpointFolder(folder + "/checkpoints").list();
-  if (found.empty() && !automatic) user_error("--resume: {} has no checkpoints", folder);
+  const std::string& output = config.run.output;
+  if (arguments.restarted && !output.empty()) {
+    const Candidates found = checkpoints_of(output);
+    if (!found.empty()) return found;
+  }
+  if (arguments.resume.empty()) return {};
+  if (arguments.resume == kAutomatic) {
+    if (output.empty())
+      user_error("--resume: the configuration names no run.output to resume from");
+    return checkpoints_of(output);
+  }
+  if (std::filesystem::exists(arguments.resume + "/" + kManifest)) return {{0, arguments.resume}};
+  const Candidates found = checkpoints_of(arguments.resume);
+  if (found.empty())
+    user_error("--resume: {} is neither a checkpoint nor the folder of a run that has any",
+               arguments.resume);
   return found;
 }
 
@@ -77,7 +89,7 @@ void require_same_training(const Candidates& candidates, const Config& config, c
     try {
       const Json run = Checkpoint(candidate.path).manifest().run;
       changes = changes_that_matter(run.value("configuration", Json()), config.effective());
-      if (run.value("data", Json::object()).value("fingerprint", "") != plan.data.fingerprint)
+      if (run.value("/data/fingerprint"_json_pointer, Json()) != plan.data.fingerprint)
         changes.push_back("data: the training sequences are others");
       break;
     } catch (const UserError&) {  // not whole: the next one is asked, and resuming says why
@@ -93,12 +105,20 @@ void require_same_training(const Candidates& candidates, const Config& config, c
   fmt::print(stderr, "going on with changes:\n  {}\n", list);
 }
 
+// Whatever way the two are spelled.
+bool lies_in(const std::string& path, const std::string& folder) {
+  namespace fs = std::filesystem;
+  const fs::path inner = fs::weakly_canonical(fs::absolute(path)),
+                 outer = fs::weakly_canonical(fs::absolute(folder) / "");
+  const auto end = outer.has_filename() ? outer.end() : std::prev(outer.end());
+  return std::mismatch(outer.begin(), end, inner.begin(), inner.end()).first == end;
+}
+
 std::optional<RunFolder> make_folder(const Config& config, const RunPlan& plan,
                                      const Candidates& candidates, bool overwrite) {
   if (config.run.output.empty()) return std::nullopt;
   const Tokenizer* tokenizer = plan.data.tokenizer ? &*plan.data.tokenizer : nullptr;
-  const bool goes_on =
-      !candidates.empty() && candidates[0].path.starts_with(config.run.output + "/");
+  const bool goes_on = !candidates.empty() && lies_in(candidates[0].path, config.run.output);
   return goes_on ? RunFolder::reopen(config.run.output, config, plan.model, tokenizer)
                  : RunFolder::create(config.run.output, config, plan.model, tokenizer, overwrite);
 }
@@ -147,24 +167,21 @@ int run_train(TrainArguments arguments) {
   return interrupted ? kInterrupted : kOk;
 }
 
-// --restarts: a process that watches another one train, and starts it again from its newest
-// checkpoint when it fails. What only the user can mend is not tried again.
-int supervise(TrainArguments arguments) {
-  const int restarts = std::exchange(arguments.restarts, 0);
-  for (int restart = 0;; ++restart) {
-    const pid_t child = ::fork();  // no thread has been started yet
-    if (child < 0) user_error("cannot start a process: {}", std::strerror(errno));
-    if (child == 0) std::_Exit(guarded([&] { return run_train(arguments); }));
-    StopSignals ignored;  // the child gets them too, and ends by itself
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (code == kOk || code == kInterrupted || code == kUsage || restart == restarts) return code;
-    fmt::print(stderr, "onefold: the run ended with {}; restart {} of {}\n", code, restart + 1,
-               restarts);
-    arguments.resume = "auto";
-  }
+// What only the user can mend is not tried again; and what has diverged would diverge again.
+bool worth_restarting(int code) {
+  return code != kOk && code != kInterrupted && code != kUserError && code != kUsage &&
+         code != kDiverged;
+}
+
+int run_supervised(const TrainArguments& arguments) {
+  return supervise(
+      arguments.restarts,
+      [&](int start) {
+        TrainArguments now = arguments;
+        now.restarted = start > 0;
+        return guarded([&] { return run_train(now); });
+      },
+      worth_restarting);
 }
 
 }  // namespace
@@ -224,9 +241,9 @@ void add_train(CLI::App& app, Run& run) {
       "SIGUSR1 saves a checkpoint. A run that was stopped or killed goes on with:\n"
       "  onefold train config.json --resume");
   train->callback([arguments, train, &run] {
-    if (train->count("--resume") > 0 && arguments->resume.empty()) arguments->resume = "auto";
+    if (train->count("--resume") > 0 && arguments->resume.empty()) arguments->resume = kAutomatic;
     run = [arguments] {
-      return arguments->restarts > 0 ? supervise(*arguments) : run_train(*arguments);
+      return arguments->restarts > 0 ? run_supervised(*arguments) : run_train(*arguments);
     };
   });
 }
