@@ -104,8 +104,9 @@ void CheckpointFolder::discard_all() const {
   for (const fs::path& path : left) fs::remove_all(path, ignored);
 }
 
-void CheckpointFolder::prune(int64_t last, int64_t every) const {
-  const std::vector<Entry> entries = list();
+void CheckpointFolder::prune(int64_t newest, int64_t last, int64_t every) const {
+  std::vector<Entry> entries = list();
+  std::erase_if(entries, [&](const Entry& entry) { return entry.step > newest; });
   for (size_t i = static_cast<size_t>(std::max<int64_t>(1, last)); i < entries.size(); ++i) {
     if (every > 0 && entries[i].step % every == 0) continue;
     // Under another name first: a removal that is cut short must not leave half a checkpoint.

@@ -30,8 +30,10 @@ class CheckpointFolder {
   // Removes what a checkpoint under way has written, and all that killed runs have left of theirs.
   void discard(int64_t step) const;
   void discard_all() const;
-  // Keeps the newest `last`, and each whose step is a multiple of `every` (0: none).
-  void prune(int64_t last, int64_t every) const;
+  // Of `newest`, which is known to be good, and those before it, keeps the newest `last`, and each
+  // whose step is a multiple of `every` (0: none). Later ones are of a course that the run has
+  // left, or damaged: they stay, and do not count.
+  void prune(int64_t newest, int64_t last, int64_t every) const;
 
  private:
   std::string temporary(int64_t step) const;

@@ -63,11 +63,16 @@ Training::Training(const Config& config, const RunPlan& plan,
 
 void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {
   const Resumed resumed = resume(engine_, candidates);
+  if (resumed.step > plan_.steps)
+    user_error("{} has {} steps behind it, and the run has {}; set run.steps to more", resumed.path,
+               resumed.step, plan_.steps);
   for (const std::string& remark : resumed.remarks)
     progress_.note(fmt::format("passed over: {}", remark));
   progress_.note(fmt::format("resumed from {}", resumed.path));
   state_.step = first_step_ = saved_step_ = resumed.step;
   batches_ = batches_.from_origin(resumed.position - resumed.step * config_.batch.global);
+  // From here on the checkpoints are ahead of the weights that the run's earlier end has left.
+  if (folder_ && !done()) folder_->drop_weights();
 }
 
 void Training::run() {
@@ -124,7 +129,7 @@ void Training::settle_checkpoint(bool wait) {
   if (errors.empty()) {
     failures_ = 0;
     saved_step_ = step;
-    if (leads()) checkpoints_->folder().prune(config_.run.keep_last, config_.run.keep_every);
+    if (leads()) checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every);
     const double seconds = checkpoints_->seconds();
     progress_.note(
         fmt::format("checkpoint of step {}: {} in {:.1f}s, behind training but for {:.2f}s", step,
