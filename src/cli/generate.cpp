@@ -1,12 +1,14 @@
 // onefold generate: continues a prompt from a run's weights.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/cli.h"
 #include "engine/generate.h"
+#include "run/hf_export.h"
 #include "run/run_folder.h"
 
 namespace onefold::cli {
@@ -60,7 +62,9 @@ void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t want
 }
 
 int run_generate(GenerateArguments& arguments) {
-  const RunFolder folder = RunFolder::open(arguments.folder);
+  const bool checkpoint = std::filesystem::exists(arguments.folder + "/" + kManifest);
+  const RunFolder folder =
+      RunFolder::open(checkpoint ? run_of_checkpoint(arguments.folder) : arguments.folder);
   const std::optional<Tokenizer> tokenizer = folder.tokenizer();
   if (!tokenizer)
     user_error(
@@ -74,7 +78,10 @@ int run_generate(GenerateArguments& arguments) {
 
   const ModelSpec spec = folder.model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
-  folder.load_weights(engine);
+  if (checkpoint)
+    engine.for_each_piece(reader_of(open_model(arguments.folder).source));
+  else
+    folder.load_weights(engine);
   const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
   const double begin = now_seconds();
   const std::vector<int32_t> tokens = arguments.json
@@ -97,7 +104,9 @@ void add_generate(CLI::App& app, Run& run) {
   auto a = std::make_shared<GenerateArguments>();
   SamplingOptions& s = a->options.sampling;
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt from a run's weights");
-  command->add_option("run", a->folder, "The run's folder (run.output of its configuration)")
+  command
+      ->add_option("run", a->folder,
+                   "The run's folder (run.output of its configuration), or a checkpoint's")
       ->required();
   auto* prompt = command->add_option("--prompt", a->prompt,
                                      "The text to continue; none begins a new document");

@@ -1,15 +1,10 @@
 #include "run/checkpoint_writer.h"
 
 #include "base/clock.h"
-#include "run/json_text.h"
+#include "run/weights.h"
 
 namespace onefold {
 namespace {
-
-std::vector<int64_t> file_shape(const ParamSpec& param) {
-  if (param.rows == 1) return {param.cols};
-  return {param.rows, param.cols};
-}
 
 // A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
 SafetensorsEntry entry_of(const Engine::SavedPiece& piece) {

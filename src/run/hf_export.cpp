@@ -13,6 +13,7 @@
 #include "io/output_folder.h"
 #include "model/hf_names.h"
 #include "run/hf_source.h"
+#include "run/resume.h"
 #include "run/run_folder.h"
 
 namespace onefold {
@@ -77,6 +78,13 @@ ModelExtras run_extras(const RunFolder& run, const ModelSpec& spec) {
     for (const char* key : {"bos_token_id", "eos_token_id"})
       extras.token_ids[key] = tokenizer->end_of_text();
   return extras;
+}
+
+// The tokenizer is the run's. A checkpoint that was moved has none.
+ModelExtras checkpoint_extras(const std::string& path, const ModelSpec& spec) {
+  const std::string run = run_of_checkpoint(path);
+  if (!present(run + "/model.json")) return {};
+  return run_extras(RunFolder::open(run), spec);
 }
 
 ModelExtras hf_extras(const std::string& folder, HfFamily family) {
@@ -268,10 +276,13 @@ ModelOnDisk open_model(const std::string& path) {
     const HfFamily family = source->family();
     return {std::move(source), hf_extras(path, family)};
   }
+  if (present(path + "/" + kManifest)) {
+    auto source = std::make_shared<CheckpointSource>(path);
+    source->verify();
+    return {source, checkpoint_extras(path, source->model())};
+  }
   const RunFolder run = RunFolder::open(path);
-  const ModelSpec spec = run.model();
-  return {std::make_shared<RunSource>(spec, run.file("weights.safetensors")),
-          run_extras(run, spec)};
+  return {run.weights(), run_extras(run, run.model())};
 }
 
 ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/text.h"
+#include "run/weights.h"
 
 namespace onefold {
 namespace {
@@ -64,7 +65,7 @@ std::string problem_of(const std::string& path, int rank, int ranks,
   try {
     checkpoint = std::make_unique<Checkpoint>(path);
     const Json& run = checkpoint->manifest().run;
-    if (!run.is_object() || !run.contains("position") || !run["position"].is_number_integer())
+    if (!run.contains("position") || !run["position"].is_number_integer())
       user_error("{}: the manifest's run has no position", path);
     const auto files = static_cast<int>(checkpoint->manifest().files.size());
     for (int file = rank; file < files; file += ranks) checkpoint->verify(file);
@@ -74,13 +75,30 @@ std::string problem_of(const std::string& path, int rank, int ranks,
   return "";
 }
 
+// A tensor of another shape would be read as if it were cut off.
+void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
+  const auto& tensors = checkpoint.manifest().tensors;
+  for (const auto& unit : engine.model().units)
+    for (const ParamSpec& param : unit->params()) {
+      const auto found = tensors.find(param.name);
+      if (found == tensors.end())
+        user_error("{} has no tensor {}: it belongs to another model", checkpoint.folder(),
+                   param.name);
+      if (found->second.shape != file_shape(param))
+        user_error("{}: {} has the shape {}, the model needs {}: it belongs to another model",
+                   checkpoint.folder(), param.name, shape_text(found->second.shape),
+                   shape_text(file_shape(param)));
+    }
+}
+
 void load(Engine& engine, const Checkpoint& checkpoint) {
+  require_fit(engine, checkpoint);
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
                         Tensor dst) {
     checkpoint.read(state, param.name, first, {dst.f32(), static_cast<size_t>(dst.elems())});
   };
   engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor dst) {
-    read("parameters", param, first, dst);
+    read(kParameters, param, first, dst);
   });
   engine.for_each_optimizer_piece(read);
   engine.resume_after(checkpoint.manifest().step);
@@ -121,9 +139,14 @@ CheckpointSource::CheckpointSource(const std::string& folder)
       spec_(spec_from_json(checkpoint_.manifest().run.value("model", Json()), folder + ": model")) {
   for (const ParamSpec& param : parameters_of(spec_)) {
     const auto found = checkpoint_.manifest().tensors.find(param.name);
-    if (found == checkpoint_.manifest().tensors.end() || found->second.elems() != param.elems())
+    if (found == checkpoint_.manifest().tensors.end() || found->second.shape != file_shape(param))
       user_error("{}: its tensor {} does not fit its model", folder, param.name);
   }
+}
+
+void CheckpointSource::verify() const {
+  for (size_t file = 0; file < checkpoint_.manifest().files.size(); ++file)
+    checkpoint_.verify(static_cast<int>(file));
 }
 
 std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
@@ -131,8 +154,7 @@ std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
   for (const CheckpointFolder::Entry& entry : folder.list()) {
     try {
       auto source = std::make_shared<CheckpointSource>(entry.path);
-      const auto files = static_cast<int>(source->checkpoint().manifest().files.size());
-      for (int file = 0; file < files; ++file) source->checkpoint().verify(file);
+      source->verify();
       return source;
     } catch (const UserError& error) {
       remarks.push_back(error.what());

@@ -34,9 +34,12 @@ class CheckpointSource final : public ParameterSource {
   const ModelSpec& model() const override { return spec_; }
   std::string dtype() const override { return "F32"; }
   void read(const ParamSpec& param, int64_t first, std::span<float> dst) const override {
-    checkpoint_.read("parameters", param.name, first, dst);
+    checkpoint_.read(kParameters, param.name, first, dst);
   }
+  void release(const ParamSpec& param) const override { checkpoint_.release(param.name); }
   const Checkpoint& checkpoint() const { return checkpoint_; }
+  // Throws UserError if a file's bytes are not those that were written.
+  void verify() const;
 
  private:
   Checkpoint checkpoint_;

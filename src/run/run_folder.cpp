@@ -94,14 +94,25 @@ void RunFolder::save_weights(Engine& engine) const {
   onefold::save_weights(engine, file(kWeights));
 }
 
-// A run that was killed has checkpoints, and no weights of its end.
+void RunFolder::drop_weights() const {
+  std::error_code ignored;
+  fs::remove(file(kWeights), ignored);
+}
+
+std::shared_ptr<const ParameterSource> RunFolder::weights() const {
+  if (present(file(kWeights))) return std::make_shared<RunSource>(model(), file(kWeights));
+  std::vector<std::string> remarks;
+  return newest_whole(checkpoints(), remarks);
+}
+
 void RunFolder::load_weights(Engine& engine) const {
   if (present(file(kWeights))) return onefold::load_weights(engine, file(kWeights));
-  std::vector<std::string> remarks;
-  const auto source = newest_whole(checkpoints(), remarks);
-  engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor dst) {
-    source->read(param, first, {dst.f32(), static_cast<size_t>(dst.elems())});
-  });
+  engine.for_each_piece(reader_of(weights()));
+}
+
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  const fs::path whole = (fs::absolute(checkpoint) / "").parent_path();  // without the last slash
+  return whole.parent_path().parent_path().string();
 }
 
 ModelSpec RunFolder::model() const {

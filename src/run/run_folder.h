@@ -9,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "engine/engine.h"
 #include "run/checkpoints.h"
+#include "run/parameter_source.h"
 
 namespace onefold {
 
@@ -34,7 +35,10 @@ class RunFolder {
 
   // weights.safetensors: every parameter by name, written whole or not at all.
   void save_weights(Engine& engine) const;
-  // Names, shapes and types must match the engine's exactly.
+  void drop_weights() const;
+  // Those of the run's end; of a run that is under way or was killed, those of its newest whole
+  // checkpoint. Names, shapes and types must be the model's.
+  std::shared_ptr<const ParameterSource> weights() const;
   void load_weights(Engine& engine) const;
   ModelSpec model() const;
   std::optional<Tokenizer> tokenizer() const;
@@ -45,5 +49,8 @@ class RunFolder {
   void remove_old_run() const;  // its weights, tokenizer and event files; other files stay
   std::string path_;
 };
+
+// The folder of the run that has written RUN/checkpoints/step-00000050.
+std::string run_of_checkpoint(const std::string& checkpoint);
 
 }  // namespace onefold

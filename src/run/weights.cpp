@@ -3,13 +3,13 @@
 #include "io/safetensors.h"
 
 namespace onefold {
-namespace {
 
-// Vectors are written with one dimension, as other tools expect.
 std::vector<int64_t> file_shape(const ParamSpec& param) {
   if (param.rows == 1) return {param.cols};
   return {param.rows, param.cols};
 }
+
+namespace {
 
 std::vector<SafetensorsEntry> entries_of(const Model& model) {
   std::vector<SafetensorsEntry> entries;
