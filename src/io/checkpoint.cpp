@@ -48,7 +48,8 @@ CheckpointFile read_file_entry(JsonObject in) {
 int64_t count_of(const Json& json) {
   if (!json.is_number_integer()) return -1;
   if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{kMostElems}) return -1;
-  return std::max<int64_t>(-1, json.get<int64_t>());
+  const auto count = json.get<int64_t>();
+  return count < 0 || count > kMostElems ? -1 : count;
 }
 
 std::vector<int64_t> read_shape(JsonObject& in, int64_t& elems) {
