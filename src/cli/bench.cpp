@@ -195,6 +195,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });
   add_bench_comm(*bench, run);
   add_bench_tokenizer(*bench, run);
+  add_bench_checkpoint(*bench, run);
 }
 
 }  // namespace onefold::cli

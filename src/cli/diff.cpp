@@ -28,7 +28,9 @@ int run_diff(const DiffArguments& arguments) {
 void add_diff(CLI::App& app, Run& run) {
   auto a = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand("diff", "Compare the tensors of two models");
-  command->add_option("a", a->a, "A run's folder, a Hugging Face model's, or a .safetensors")
+  command
+      ->add_option("a", a->a,
+                   "The folder of a run, a checkpoint or a Hugging Face model, or a .safetensors")
       ->required();
   command->add_option("b", a->b, "The other")->required();
   command->add_option("--threads", a->threads, "Threads; 0 takes all cores")

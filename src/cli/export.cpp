@@ -64,7 +64,9 @@ void add_export(CLI::App& app, Run& run) {
   auto a = std::make_shared<ExportArguments>();
   CLI::App* command =
       app.add_subcommand("export", "Write a model as a folder for Hugging Face transformers");
-  command->add_option("checkpoint", a->checkpoint, "A run's folder, or a Hugging Face model's")
+  command
+      ->add_option("checkpoint", a->checkpoint,
+                   "The folder of a run, a checkpoint or a Hugging Face model")
       ->required();
   command->add_option("folder", a->folder, "The folder to write")->required();
   command->add_option("--dtype", a->dtype, "Type of the weights; default: as they are")

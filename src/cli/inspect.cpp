@@ -29,7 +29,9 @@ void add_inspect(CLI::App& app, Run& run) {
   auto a = std::make_shared<InspectArguments>();
   CLI::App* command =
       app.add_subcommand("inspect", "Describe a model's tensors: shapes, types, norms, health");
-  command->add_option("path", a->path, "A run's folder, a Hugging Face model's, or a .safetensors")
+  command
+      ->add_option("path", a->path,
+                   "The folder of a run, a checkpoint or a Hugging Face model, or a .safetensors")
       ->required();
   command->add_flag("--headers", a->headers, "Names, shapes and types alone; values are not read");
   command->add_option("--threads", a->threads, "Threads; 0 takes all cores")

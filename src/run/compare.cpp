@@ -214,11 +214,15 @@ Difference compare(const std::string& a, const std::string& b, ThreadPool& pool)
   result.a = a;
   result.b = b;
   const Located left = locate(a), right = locate(b);
-  result.as_parameters = left.kind != right.kind && left.model && right.model;
+  result.as_parameters = (left.kind != right.kind || left.checkpoint) && left.model && right.model;
+  if (!result.as_parameters && (left.checkpoint || right.checkpoint))
+    user_error(
+        "{} is a checkpoint, and {} does not say what model it is of; name a folder that does",
+        left.checkpoint ? a : b, left.checkpoint ? b : a);
   if (result.as_parameters)
     compare_sides(ParameterSide(a), ParameterSide(b), pool, result);
   else
-    compare_sides(FileSide(left.tensors), FileSide(right.tensors), pool, result);
+    compare_sides(FileSide(*left.tensors), FileSide(*right.tensors), pool, result);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -68,23 +69,24 @@ struct Partial {
   }
 };
 
-void look_at_values(const TensorFiles& tensors, ThreadPool& pool, TensorStats& stats) {
-  const std::span<const std::byte> bytes = tensors.bytes(stats.name);
-  const auto width = static_cast<size_t>(safetensors_dtype_bytes(stats.dtype));
+// Values [first, first + dst.size()) of a tensor.
+using ValueReader = std::function<void(int64_t first, std::span<double> dst)>;
+
+void look_at_values(const ValueReader& read, const std::function<void()>& release, ThreadPool& pool,
+                    TensorStats& stats) {
   Partial whole;
   // Blocks are cut by size alone and added in order: the same sums on any number of threads.
   for (int64_t start = 0; start < stats.elems; start += kReleaseElems) {
     const int64_t count = std::min(kReleaseElems, stats.elems - start);
     std::vector<Partial> parts(static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
     pool.run(static_cast<int64_t>(parts.size()), [&](int64_t block, int) {
-      const auto first = static_cast<size_t>(start + block * kBlockElems);
-      const auto size = static_cast<size_t>(std::min(kBlockElems, count - block * kBlockElems));
-      std::vector<double> values(size);
-      to_f64(stats.dtype, bytes.subspan(first * width, size * width), values);
+      const int64_t done = block * kBlockElems;
+      std::vector<double> values(static_cast<size_t>(std::min(kBlockElems, count - done)));
+      read(start + done, values);
       parts[static_cast<size_t>(block)].add(values);
     });
     for (const Partial& part : parts) whole.add(part);
-    tensors.release(stats.name);
+    release();
   }
   stats.nans = whole.nans;
   stats.infinities = whole.infinities;
@@ -100,12 +102,84 @@ const char* kind_name(PathKind kind) {
   switch (kind) {
     case PathKind::run:
       return "run";
+    case PathKind::checkpoint:
+      return "checkpoint";
     case PathKind::hf:
       return "hugging_face";
     case PathKind::file:
       return "safetensors";
   }
   internal_error("no name for kind {}", static_cast<int>(kind));
+}
+
+void describe_files(const TensorFiles& tensors, ThreadPool& pool, Description& description) {
+  description.files = tensors.files();
+  for (const std::string& name : tensors.names()) {
+    const SafetensorsEntry& entry = tensors.entry(name);
+    TensorStats stats;
+    stats.name = name;
+    stats.dtype = entry.dtype;
+    stats.shape = entry.shape;
+    stats.elems = entry.elems();
+    stats.bytes = entry.bytes();
+    const std::span<const std::byte> bytes = tensors.bytes(name);
+    const auto width = static_cast<size_t>(safetensors_dtype_bytes(entry.dtype));
+    const auto read = [&](int64_t first, std::span<double> dst) {
+      to_f64(entry.dtype, bytes.subspan(static_cast<size_t>(first) * width, dst.size() * width),
+             dst);
+    };
+    if (description.has_values)
+      look_at_values(
+          read, [&] { tensors.release(name); }, pool, stats);
+    description.tensors.push_back(std::move(stats));
+  }
+}
+
+// Parameters by their whole names, wherever their pieces lie; the optimizer's state in sum.
+void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
+                         Description& description) {
+  const Manifest& manifest = source.checkpoint().manifest();
+  CheckpointSummary summary;
+  summary.step = manifest.step;
+  summary.ranks = static_cast<int64_t>(manifest.files.size());
+  if (const Json& stage = manifest.run.value("stage", Json()); stage.is_number_integer())
+    summary.stage = stage;
+  for (const CheckpointFile& file : manifest.files)
+    description.files.push_back(source.checkpoint().folder() + "/" + file.name);
+  for (const ParamSpec& param : parameters_of(source.model())) {
+    const CheckpointTensor& tensor = manifest.tensors.at(param.name);
+    TensorStats stats;
+    stats.name = param.name;
+    stats.dtype = "F32";
+    stats.shape = tensor.shape;
+    stats.elems = tensor.elems();
+    stats.bytes = stats.elems * 4;
+    const auto read = [&](int64_t first, std::span<double> dst) {
+      std::vector<float> values(dst.size());
+      source.read(param, first, values);
+      std::copy(values.begin(), values.end(), dst.begin());
+    };
+    if (description.has_values)
+      look_at_values(
+          read, [&] { source.release(param); }, pool, stats);
+    description.tensors.push_back(std::move(stats));
+    const auto states = static_cast<int64_t>(tensor.states.size()) - 1;
+    summary.state_elems += states * tensor.elems();
+    if (states > static_cast<int64_t>(summary.states.size()))
+      summary.states.assign(tensor.states.begin() + 1, tensor.states.end());
+  }
+  description.checkpoint = std::move(summary);
+}
+
+std::string checkpoint_text(const CheckpointSummary& summary) {
+  std::string text =
+      fmt::format("saved    after step {} by {} rank{}{}\n", summary.step, summary.ranks,
+                  summary.ranks == 1 ? "" : "s",
+                  summary.stage < 0 ? "" : fmt::format(" at stage {}", summary.stage));
+  if (summary.states.empty()) return text;
+  return text + fmt::format("state    {} of the optimizer: {} values, {}\n",
+                            join(summary.states, ", "), format_count(summary.state_elems),
+                            format_bytes(summary.state_elems * 4));
 }
 
 // Where a tensor is in the tree: "model.layers.3.mlp.up_proj.weight" is the leaf
@@ -170,6 +244,7 @@ std::string model_text(const ModelSpec& spec) {
 std::string head_text(const Description& d) {
   std::string what = "a safetensors file";
   if (d.kind == PathKind::run) what = "a run of Onefold's";
+  if (d.kind == PathKind::checkpoint) what = "a checkpoint of Onefold's";
   if (d.kind == PathKind::hf)
     what = fmt::format("a Hugging Face model{}",
                        d.model_type.empty() ? "" : fmt::format(" ({})", d.model_type));
@@ -179,6 +254,7 @@ std::string head_text(const Description& d) {
   text += fmt::format("tensors  {} with {} values, {} in {} file{}\n", d.tensors.size(),
                       format_count(d.elems()), format_bytes(d.bytes()), d.files.size(),
                       d.files.size() == 1 ? "" : "s");
+  if (d.checkpoint) text += checkpoint_text(*d.checkpoint);
   if (!d.has_values) return text;
   if (d.not_finite() == 0) return text + "health   all values are finite\n";
   const int64_t bad = d.not_finite();
@@ -190,17 +266,35 @@ std::string head_text(const Description& d) {
 
 Located locate(const std::string& path) {
   if (!present(path)) user_error("{} is not there; name a folder or a safetensors file", path);
-  if (!fs::is_directory(path)) return {PathKind::file, TensorFiles::open_file(path), {}, "", ""};
-  const auto with = [&](PathKind kind, TensorFiles tensors) {
-    Located located{kind, std::move(tensors), {}, "", ""};
+  const auto of_files = [](PathKind kind, TensorFiles tensors) {
+    return Located{kind, std::move(tensors), nullptr, {}, "", ""};
+  };
+  if (!fs::is_directory(path)) return of_files(PathKind::file, TensorFiles::open_file(path));
+  const auto with_model = [&](Located located) {
     read_model(path, located);
     return located;
   };
+  const auto of_checkpoint = [](std::shared_ptr<const CheckpointSource> source) {
+    const ModelSpec model = source->model();
+    return Located{PathKind::checkpoint, {}, std::move(source), model, "", ""};
+  };
+  if (present(path + "/" + kManifest)) {
+    const auto source = std::make_shared<CheckpointSource>(path);
+    source->verify();
+    return of_checkpoint(source);
+  }
   if (present(path + "/weights.safetensors"))
-    return with(PathKind::run, TensorFiles::open_file(path + "/weights.safetensors"));
-  if (TensorFiles::in_folder(path)) return with(PathKind::hf, TensorFiles::open_hf_folder(path));
-  user_error("{} has no weights: weights.safetensors of a run, or {} or {} of a Hugging Face model",
-             path, kHfWeights, kHfIndex);
+    return with_model(
+        of_files(PathKind::run, TensorFiles::open_file(path + "/weights.safetensors")));
+  if (TensorFiles::in_folder(path))
+    return with_model(of_files(PathKind::hf, TensorFiles::open_hf_folder(path)));
+  const CheckpointFolder checkpoints(path + "/checkpoints");  // of a run that has not ended
+  std::vector<std::string> remarks;
+  if (!checkpoints.list().empty()) return of_checkpoint(newest_whole(checkpoints, remarks));
+  user_error(
+      "{} has no weights: weights.safetensors or a checkpoint of a run, or {} or {} of a Hugging "
+      "Face model",
+      path, kHfWeights, kHfIndex);
 }
 
 int64_t Description::elems() const {
@@ -227,19 +321,11 @@ Description describe(const std::string& path, bool values, ThreadPool& pool) {
   description.model = located.model;
   description.model_type = located.model_type;
   description.remark = located.remark;
-  description.files = located.tensors.files();
   description.has_values = values;
-  for (const std::string& name : located.tensors.names()) {
-    const SafetensorsEntry& entry = located.tensors.entry(name);
-    TensorStats stats;
-    stats.name = name;
-    stats.dtype = entry.dtype;
-    stats.shape = entry.shape;
-    stats.elems = entry.elems();
-    stats.bytes = entry.bytes();
-    if (values) look_at_values(located.tensors, pool, stats);
-    description.tensors.push_back(std::move(stats));
-  }
+  if (located.checkpoint)
+    describe_checkpoint(*located.checkpoint, pool, description);
+  else
+    describe_files(*located.tensors, pool, description);
   return description;
 }
 
@@ -252,6 +338,12 @@ Json description_json(const Description& d) {
   json["parameters"] = d.elems();
   json["bytes"] = d.bytes();
   json["finite"] = d.has_values ? Json(d.not_finite() == 0) : Json(nullptr);
+  if (d.checkpoint)
+    json["checkpoint"] = {{"step", d.checkpoint->step},
+                          {"ranks", d.checkpoint->ranks},
+                          {"stage", d.checkpoint->stage < 0 ? Json() : Json(d.checkpoint->stage)},
+                          {"optimizer_states", d.checkpoint->states},
+                          {"optimizer_values", d.checkpoint->state_elems}};
   json["tensors"] = Json::array();
   for (const TensorStats& tensor : d.tensors) {
     Json item = {{"name", tensor.name},

@@ -1,6 +1,6 @@
-// What lies at a path: a run folder, a Hugging Face folder or a safetensors file; its tensors, what
-// their values are like, and how two of them differ. Files are mapped and gone through in blocks,
-// so the memory this takes does not grow with the model.
+// What lies at a path: a run folder, a checkpoint, a Hugging Face folder or a safetensors file; its
+// tensors, what their values are like, and how two of them differ. Files are mapped and gone
+// through in blocks, so the memory this takes does not grow with the model.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@
 #include "base/thread_pool.h"
 #include "io/hf_folder.h"
 #include "model/spec.h"
+#include "run/resume.h"
 
 namespace onefold {
 
-enum class PathKind : uint8_t { run, hf, file };
+enum class PathKind : uint8_t { run, checkpoint, hf, file };
 
 struct Located {
   PathKind kind = PathKind::file;
-  TensorFiles tensors;
+  std::optional<TensorFiles> tensors;                  // of all but a checkpoint
+  std::shared_ptr<const CheckpointSource> checkpoint;  // its parameters, from all ranks' files
   std::optional<ModelSpec> model;
   std::string model_type;  // of a Hugging Face folder, if it has a config.json
   std::string remark;      // why there is no model although there is a description of one
@@ -36,6 +38,13 @@ struct TensorStats {
   int64_t nans = 0, infinities = 0;
 };
 
+// What a checkpoint has beside parameters.
+struct CheckpointSummary {
+  int64_t step = 0, ranks = 0, stage = -1;  // the stage: -1 if it is not said
+  std::vector<std::string> states;          // of the optimizer
+  int64_t state_elems = 0;
+};
+
 struct Description {
   std::string path;
   PathKind kind = PathKind::file;
@@ -43,6 +52,7 @@ struct Description {
   std::string model_type, remark;
   std::vector<std::string> files;
   std::vector<TensorStats> tensors;
+  std::optional<CheckpointSummary> checkpoint;
   bool has_values = true;  // whether the values were looked at
 
   int64_t elems() const;
@@ -70,8 +80,8 @@ struct TensorDifference {
 
 struct Difference {
   std::string a, b;
-  // A run folder and a Hugging Face folder have other tensors for the same parameters: then these
-  // are compared, under Onefold's names, as F32.
+  // A run folder and a Hugging Face folder have other tensors for the same parameters, and a
+  // checkpoint has them in pieces: then parameters are compared, under Onefold's names, as F32.
   bool as_parameters = false;
   std::vector<std::string> only_a, only_b;
   std::vector<TensorDifference> common;  // in the order of a

@@ -1,0 +1,167 @@
+// onefold bench checkpoint: saving and loading against plain sequential writing and reading of as
+// many bytes, in turn on the same folder.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "run/checkpoint_writer.h"
+#include "run/resume.h"
+
+namespace onefold::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CheckpointBench {
+  std::string folder, model = "gpt2";
+  int repeats = 5;
+  bool json = false;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const double begin = now_seconds();
+  work();
+  return now_seconds() - begin;
+}
+
+// What is read next comes from the disk, as far as the system lets a user ask for that.
+void forget(const std::string& path) {
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (!entry.is_regular_file()) continue;
+    const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+  }
+}
+
+constexpr size_t kBlockBytes = size_t{4} << 20;
+
+void plain_write(const std::string& path, int64_t bytes, std::span<const std::byte> block) {
+  OutputFile file(path);
+  for (int64_t done = 0; done < bytes; done += static_cast<int64_t>(block.size()))
+    file.append(block.first(std::min(block.size(), static_cast<size_t>(bytes - done))));
+  file.commit();
+}
+
+void plain_read(const std::string& path, std::span<std::byte> block) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) user_error("cannot open {}", path);
+  while (::read(fd, block.data(), block.size()) > 0) {
+  }
+  ::close(fd);
+}
+
+struct Samples {
+  std::vector<double> save, load, write, read;  // seconds
+  int64_t bytes = 0;
+};
+
+Samples measure(const CheckpointBench& b, const std::string& folder) {
+  const ModelSpec spec = spec_from_preset(b.model, "--model");
+  if (spec.vocab_size == 0)
+    user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
+  Engine engine(spec, {.sequence = std::min<int64_t>(64, spec.max_sequence_length)});
+  // Zeros would flatter a file system that compresses.
+  engine.for_each_optimizer_piece(
+      [](const std::string&, const ParamSpec& param, int64_t first, Tensor dst) {
+        for (int64_t i = 0; i < dst.elems(); ++i)
+          dst.f32()[i] = static_cast<float>((first + i) * 2654435761 % 1000003) /
+                         static_cast<float>(1 + param.cols);
+      });
+  const CheckpointFolder checkpoints(folder + "/checkpoints");
+  const std::string plain = folder + "/plain";
+  std::vector<std::byte> block(kBlockBytes);
+  for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<std::byte>(i * 131 >> 3);
+  CheckpointWriter writer(engine, checkpoints);
+  Samples samples;
+  for (int repeat = -1; repeat < b.repeats; ++repeat) {  // the first one warms up
+    const double save = seconds_of([&] {
+      writer.begin();
+      const auto errors = writer.finish({{"position", 0}});
+      if (!errors.empty()) user_error("{}", join(errors, "; "));
+    });
+    samples.bytes = writer.bytes();
+    const double write = seconds_of([&] { plain_write(plain, samples.bytes, block); });
+    forget(folder);
+    const double load = seconds_of([&] { resume(engine, checkpoints.list()); });
+    const double read = seconds_of([&] { plain_read(plain, block); });
+    if (repeat < 0) continue;
+    samples.save.push_back(save);
+    samples.write.push_back(write);
+    samples.load.push_back(load);
+    samples.read.push_back(read);
+  }
+  return samples;
+}
+
+int run_checkpoint(const CheckpointBench& b) {
+  make_folders(b.folder);
+  const std::string folder = b.folder + "/onefold-bench";
+  if (fs::exists(folder)) user_error("{} is in the way; remove it", folder);
+  make_folders(folder);
+  Samples s;
+  try {
+    s = measure(b, folder);
+  } catch (...) {
+    fs::remove_all(folder);
+    throw;
+  }
+  fs::remove_all(folder);
+  const auto rate = [&](const std::vector<double>& seconds) {
+    return static_cast<double>(s.bytes) / median(seconds) / 1e6;
+  };
+  const double save_ratio = rate(s.save) / rate(s.write), load_ratio = rate(s.load) / rate(s.read);
+  if (b.json) {
+    print_json({{"model", b.model},
+                {"bytes", s.bytes},
+                {"save_mb_per_s", rate(s.save)},
+                {"write_mb_per_s", rate(s.write)},
+                {"save_ratio", save_ratio},
+                {"load_mb_per_s", rate(s.load)},
+                {"read_mb_per_s", rate(s.read)},
+                {"load_ratio", load_ratio},
+                {"save_seconds", s.save},
+                {"write_seconds", s.write},
+                {"load_seconds", s.load},
+                {"read_seconds", s.read}});
+    return kOk;
+  }
+  fmt::print("{}: a checkpoint of {} in {}, median of {}\n", b.model, format_bytes(s.bytes),
+             b.folder, b.repeats);
+  fmt::print("  save {:7.0f} MB/s = {:3.0f} % of the {:.0f} MB/s of plain writing and flushing\n",
+             rate(s.save), 100 * save_ratio, rate(s.write));
+  fmt::print("  load {:7.0f} MB/s = {:3.0f} % of the {:.0f} MB/s of plain reading\n", rate(s.load),
+             100 * load_ratio, rate(s.read));
+  return kOk;
+}
+
+}  // namespace
+
+void add_bench_checkpoint(CLI::App& bench, Run& run) {
+  auto b = std::make_shared<CheckpointBench>();
+  CLI::App* command =
+      bench.add_subcommand("checkpoint", "Saving and loading against plain writing and reading");
+  command->add_option("folder", b->folder, "Where to write; what is written is removed")
+      ->required();
+  command->add_option("--model", b->model, "A model preset")->capture_default_str();
+  command->add_option("--repeats", b->repeats, "Times each is measured; the median counts")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command->add_flag("--json", b->json, "One JSON object instead of text");
+  command->footer("Example:\n  onefold bench checkpoint /tmp --model gpt2");
+  command->callback([b, &run] { run = [b] { return run_checkpoint(*b); }; });
+}
+
+}  // namespace onefold::cli
