@@ -3,7 +3,9 @@
 
 function(onefold_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
-    -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds  # GCC 12 sees in std::string what is not there
+    # GCC 12 sees in std::string what is not there
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
     -ffp-contract=off)     # the compiler must not fuse on its own: bits would depend on its mood
   if(ONEFOLD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer

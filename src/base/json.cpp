@@ -131,7 +131,9 @@ std::string json_reason(std::string_view what) {
 
 Json parse_json(std::string_view text, const std::string& source) {
   RepeatedKeys repeated(source);
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kDeepestJson)
+      user_error("{}: lists and objects are nested more than {} levels deep", source, kDeepestJson);
     return repeated(event, parsed);
   };
   try {

@@ -22,6 +22,10 @@ using Json = nlohmann::ordered_json;
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
 
+// The parser does not recurse, but copying, comparing and printing a value do, once for each level:
+// a deeper document would end the process. No file that Onefold reads has ten levels.
+inline constexpr int kDeepestJson = 256;
+
 // The parser's complaint without its own prefix and position, for a message that says where itself.
 std::string json_reason(std::string_view what);
 // A value as it appears in an error: its JSON text, shortened if long.

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "data/byte_level.h"
 #include "data/tokenizer.h"
@@ -50,7 +51,8 @@ class Node {
   // The object must have no other keys.
   void only(std::initializer_list<const char*> keys) const {
     if (!value_->is_object()) fail("must be an object");
-    for (const auto& [key, unused] : value_->items()) {
+    for (const auto& item : value_->items()) {
+      const std::string& key = item.key();
       if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; }))
         (*this)[key.c_str()].fail("is a key that Onefold does not know");
     }
@@ -470,7 +472,13 @@ class Reader {
 
 Tokenizer Tokenizer::parse(std::string_view text, const std::string& source) {
   try {
-    const json root = json::parse(text);
+    const auto watch = [&](int depth, json::parse_event_t, json&) {
+      if (depth > kDeepestJson)
+        user_error("{}: lists and objects are nested more than {} levels deep", source,
+                   kDeepestJson);
+      return true;
+    };
+    const json root = json::parse(text, watch);
     if (!root.is_object())
       user_error("{} is not a tokenizer.json: it holds no JSON object", source);
     return Tokenizer(Reader(root, source).read());

@@ -91,7 +91,9 @@ void SafetensorsFile::fail(const std::string& message) const {
 void SafetensorsFile::read_header(std::string_view text) {
   const Json header = parse_json(text, fmt::format("{} (header)", path()));
   if (!header.is_object()) fail(fmt::format("its header is {}, not an object", json_kind(header)));
-  for (const auto& [name, value] : header.items()) {
+  for (const auto& item : header.items()) {
+    const std::string& name = item.key();
+    const Json& value = item.value();
     JsonObject in(value, fmt::format("{} (header): {}", path(), name));
     if (name == "__metadata__") {
       for (const auto& [key, ignored] : value.items())
@@ -108,10 +110,10 @@ void SafetensorsFile::read_header(std::string_view text) {
       const Json list = in.require<Json>(key);
       std::vector<int64_t> numbers;
       if (!list.is_array()) fail(fmt::format("tensor {}: {} is not a list", name, key));
-      for (const Json& item : list) {
-        if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{INT64_MAX})
-          fail(fmt::format("tensor {}: {} has the entry {}", name, key, brief_json(item)));
-        numbers.push_back(item.get<int64_t>());
+      for (const Json& number : list) {
+        if (!number.is_number_unsigned() || number.get<uint64_t>() > uint64_t{INT64_MAX})
+          fail(fmt::format("tensor {}: {} has the entry {}", name, key, brief_json(number)));
+        numbers.push_back(number.get<int64_t>());
       }
       return numbers;
     };

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzzers' corpus: small files that readers accept, and some that once broke one.
+
+    python3 tests/fuzz/make_corpus.py
+
+Standard library only. What a fuzzer finds is added by hand, named after what it broke.
+"""
+import json
+import pathlib
+import struct
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+NEXT_FILE = b"\n%%%%\n"
+
+
+def put(target, name, content):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def safetensors(tensors, metadata=None):
+    widths = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
+    header, data = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape) in tensors.items():
+        size = widths[dtype]
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += bytes(i % 60 for i in range(size))
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def token_file(documents, vocabulary, end_of_text, width):
+    tokens = [t for document in documents for t in document]
+    starts, at = [], 0
+    for document in documents:
+        starts.append(at)
+        at += len(document)
+    body = struct.pack(f"<{len(tokens)}{'H' if width == 2 else 'I'}", *tokens)
+    body += bytes(-len(body) % 8)
+    header = b"ONEFTOK\0" + struct.pack("<IIQQQqQ", 1, width, vocabulary, len(tokens), len(documents), end_of_text, 0)
+    return header + bytes(8) + body + struct.pack(f"<{len(starts)}Q", *starts)  # the target puts the checksum right
+
+
+def seeds_of_tensors():
+    one = safetensors({"a": ("F32", [2, 3]), "b": ("BF16", [4]), "c": ("I64", [])}, {"format": "pt"})
+    put("safetensors", "small", one)
+    put("safetensors", "empty_tensors", safetensors({"a": ("F16", [0, 5]), "b": ("U8", [3]), "c": ("F32", [0])}))
+    put("safetensors", "none", safetensors({}))
+    put("safetensors", "long_header", struct.pack("<Q", 1 << 62) + b"{}")
+    put("safetensors", "wide_shape", struct.pack("<Q", 78) +
+        b'{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}    ')
+    a, b = safetensors({"x": ("F32", [2])}), safetensors({"y": ("F16", [3]), "z": ("BF16", [1])})
+    index = {"metadata": {"total_size": 16}, "weight_map": {"x": "a.safetensors", "y": "b.safetensors",
+                                                            "z": "b.safetensors"}}
+    put("hf_folder", "two_shards", NEXT_FILE.join([json.dumps(index).encode(), a, b]))
+    put("hf_folder", "one_shard", NEXT_FILE.join([b'{"weight_map": {"x": "a.safetensors"}}', a]))
+    put("hf_folder", "outside", NEXT_FILE.join([b'{"weight_map": {"x": "../a.safetensors"}}', a]))
+
+
+def seeds_of_checkpoints():
+    ranks = [safetensors({"parameters/w": ("F32", [3]), "moment/w": ("F32", [3])}),
+             safetensors({"parameters/w": ("F32", [1]), "moment/w": ("F32", [1])})]
+    manifest = {"format": "onefold-checkpoint", "version": 1, "step": 7, "run": {"onefold": "0.1.0"},
+                "files": [{"name": f"rank-0000{i}.safetensors", "bytes": len(file), "xxh3": "0" * 16}
+                          for i, file in enumerate(ranks)],
+                "tensors": {"w": {"shape": [2, 2], "states": ["parameters", "moment"],
+                                  "pieces": [[0, 0, 3], [1, 3, 1]]}}}
+    put("checkpoint", "two_ranks", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
+    manifest["tensors"]["w"] = {"shape": [0.5], "states": [], "pieces": []}  # divided by zero
+    put("checkpoint", "half_a_row", json.dumps(manifest))
+    manifest["tensors"]["w"] = {"shape": [1], "states": [], "pieces": [[1 << 32, 0, 1]]}  # was taken for file 0
+    put("checkpoint", "file_beyond_int", json.dumps(manifest))
+    put("checkpoint", "nothing", json.dumps(manifest | {"files": [], "tensors": {}}))
+
+
+def seeds_of_configurations():
+    put("config", "preset", json.dumps({
+        "model": "gpt2-tiny", "train_batch_size": 8, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": 100}},
+        "gradient_clipping": 1.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8},
+        "data": {"train": ["a.jsonl"], "field": "body", "sequence_length": 64, "documents": "separated"},
+        "run": {"output": "runs/a", "steps": 100, "eval_every": 10, "memory": "1GiB", "save_every": 5}}))
+    put("config", "fields", json.dumps({
+        "model": {"vocab_size": 300, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2,
+                  "norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "tie_embeddings": False},
+        "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
+        "data": {"train": "a.tokens", "validation": "b.tokens"}, "run": {"epochs": 1.5, "seed": 3, "freeze": ["embedding"]}}))
+    put("config", "not_known", '{"model": "gpt2-tiny", "optimiser": {} /* with a comment */}')
+    put("config", "deep", '{"model": ' + "[" * 5000 + "]" * 5000 + "}")  # copied by recursion
+    golden = pathlib.Path(__file__).parent.parent / "golden" / "hf"
+    for family in ("gpt2", "llama3", "qwen3"):
+        put("model_config", family, json.dumps(json.loads((golden / family / "config.json").read_text())))
+
+
+def seeds_of_tokenizers():
+    characters = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "c", "\u2581a", "ab", "abc"]
+    added = [{"id": i, "content": characters[i], "single_word": False, "lstrip": i == 1, "rstrip": False,
+              "normalized": False, "special": True} for i in range(3)]
+    model = {"type": "BPE", "dropout": None, "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": False,
+             "vocab": {c: i for i, c in enumerate(characters)}, "merges": ["\u2581 a", "a b", ["ab", "c"]]}
+    sentencepiece = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "NFC"}, {"type": "Prepend", "prepend": "\u2581"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+        "pre_tokenizer": None,
+        "post_processor": {"type": "TemplateProcessing", "single": [
+            {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": model}
+    put("tokenizer", "sentencepiece", json.dumps(sentencepiece).encode() + NEXT_FILE + b"abc a cab <s> \xff x")
+    split = sentencepiece | {
+        "normalizer": None, "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True},
+            {"type": "Split", "pattern": {"Regex": "\\s+|[ab]+"}, "behavior": "MergedWithPrevious", "invert": False},
+            {"type": "Digits", "individual_digits": True}]}}
+    put("tokenizer", "stages", json.dumps(split).encode() + NEXT_FILE + b"ab 12 abc\n\nb")
+    grows = sentencepiece | {"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}] * 20}}  # 8^20 bytes for one
+    put("tokenizer", "grows", json.dumps(grows).encode() + NEXT_FILE + b"a")
+
+
+def seeds_of_data():
+    put("token_file", "narrow", token_file([[5, 6, 7, 0], [8, 0], [9, 9, 0]], 10, 0, 2))
+    put("token_file", "wide", token_file([[70000, 1]], 70001, -1, 4))
+    put("token_file", "outside", token_file([[11, 0]], 10, 0, 2))
+    put("documents", "jsonl", 'j{"text": "one"}\n{"id": 3, "text": "two\\n\\u00e9"}\r\n\n{"text": ""}\n')
+    put("documents", "lines", "lfirst\r\nsecond\n\nthird")
+    put("documents", "paragraphs", "pone\ntwo\n \t\nthree\n\n\nfour\n")
+
+
+if __name__ == "__main__":
+    seeds_of_tensors()
+    seeds_of_checkpoints()
+    seeds_of_configurations()
+    seeds_of_tokenizers()
+    seeds_of_data()

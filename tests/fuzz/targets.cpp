@@ -1,0 +1,171 @@
+#include "fuzz/targets.h"
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "config/config.h"
+#include "data/byte_level.h"
+#include "data/dataset.h"
+#include "data/tokenizer.h"
+#include "fuzz/files.h"
+#include "io/checkpoint.h"
+#include "io/hf_folder.h"
+#include "io/half.h"
+#include "io/safetensors.h"
+
+namespace onefold::fuzz {
+namespace {
+
+// What a reader hands out must be there: every byte is looked at.
+void touch(std::span<const std::byte> bytes) {
+  unsigned sum = 0;
+  for (const std::byte byte : bytes) sum += static_cast<unsigned>(byte);
+  [[maybe_unused]] volatile unsigned kept = sum;  // so that the loop stays
+}
+
+void read_safetensors(std::string_view input) {
+  static const MemoryFile file;
+  file.fill(input);
+  const SafetensorsFile tensors(file.path());
+  for (const SafetensorsEntry& entry : tensors.entries()) {
+    touch(tensors.bytes(entry));
+    require(tensors.entry(entry.name).elems() == entry.elems(), "another tensor of that name");
+    tensors.release(entry);
+  }
+}
+
+// A model in shards: the index, then the files that it may name.
+void read_hf_folder(std::string_view input) {
+  static const MemoryFolder folder({kHfIndex, "a.safetensors", "b.safetensors"});
+  folder.fill(input);
+  const TensorFiles tensors = TensorFiles::open_hf_folder(folder.path());
+  for (const std::string& name : tensors.names()) {
+    touch(tensors.bytes(name));
+    if (!is_model_dtype(tensors.entry(name).dtype)) continue;
+    std::vector<float> values(static_cast<size_t>(tensors.entry(name).elems()));
+    tensors.read(name, 0, values);
+  }
+}
+
+// A checkpoint: the manifest, then the files of two ranks.
+void read_checkpoint(std::string_view input) {
+  static const MemoryFolder folder({kManifest, checkpoint_file_name(0), checkpoint_file_name(1)});
+  folder.fill(input);
+  const std::string path = folder.path() + "/" + kManifest;
+  const Manifest manifest = Manifest::from_json(read_json(path), path);
+  const Json written = manifest.to_json();
+  require(Manifest::from_json(written, "written").to_json() == written,
+          "a manifest does not read back to itself");
+  const Checkpoint checkpoint(folder.path());
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+    for (const std::string& state : tensor.states) {
+      std::vector<float> values(static_cast<size_t>(tensor.elems()));
+      checkpoint.read(state, name, 0, values);
+    }
+}
+
+void read_config(std::string_view input) {
+  const Config config = Config::from_json(parse_json(input, "config.json"));
+  const Json effective = config.effective();
+  require(Config::from_json(effective).effective() == effective,
+          "a configuration does not read back to itself: {}", effective.dump());
+}
+
+// config.json of a Hugging Face model.
+void read_model_config(std::string_view input) {
+  spec_from_hf_config(parse_json(input, "config.json"), "config.json").complete("model");
+}
+
+// A tokenizer.json, then a text for it to encode.
+void read_tokenizer(std::string_view input) {
+  const size_t end = input.find(kNextFile);
+  const Tokenizer tokenizer = Tokenizer::parse(input.substr(0, end), "tokenizer.json");
+  const std::string json = tokenizer.to_json();
+  require(Tokenizer::parse(json, "saved").to_json() == json,
+          "a tokenizer does not read back to itself: {}", json);
+  std::string_view text = "The 2 words, \xE2\x96\x81\xC3\xA9 \xFF\xF0\x9F <s>";
+  if (end != std::string_view::npos) text = input.substr(end + kNextFile.size());
+  for (const auto specials : {Tokenizer::Specials::kAsText, Tokenizer::Specials::kMatch}) {
+    const std::vector<int32_t> ids = tokenizer.encode(text, specials);
+    for (const int32_t id : ids)
+      require(id >= 0 && id < tokenizer.vocab_size(), "id {} of {}", id, tokenizer.vocab_size());
+    tokenizer.decode(ids);
+    tokenizer.decode_text(ids, true);
+  }
+  const size_t cut = tokenizer.safe_cut(text, text.size() / 2);
+  require(cut <= text.size(), "a cut at {} of {}", cut, text.size());
+}
+
+// The header's checksum, which no fuzzer finds, put right.
+std::string with_checksum(std::string_view input) {
+  constexpr size_t kSummed = 56;
+  std::string bytes(input);
+  if (bytes.size() < kSummed + sizeof(uint64_t)) return bytes;
+  const uint64_t checksum = fnv1a64(std::string_view(bytes).substr(0, kSummed));
+  std::memcpy(bytes.data() + kSummed, &checksum, sizeof(checksum));
+  return bytes;
+}
+
+void read_token_file(std::string_view input) {
+  static const MemoryFile file;
+  static ThreadPool pool(1);
+  file.fill(with_checksum(input));
+  const Dataset data = Dataset::open({.paths = {file.path()}, .format = DataFormat::kTokens},
+                                     nullptr, pool);
+  for (int64_t d = 0; d < data.documents(); ++d)
+    require(data.document_of(data.document_start(d)) == d, "document {} starts elsewhere", d);
+  std::vector<int32_t> tokens(static_cast<size_t>(data.tokens()));
+  data.read(0, tokens);
+}
+
+// The first byte chooses what a document is; the rest is the file.
+void read_documents(std::string_view input) {
+  static const MemoryFile file;
+  if (input.empty()) return;
+  DataSource source{.paths = {file.path()}, .format = DataFormat::kJsonl};
+  if (input[0] == 'l') source.text_documents = TextDocuments::kLine;
+  if (input[0] == 'p') source.text_documents = TextDocuments::kBlankLine;
+  if (input[0] == 'l' || input[0] == 'p') source.format = DataFormat::kText;
+  file.fill(input.substr(1));
+  const auto bytes = static_cast<int64_t>(input.size() - 1);
+  for_each_document(source, [&](const Document& document) {
+    require(!document.text.empty(), "an empty document");
+    require(document.position >= 0 && document.position < bytes, "a document at byte {} of {}",
+            document.position, bytes);
+    touch(std::as_bytes(std::span(document.text)));
+    document.done_with(document.text.size());
+  });
+}
+
+constexpr std::array<Target, 8> kTargets = {{{"safetensors", read_safetensors},
+                                             {"hf_folder", read_hf_folder},
+                                             {"checkpoint", read_checkpoint},
+                                             {"config", read_config},
+                                             {"model_config", read_model_config},
+                                             {"tokenizer", read_tokenizer},
+                                             {"token_file", read_token_file},
+                                             {"documents", read_documents}}};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+const Target& target_named(std::string_view name) {
+  for (const Target& target : kTargets)
+    if (target.name == name) return target;
+  throw std::invalid_argument("no fuzz target has this name");
+}
+
+void run(const Target& target, std::string_view input) {
+  try {
+    target.read(input);
+  } catch (const UserError&) {
+  }
+}
+
+}  // namespace onefold::fuzz
