@@ -1,6 +1,6 @@
 # Onefold's front door. `make demo` and `make test` work on a bare Debian 12 with git, a C++ compiler and apt.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slow asan tsan bench format check-format tidy install clean
+.PHONY: help setup build demo test test-slow asan tsan fuzz bench format check-format tidy install clean
 
 PRESET ?= release
 BIN := build/$(PRESET)/onefold
@@ -33,6 +33,11 @@ asan:  ## Build and run the unit tests under the address and undefined-behaviour
 
 tsan:  ## Build and run the unit tests under the thread sanitizer
 	@$(MAKE) --no-print-directory test PRESET=tsan
+
+# Seconds for each target.
+FUZZ_SECONDS ?= 20
+fuzz:  ## Run every reader under libFuzzer, FUZZ_SECONDS=20 each (Debian's clang)
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: build  ## Measure this machine and a GPT-2 training step against its ceilings
 	@$(BIN) info

@@ -52,8 +52,13 @@ std::string nfc(std::string_view text) {
 }  // namespace
 
 void append_replaced(std::string_view text, std::string_view from, std::string_view to,
-                     std::string& result) {
+                     size_t most_bytes, std::string& result) {
   for (size_t at = 0; at <= text.size();) {
+    if (result.size() > most_bytes)
+      user_error(
+          "the tokenizer makes more than {} bytes of one text by replacing \"{}\"; its Replace "
+          "steps feed each other",
+          most_bytes, from);
     const size_t found = text.find(from, at);
     if (found == std::string_view::npos) {
       result.append(text.substr(at));
@@ -77,6 +82,7 @@ void Normalizer::add_replace(std::string from, std::string to) {
 
 std::string_view Normalizer::apply(std::string_view text, bool continues,
                                    std::string& buffer) const {
+  const size_t most_bytes = most_replaced_bytes(text.size());
   for (const Step& step : steps_) {
     std::string changed;
     switch (step.kind) {
@@ -92,7 +98,7 @@ std::string_view Normalizer::apply(std::string_view text, bool continues,
       case Kind::kReplace:
         if (text.find(step.from) == std::string_view::npos) continue;
         changed.reserve(text.size() + text.size() / 2);
-        append_replaced(text, step.from, step.to, changed);
+        append_replaced(text, step.from, step.to, most_bytes, changed);
         break;
     }
     buffer = std::move(changed);

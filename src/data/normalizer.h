@@ -33,8 +33,13 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Appends `text` to `result` with every `from` (not empty) changed into `to`.
+// The most bytes that replacing may make of a text of so many. A few steps that each double a
+// letter would fill any memory, from a file of a few hundred bytes.
+inline size_t most_replaced_bytes(size_t bytes) { return 64 * bytes + (size_t{1} << 16); }
+
+// Appends `text` to `result` with every `from` (not empty) changed into `to`. UserError if the
+// result would have more than `most_bytes`.
 void append_replaced(std::string_view text, std::string_view from, std::string_view to,
-                     std::string& result);
+                     size_t most_bytes, std::string& result);
 
 }  // namespace onefold

@@ -9,10 +9,17 @@ namespace {
 
 constexpr std::string_view kReplacement = "\uFFFD";
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+std::string replaced(std::string_view text, std::string_view from, std::string_view to,
+                     size_t most_bytes) {
   std::string result;
-  append_replaced(text, from, to, result);
+  append_replaced(text, from, to, most_bytes, result);
   return result;
+}
+
+size_t total_bytes(const std::vector<std::string>& tokens) {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
 }
 
 void decode_byte_level(std::vector<std::string>& tokens) {
@@ -68,21 +75,22 @@ void TokenDecoder::add_metaspace(std::string mark, bool drop_first) {
   steps_.push_back({.kind = Kind::kMetaspace, .from = std::move(mark), .drop_first = drop_first});
 }
 
-void TokenDecoder::take(const Step& step, std::vector<std::string>& tokens) {
+void TokenDecoder::take(const Step& step, size_t most_bytes, std::vector<std::string>& tokens) {
   switch (step.kind) {
     case Kind::kByteLevel:
       return decode_byte_level(tokens);
     case Kind::kByteFallback:
       return decode_byte_fallback(tokens);
     case Kind::kReplace:
-      for (std::string& token : tokens) token = replaced(token, step.from, step.to);
+      for (std::string& token : tokens) token = replaced(token, step.from, step.to, most_bytes);
       return;
     case Kind::kStrip:
       for (std::string& token : tokens) strip(token, step.from, step.start, step.stop);
       return;
     case Kind::kMetaspace:
       for (size_t i = 0; i < tokens.size(); ++i)
-        tokens[i] = replaced(tokens[i], step.from, i == 0 && step.drop_first ? "" : " ");
+        tokens[i] =
+            replaced(tokens[i], step.from, i == 0 && step.drop_first ? "" : " ", most_bytes);
       return;
     case Kind::kFuse: {
       std::string all;
@@ -94,7 +102,8 @@ void TokenDecoder::take(const Step& step, std::vector<std::string>& tokens) {
 }
 
 std::string TokenDecoder::text_of(std::vector<std::string> tokens) const {
-  for (const Step& step : steps_) take(step, tokens);
+  const size_t most_bytes = most_replaced_bytes(total_bytes(tokens));
+  for (const Step& step : steps_) take(step, most_bytes, tokens);
   std::string text;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0 && steps_.empty()) text += ' ';
@@ -104,6 +113,7 @@ std::string TokenDecoder::text_of(std::vector<std::string> tokens) const {
 }
 
 std::string TokenDecoder::bytes_of(std::string_view token) const {
+  const size_t most_bytes = most_replaced_bytes(token.size());
   std::string bytes(token), decoded;
   for (const Step& step : steps_) {
     switch (step.kind) {
@@ -115,10 +125,10 @@ std::string TokenDecoder::bytes_of(std::string_view token) const {
           bytes.assign(1, static_cast<char>(byte));
         break;
       case Kind::kReplace:
-        bytes = replaced(bytes, step.from, step.to);
+        bytes = replaced(bytes, step.from, step.to, most_bytes);
         break;
       case Kind::kMetaspace:
-        bytes = replaced(bytes, step.from, " ");
+        bytes = replaced(bytes, step.from, " ", most_bytes);
         break;
       case Kind::kFuse:
       case Kind::kStrip:

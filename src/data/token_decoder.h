@@ -34,7 +34,7 @@ class TokenDecoder {
     bool drop_first = false;
   };
 
-  static void take(const Step& step, std::vector<std::string>& tokens);
+  static void take(const Step& step, size_t most_bytes, std::vector<std::string>& tokens);
 
   std::vector<Step> steps_;
 };

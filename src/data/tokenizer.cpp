@@ -190,7 +190,7 @@ void Tokenizer::encode_plain(std::string_view text, bool first, WordCache& cache
     const bool wanted = metaspace->prepend == Metaspace::Prepend::kAlways ||
                         (metaspace->prepend == Metaspace::Prepend::kFirst && first);
     if (wanted && text[0] != ' ' && !text.starts_with(metaspace->mark)) changed += metaspace->mark;
-    append_replaced(text, " ", metaspace->mark, changed);
+    append_replaced(text, " ", metaspace->mark, most_replaced_bytes(text.size()), changed);
     text = changed;
   } else if (parts_->add_prefix_space && text[0] != ' ') {
     changed.append(1, ' ').append(text);

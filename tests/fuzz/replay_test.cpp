@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "fuzz/targets.h"
 

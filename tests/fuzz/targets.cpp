@@ -14,8 +14,8 @@
 #include "data/tokenizer.h"
 #include "fuzz/files.h"
 #include "io/checkpoint.h"
-#include "io/hf_folder.h"
 #include "io/half.h"
+#include "io/hf_folder.h"
 #include "io/safetensors.h"
 
 namespace onefold::fuzz {
@@ -115,8 +115,8 @@ void read_token_file(std::string_view input) {
   static const MemoryFile file;
   static ThreadPool pool(1);
   file.fill(with_checksum(input));
-  const Dataset data = Dataset::open({.paths = {file.path()}, .format = DataFormat::kTokens},
-                                     nullptr, pool);
+  const Dataset data =
+      Dataset::open({.paths = {file.path()}, .format = DataFormat::kTokens}, nullptr, pool);
   for (int64_t d = 0; d < data.documents(); ++d)
     require(data.document_of(data.document_start(d)) == d, "document {} starts elsewhere", d);
   std::vector<int32_t> tokens(static_cast<size_t>(data.tokens()));

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets and runs each for so many seconds, several at a time. Fails if one of them finds something.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-20}
+command -v clang++ > /dev/null || { echo "make fuzz needs clang, for its libFuzzer: apt-get install clang"; exit 1; }
+
+mkdir -p build
+cmake --preset fuzz > build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }
+cmake --build --preset fuzz -j "$(nproc)"
+
+run() {  # TARGET SECONDS
+  local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
+  mkdir -p "$corpus"
+  if build/fuzz/tests/fuzz/fuzz_"$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=512 -rss_limit_mb=2048 \
+    -print_final_stats=1 -artifact_prefix=build/fuzz/"$1"- "$corpus" tests/fuzz/corpus/"$1" > "$log" 2>&1; then
+    awk -v target="$1" '/number_of_executed_units/ {printf "%-14s %s executions\n", target, $2}' "$log"
+  else
+    tail -60 "$log"
+    echo "fuzz: $1 found something; the input is in build/fuzz, the whole log in $log"
+    return 1
+  fi
+}
+export -f run
+ls tests/fuzz/corpus | xargs -P "$(nproc)" -I TARGET bash -c "run TARGET $seconds"
