@@ -51,6 +51,18 @@ function(onefold_layer name)
   set_property(GLOBAL APPEND PROPERTY ONEFOLD_LAYERS onefold_${name})
 endfunction()
 
+# Adds build_commit(): the commit of the sources, "-dirty" if they differ from it, as of the last configuration.
+function(onefold_build_commit target)
+  set(ONEFOLD_COMMIT "")
+  find_program(GIT git)
+  if(GIT AND EXISTS ${CMAKE_SOURCE_DIR}/.git)
+    execute_process(COMMAND ${GIT} describe --always --dirty --abbrev=12 --exclude=* WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+                    OUTPUT_VARIABLE ONEFOLD_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  configure_file(${CMAKE_SOURCE_DIR}/cmake/build_commit.cpp.in ${CMAKE_BINARY_DIR}/generated/build_commit.cpp @ONLY)
+  target_sources(${target} PRIVATE ${CMAKE_BINARY_DIR}/generated/build_commit.cpp)
+endfunction()
+
 # The library that other programs link: shared, so that they need none of our dependencies, exporting the public API alone.
 # Installed with its headers as a CMake package.
 function(onefold_library)

@@ -28,4 +28,11 @@ int64_t memory_bytes(const std::string& field) {
   return 0;
 }
 
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
 }  // namespace onefold

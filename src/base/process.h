@@ -13,4 +13,7 @@ int64_t current_rss_bytes();
 // A field of /proc/meminfo ("MemTotal", "MemAvailable"); 0 if there is none.
 int64_t memory_bytes(const std::string& field);
 
+// The processor's name; "unknown" if the system does not say.
+std::string cpu_name();
+
 }  // namespace onefold

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "base/process.h"
 #include "base/text.h"
@@ -16,13 +15,6 @@
 
 namespace onefold::cli {
 namespace {
-
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  return "unknown";
-}
 
 // Devices that the NVIDIA driver shows; none of them is used by a build without CUDA.
 int64_t visible_gpus() {
@@ -45,7 +37,7 @@ int run_info(const InfoArguments& arguments) {
   const double gemm = measure_gemm_gflops(pool), memory = measure_memory_gb_per_s(pool);
   const int64_t gpus = visible_gpus();
   const Json result = {{"version", ONEFOLD_VERSION},
-                       {"cpu", cpu_model()},
+                       {"cpu", cpu_name()},
                        {"cores", available_cores()},
                        {"threads", pool.threads()},
                        {"simd", cpu_simd_name()},
@@ -61,7 +53,7 @@ int run_info(const InfoArguments& arguments) {
     return kOk;
   }
   fmt::print("onefold  {}\n", ONEFOLD_VERSION);
-  fmt::print("CPU      {}, {} core{} available, SIMD in use: {}\n", cpu_model(), available_cores(),
+  fmt::print("CPU      {}, {} core{} available, SIMD in use: {}\n", cpu_name(), available_cores(),
              available_cores() == 1 ? "" : "s", cpu_simd_name());
   fmt::print("memory   {}, {} available\n", format_bytes(memory_bytes("MemTotal")),
              format_bytes(memory_bytes("MemAvailable")));

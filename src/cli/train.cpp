@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "config/config.h"
 #include "run/json_text.h"
+#include "run/provenance.h"
 #include "run/ranks.h"
 #include "run/supervisor.h"
 #include "run/training.h"
@@ -130,6 +131,7 @@ int run_train(TrainArguments arguments) {
   Config config;
   RunPlan plan;
   std::optional<RunFolder> folder;
+  std::optional<Provenance> provenance;
   Candidates candidates;
   ranks.after_leader([&] {
     config = load_config(arguments.config, arguments.overrides, ranks.count());
@@ -144,6 +146,7 @@ int run_train(TrainArguments arguments) {
     if (!quiet) fmt::print(stderr, "{}\n", full_plan(config, plan));
     require_available(plan, ranks.ranks_here());
     if (ranks.leads()) folder = make_folder(config, plan, candidates, arguments.overwrite);
+    if (folder) provenance.emplace(*folder, config, plan);
   });
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;
 
@@ -157,6 +160,7 @@ int run_train(TrainArguments arguments) {
     std::vector<RankTrace> trace;
     if (!arguments.trace.empty()) trace = training.collect_trace();
     if (!leads) return;
+    if (provenance) provenance->finish(training.summary());
     if (!trace.empty()) write_trace(arguments.trace, trace);
     if (arguments.json)
       print_json(training.summary());

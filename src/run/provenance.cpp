@@ -1,0 +1,157 @@
+#include "run/provenance.h"
+
+#include <fmt/chrono.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/process.h"
+#include "data/token_file.h"
+#include "io/checksum.h"
+#include "kernels/kernels.h"
+#include "run/json_text.h"
+#include "run/model_card.h"
+
+namespace onefold {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRun = "run.json";
+constexpr const char* kCard = "README.md";
+
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
+}
+
+constexpr int64_t kBlockBytes = int64_t{1} << 20;
+constexpr int64_t kHashedWhole = int64_t{4} << 30;
+
+// Read, not mapped: a mapped file would stay in this process's memory.
+std::string hash_of(const std::string& path, int64_t bytes) {
+  std::ifstream file(path, std::ios::binary);
+  std::string block(kBlockBytes, '\0');
+  Checksum checksum;
+  const int64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const int64_t taken = bytes > kHashedWhole ? kHashedWhole / kBlockBytes : blocks;
+  for (int64_t i = 0; i < taken; ++i) {
+    if (taken < blocks) file.seekg(i * (bytes - kBlockBytes) / (taken - 1));
+    file.read(block.data(), kBlockBytes);
+    checksum.add(std::as_bytes(std::span(block)).first(static_cast<size_t>(file.gcount())));
+  }
+  if (file.bad()) user_error("cannot read {} to take its hash", path);
+  return checksum.text();
+}
+
+Json describe_data(const Config& config, const RunPlan& plan) {
+  Json files = Json::array();
+  const auto list = [&](const std::vector<std::string>& paths, const char* use) {
+    for (const std::string& path : paths) {
+      Json file = {{"use", use}};
+      file.update(describe_file(path, config.data.train.format));
+      files.push_back(file);
+    }
+  };
+  list(config.data.train.paths, "train");
+  list(config.data.validation, "validation");
+  return {
+      {"train_tokens", plan.data.train_tokens}, {"validation_tokens", plan.data.validation_tokens},
+      {"documents", plan.data.documents},       {"sequences", plan.data.train->sequences().count()},
+      {"fingerprint", plan.data.fingerprint},   {"files", files}};
+}
+
+Json describe_tokenizer(const RunPlan& plan) {
+  if (!plan.data.tokenizer) return nullptr;
+  return {{"hash", fmt::format("{:016x}", plan.data.tokenizer->hash())},
+          {"vocab_size", plan.data.tokenizer->vocab_size()}};
+}
+
+Json new_part(const Config& config, const RunPlan& plan) {
+  const std::string commit = build_commit();
+  return {{"started", utc_now()},
+          {"ended", nullptr},
+          {"onefold", ONEFOLD_VERSION},
+          {"commit", commit.empty() ? Json() : Json(commit)},
+          {"machine",
+           {{"cpu", cpu_name()},
+            {"simd", cpu_simd_name()},
+            {"cores", available_cores()},
+            {"memory_bytes", memory_bytes("MemTotal")}}},
+          {"ranks", plan.rank.ranks},
+          {"transport", plan.transport},
+          {"stage", config.zero.stage}};
+}
+
+// The parts that are on record. A damaged record does not keep a run from going on.
+Json earlier_parts(const std::string& path) {
+  try {
+    const Json run = fs::exists(path) ? read_json(path) : Json();
+    if (run.is_object() && run.contains("parts") && run["parts"].is_array()) return run["parts"];
+  } catch (const UserError&) {
+  }
+  return Json::array();
+}
+
+// A README that someone else has written stays.
+bool may_write_card(const std::string& path) {
+  std::error_code ignored;
+  return !fs::exists(path, ignored) || read_file(path).find(kCardMark) != std::string::npos;
+}
+
+}  // namespace
+
+Json describe_file(const std::string& path, DataFormat format) {
+  std::error_code error;
+  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) user_error("cannot examine {}: {}", path, error.message());
+  Json file = {{"path", path},
+               {"bytes", bytes},
+               {"xxh3", hash_of(path, bytes)},
+               {"hash_of", bytes > kHashedWhole ? "samples" : "all"}};
+  if (format == DataFormat::kTokens) {
+    const TokenFile tokens(path);
+    file["tokens"] = tokens.info().tokens;
+    file["documents"] = tokens.info().documents;
+  }
+  return file;
+}
+
+Provenance::Provenance(const RunFolder& folder, const Config& config, const RunPlan& plan)
+    : folder_(folder) {
+  // A new run's folder has no checkpoints, and what an older run has left there is not its past.
+  Json parts =
+      folder.checkpoints().list().empty() ? Json::array() : earlier_parts(folder.file(kRun));
+  parts.push_back(new_part(config, plan));
+  run_ = {{"format", "onefold-run"},
+          {"version", 1},
+          {"parameters", plan.model.parameter_count()},
+          {"total_steps", plan.steps},
+          {"steps", 0},
+          {"model", plan.model.to_json()},
+          {"tokenizer", describe_tokenizer(plan)},
+          {"data", describe_data(config, plan)},
+          {"parts", parts},
+          {"configuration", config.effective()}};
+  write();
+}
+
+void Provenance::finish(const Json& summary) {
+  Json& part = run_["parts"].back();
+  part["ended"] = utc_now();
+  for (const char* key : {"resumed_from_step", "steps", "interrupted", "loss", "validation_loss",
+                          "seconds", "tokens", "tokens_per_second", "peak_rss_bytes"})
+    part[key] = summary.at(key);
+  run_["steps"] = summary.at("steps");
+  write();
+}
+
+void Provenance::write() const {
+  write_file(folder_.file(kRun), json_text(run_) + "\n");
+  if (may_write_card(folder_.file(kCard)))
+    write_file(folder_.file(kCard), model_card(run_, folder_.path()));
+}
+
+}  // namespace onefold
