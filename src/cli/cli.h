@@ -18,6 +18,7 @@ enum ExitCode : int {
   kUsage = 2,                            // the command line itself could not be parsed
   kDiverged = DivergedError::kExitCode,  // a loss or gradient was not finite
   kDifferent = 4,                        // diff: the two are not equal
+  kFindings = 5,       // data check: repeated documents, or contaminated validation data
   kInterrupted = 130,  // stopped by Ctrl-C or SIGTERM, after finishing the step and saving
   kInternalError = 70,
 };
@@ -29,6 +30,7 @@ void add_train(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
+void add_data(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_bench_comm(CLI::App& bench, Run& run);
 void add_bench_checkpoint(CLI::App& bench, Run& run);

@@ -121,8 +121,8 @@ int main(int argc, char** argv) {
       "  onefold export runs/demo models/demo            for Hugging Face transformers\n"
       "  onefold info                                    what this machine is and what it "
       "measures\n"
-      "\nExit codes: 0 done, 1 bad input, 2 bad command line, 3 diverged, 4 different (diff), 70 a "
-      "bug in Onefold, 130 interrupted.\n"
+      "\nExit codes: 0 done, 1 bad input, 2 bad command line, 3 diverged, 4 different (diff), 5 "
+      "findings (data check), 70 a bug in Onefold, 130 interrupted.\n"
       "Every command explains itself with --help.");
   app.set_version_flag("--version", std::string("onefold ") + ONEFOLD_VERSION);
   app.require_subcommand(1);
@@ -132,6 +132,7 @@ int main(int argc, char** argv) {
   add_plan(app, run);
   add_generate(app, run);
   add_tokenize(app, run);
+  add_data(app, run);
   add_bench(app, run);
   add_export(app, run);
   add_inspect(app, run);
