@@ -251,9 +251,15 @@ void SafetensorsWriter::write(const std::string& name, std::span<const std::byte
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> piece) {
-  checksum_.add(piece);
   bytes_ += static_cast<int64_t>(piece.size());
-  file_.append(piece);
+  // In blocks that a cache holds: what was summed up is written without coming from memory again.
+  constexpr size_t kBlockBytes = size_t{1} << 19;
+  while (!piece.empty()) {
+    const std::span<const std::byte> block = piece.first(std::min(kBlockBytes, piece.size()));
+    checksum_.add(block);
+    file_.append(block);
+    piece = piece.subspan(block.size());
+  }
 }
 
 void SafetensorsWriter::commit() {
