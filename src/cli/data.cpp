@@ -130,9 +130,9 @@ std::string overlap_text(const Json& found) {
   if (found.is_null()) return "overlap     not looked for: there is no validation data\n";
   std::string text = fmt::format(
       "overlap     {} of {} validation windows have {:.0f} % or more of their {}-grams in the "
-      "training data\n            on average, a window has {:.1f} % of them there; found by "
-      "accident, "
-      "as expected: {:.1g}\n",
+      "training data\n            on average, a window has {:.1f} % of them there ({:.1g} n-grams "
+      "are "
+      "expected by accident)\n",
       found["contaminated"].dump(), found["windows"].dump(), 100 * found["share"].get<double>(),
       found["ngram"].dump(), 100 * found["mean_share"].get<double>(),
       found["expected_accidents"].get<double>());
