@@ -1,0 +1,37 @@
+// Inputs that once broke a reader, and what it says of them now.
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "error_text.h"
+#include "fuzz/targets.h"
+
+namespace onefold::fuzz {
+namespace {
+
+void read(const std::string& target, const std::string& input) {
+  const std::string corpus = std::string(ONEFOLD_SOURCE_DIR) + "/tests/fuzz/corpus/";
+  target_named(target).read(read_file(corpus + target + "/" + input));
+}
+
+// The integer part of half a row is zero, by which was divided.
+TEST(OnceBroken, AShapeOfHalfARow) {
+  EXPECT_ERROR(read("checkpoint", "half_a_row"), "tensors.w.shape", "out of range");
+}
+
+// File 2^32 was taken for file 0.
+TEST(OnceBroken, AFileNumberBeyondInt) {
+  EXPECT_ERROR(read("checkpoint", "file_beyond_int"), "names file 4294967296 of 2");
+}
+
+// Copying a value recurses into it, until the stack ends.
+TEST(OnceBroken, ADeepConfiguration) {
+  EXPECT_ERROR(read("config", "deep"), "config.json", "nested more than 256 levels");
+}
+
+// 8^20 bytes for one letter.
+TEST(OnceBroken, AReplacementThatFeedsItself) {
+  EXPECT_ERROR(read("tokenizer", "grows"), "replacing \"a\"", "Replace steps");
+}
+
+}  // namespace
+}  // namespace onefold::fuzz
