@@ -70,14 +70,6 @@ std::vector<int64_t> read_shape(JsonObject& in, int64_t& elems) {
   return shape;
 }
 
-// Of all the rest of a manifest: a digit that changes on disk must not change where a run goes on.
-// Taken of the document without white space, which is the same however the file is laid out.
-std::string checksum_without_itself(Json manifest) {
-  manifest.erase("xxh3");
-  const std::string text = manifest.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return checksum_of(std::as_bytes(std::span(text)));
-}
-
 // By reading, not through a mapping: it takes a block of memory whatever the file's size, and a
 // disk that fails is an error, not a signal.
 std::string checksum_of_file(const std::string& path) {
@@ -130,6 +122,12 @@ std::string piece_name(const std::string& state, const std::string& tensor) {
   return state + "/" + tensor;
 }
 
+std::string manifest_checksum(Json manifest) {
+  manifest.erase("xxh3");
+  const std::string text = manifest.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return checksum_of(std::as_bytes(std::span(text)));
+}
+
 int64_t CheckpointTensor::elems() const {
   int64_t product = 1;
   for (const int64_t size : shape) product *= size;
@@ -148,7 +146,7 @@ Json Manifest::to_json() const {
   }
   Json json = {{"format", kFormat}, {"version", kVersion}, {"step", step},
                {"run", run},        {"files", file_list},  {"tensors", tensor_table}};
-  json["xxh3"] = checksum_without_itself(json);
+  json["xxh3"] = manifest_checksum(json);
   return json;
 }
 
@@ -160,7 +158,7 @@ Manifest Manifest::from_json(const Json& json, const std::string& source) {
       root.fail("format", fmt::format("must be \"{}\"", kFormat));
     if (const auto version = root.require<int64_t>("version"); version != kVersion)
       root.fail("version", fmt::format("is {}; this Onefold reads {}", version, kVersion));
-    if (root.require<std::string>("xxh3") != checksum_without_itself(json))
+    if (root.require<std::string>("xxh3") != manifest_checksum(json))
       user_error("it does not have the checksum that it gives itself: it is damaged");
     Manifest manifest;
     manifest.step = root.require<int64_t>("step");

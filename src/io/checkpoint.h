@@ -49,6 +49,10 @@ struct Manifest {
 };
 
 inline constexpr const char* kManifest = "manifest.json";
+// Of all of a manifest but its own field "xxh3": a digit that changes on disk must not change where
+// a run goes on. Taken of the document without white space, which is the same however the file is
+// laid out.
+std::string manifest_checksum(Json manifest);
 inline constexpr const char* kParameters = "parameters";  // the state that every tensor has
 std::string checkpoint_file_name(int rank);
 // The name of a tensor's part in a file.

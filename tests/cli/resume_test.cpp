@@ -202,10 +202,10 @@ TEST_F(CliResume, AFullDiskStopsARunThatIsToldSo) {
 TEST_F(CliResume, AFolderInTheWayIsAWarning) {
   fs::create_directory(folder_.path("run"));
   folder_.write("run/checkpoints", "a file");
-  const Outcome outcome = train({"run.steps=2", "run.save_every=1"});
+  const Outcome outcome = train({"run.steps=4", "run.save_every=1"});
   EXPECT_EQ(outcome.code, 1);
   expect_in(outcome.err, {"cannot create the folder run/checkpoints", "Training goes on"});
-  expect_every_step_once("run", 2);
+  expect_every_step_once("run", 4);
 }
 
 // The process that a watching one has started; 0 if there is none now.

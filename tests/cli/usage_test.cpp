@@ -56,7 +56,7 @@ TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
   expect_error(onefold({"tokenize", "encoed", "x"}), 2,
                {"no command \"encoed\"", "\"encode\"", "Try: onefold tokenize --help"});
   expect_error(onefold({"xyzzy"}), 2,
-               {"there are: train, plan, generate, tokenize, bench, export"});
+               {"there are: train, plan, generate, tokenize, data, bench, export"});
 }
 
 TEST_F(Cli, AMissingCommandListsThem) {

@@ -71,9 +71,9 @@ def seeds_of_checkpoints():
                 "tensors": {"w": {"shape": [2, 2], "states": ["parameters", "moment"],
                                   "pieces": [[0, 0, 3], [1, 3, 1]]}}}
     put("checkpoint", "two_ranks", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
-    manifest["tensors"]["w"] = {"shape": [0.5], "states": [], "pieces": []}  # divided by zero
+    manifest["tensors"]["w"] = {"shape": [0.5], "states": ["parameters"], "pieces": []}  # divided by zero
     put("checkpoint", "half_a_row", json.dumps(manifest))
-    manifest["tensors"]["w"] = {"shape": [1], "states": [], "pieces": [[1 << 32, 0, 1]]}  # was taken for file 0
+    manifest["tensors"]["w"] = {"shape": [1], "states": ["parameters"], "pieces": [[1 << 32, 0, 1]]}  # was taken for file 0
     put("checkpoint", "file_beyond_int", json.dumps(manifest))
     put("checkpoint", "nothing", json.dumps(manifest | {"files": [], "tensors": {}}))
 
