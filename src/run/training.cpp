@@ -122,7 +122,8 @@ void Training::settle_checkpoint(bool wait) {
   if (wait) checkpoints_->wait();
   const double mine = checkpoints_->done() ? 1 : 0;
   double written = 0;
-  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1})) written += of_rank;
+  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1}))
+    written += of_rank;
   if (written < engine_.ranks()) return;
   const int64_t step = checkpoints_->step();
   const std::vector<std::string> errors = checkpoints_->finish(run_record());
