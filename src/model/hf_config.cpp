@@ -32,7 +32,10 @@ Activation activation(JsonObject& in, std::string_view key, std::string_view fal
 }
 
 void refuse_if(JsonObject& in, std::string_view key, bool refused, std::string_view why) {
-  if (refused) in.fail(key, fmt::format("is {}: {}", brief_json(in.value()[key]), why));
+  if (!refused) return;
+  const auto found = in.value().find(key);
+  const bool given = found != in.value().end();
+  in.fail(key, fmt::format("is {}: {}", given ? brief_json(*found) : "left to its default", why));
 }
 
 ModelSpec read_gpt2(JsonObject& in) {

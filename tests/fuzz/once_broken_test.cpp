@@ -28,6 +28,12 @@ TEST(OnceBroken, ADeepConfiguration) {
   EXPECT_ERROR(read("config", "deep"), "config.json", "nested more than 256 levels");
 }
 
+// What is not there was shown in the message that refuses its default.
+TEST(OnceBroken, ADefaultThatIsRefused) {
+  EXPECT_ERROR(read("model_config", "dropout_by_default"), "embd_pdrop is left to its default",
+               "set it equal to resid_pdrop");
+}
+
 // 8^20 bytes for one letter.
 TEST(OnceBroken, AReplacementThatFeedsItself) {
   EXPECT_ERROR(read("tokenizer", "grows"), "replacing \"a\"", "Replace steps");
