@@ -80,17 +80,29 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::append(std::span<const std::byte> piece) {
-  constexpr size_t kBufferBytes = size_t{1} << 20;
+  constexpr size_t kBufferBytes = size_t{1} << 18;
   if (buffer_.size() + piece.size() > kBufferBytes) flush();
   if (piece.size() > kBufferBytes)
-    write_all(fd_, piece, temporary_);
+    write(piece);
   else
     buffer_.append(reinterpret_cast<const char*>(piece.data()), piece.size());
 }
 
 void OutputFile::flush() {
-  write_all(fd_, std::as_bytes(std::span(buffer_)), temporary_);
+  write(std::as_bytes(std::span(buffer_)));
   buffer_.clear();
+}
+
+// Blocks are sent to the disk while the next ones are copied: the flush at the end then finds
+// little left to do.
+void OutputFile::write(std::span<const std::byte> piece) {
+  constexpr size_t kBlockBytes = size_t{8} << 20;
+  write_all(fd_, piece, temporary_);
+#if defined(__linux__)
+  if ((unsent_bytes_ += piece.size()) < kBlockBytes) return;
+  (void)::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);  // a hint: commit() is what counts
+  unsent_bytes_ = 0;
+#endif
 }
 
 void OutputFile::overwrite(int64_t at, std::span<const std::byte> piece) {

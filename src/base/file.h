@@ -31,9 +31,11 @@ class OutputFile {
 
  private:
   void flush();
+  void write(std::span<const std::byte> piece);
 
   std::string path_, temporary_;
   std::string buffer_;
+  size_t unsent_bytes_ = 0;
   int fd_ = -1;
 };
 
