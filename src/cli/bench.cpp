@@ -15,11 +15,6 @@
 namespace onefold::cli {
 namespace {
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 struct StepBench {
   std::string model = "gpt2";
   int64_t batch = 4, sequence = 256;

@@ -24,11 +24,6 @@ struct CheckpointBench {
   bool json = false;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double seconds_of(const std::function<void()>& work) {
   const double begin = now_seconds();
   work();

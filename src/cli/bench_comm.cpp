@@ -54,11 +54,6 @@ struct Row {
   std::vector<double> seconds, copy, native = {};  // of each repeat
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
 // One rank's side of the measurement. Memory comes from a ledger, as training's does: on huge pages
 // where the system grants them.
 class Bench {

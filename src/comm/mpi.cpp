@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/mpi_channel.h"
 #include "comm/mpi_library.h"
 
 namespace onefold {
 namespace {
+
+constexpr std::chrono::seconds kAnswerWait{4};
 
 // Among the ranks that may use the same cores of the same machine: the launcher may have given each
 // its own.
@@ -52,6 +56,12 @@ class MpiCommunicator final : public Communicator {
     std::fflush(stdout);
     fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
     std::fflush(stderr);
+    // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
+    // launcher ends the others when it sees one go.
+    std::thread([exit_code] {
+      std::this_thread::sleep_for(kAnswerWait);
+      std::_Exit(exit_code);
+    }).detach();
     state_.api.end_all(exit_code);
     std::_Exit(exit_code);
   }

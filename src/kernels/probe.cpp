@@ -11,11 +11,6 @@
 namespace onefold {
 namespace {
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 struct Orientation {
   bool a_transposed, b_transposed;
 };
