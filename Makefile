@@ -36,7 +36,8 @@ tsan:  ## Build and run the unit tests under the thread sanitizer
 
 # Seconds for each target.
 FUZZ_SECONDS ?= 20
-fuzz:  ## Run every reader under libFuzzer, FUZZ_SECONDS=20 each (Debian's clang)
+fuzz:  ## Run every reader under libFuzzer, FUZZ_SECONDS=20 each
+	@scripts/setup.sh clang libclang-rt-dev
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: build  ## Measure this machine and a GPT-2 training step against its ceilings
@@ -50,8 +51,8 @@ format:  ## Format all sources
 check-format:  ## Fail if a source is not formatted
 	@clang-format --dry-run -Werror $(SOURCES)
 
-tidy: build  ## Run clang-tidy over the library and the program (Debian's clang-tidy)
-	@command -v clang-tidy > /dev/null || { echo "make tidy needs clang-tidy: apt-get install clang-tidy"; exit 1; }
+tidy: build  ## Run clang-tidy over the library and the program
+	@scripts/setup.sh clang-tidy
 	@clang-tidy -quiet -p build/$(PRESET) $(filter src/%.cpp,$(SOURCES))
 
 install: build  ## Install the program, the library and its CMake package (DESTDIR and PREFIX apply)

@@ -3,7 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
-command -v clang++ > /dev/null || { echo "make fuzz needs clang, for its libFuzzer: apt-get install clang"; exit 1; }
 
 mkdir -p build
 cmake --preset fuzz > build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }

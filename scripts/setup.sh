@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need, if it is missing. Debian 12 and relatives; elsewhere, it says
-# what to install by hand (docs/dependencies.md gives the reason for each).
+# Installs what building, testing and the demo need, and the packages named as arguments, if they are missing. Debian 12
+# and relatives; elsewhere, it says what to install by hand (docs/dependencies.md gives the reason for each).
 set -euo pipefail
 
 packages=(
@@ -8,6 +8,7 @@ packages=(
   libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev
   libxxhash-dev libhwloc-dev libopenmpi-dev openmpi-bin
   libgtest-dev clang-format bible-kjv
+  "$@"
 )
 mkdir -p build
 
