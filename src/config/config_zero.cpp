@@ -8,13 +8,6 @@
 namespace onefold {
 namespace {
 
-// Keys that steer details of DeepSpeed which are settled here.
-struct SettledKey {
-  std::string_view name;
-  const char* settled;  // the value, as JSON, that describes Onefold
-  std::string_view reason;
-};
-
 constexpr std::array kSettledKeys = {
     SettledKey{"contiguous_gradients", "true", "a unit's gradients are always one flat slab"},
     SettledKey{"reduce_scatter", "true",
@@ -32,15 +25,26 @@ constexpr std::array kSettledKeys = {
     SettledKey{"legacy_stage1", "false", "there is one stage 1"},
     SettledKey{"stage3_gather_16bit_weights_on_model_save", "true",
                "weights are always saved whole, one unit at a time"},
+    SettledKey{"gather_16bit_weights_on_model_save", "true",
+               "weights are always saved whole, one unit at a time"},
     SettledKey{"stage3_gather_fp16_weights_on_model_save", "true",
                "weights are always saved whole, one unit at a time"},
     SettledKey{"stage3_module_granularity_threshold", "0",
+               "what is gathered together is a unit: the embedding, a block, the head"},
+    SettledKey{"module_granularity_threshold", "0",
+               "what is gathered together is a unit: the embedding, a block, the head"},
+    SettledKey{"leaf_module", "null",
                "what is gathered together is a unit: the embedding, a block, the head"},
     SettledKey{"stage3_use_all_reduce_for_fetch_params", "false",
                "parameters are gathered by an all-gather"},
     SettledKey{"use_all_reduce_for_fetch_params", "false",
                "parameters are gathered by an all-gather"},
     SettledKey{"stage3_allgather_sequential", "false", "a gather is one collective"},
+    SettledKey{"allgather_sequential", "false", "a gather is one collective"},
+    SettledKey{"stage3_partition_stream_chunk_size", "0",
+               "a rank makes only its own slice of the initial weights"},
+    SettledKey{"partition_stream_chunk_size", "0",
+               "a rank makes only its own slice of the initial weights"},
     SettledKey{"stage3_model_persistence_threshold", "null",
                "use stage3_param_persistence_threshold, which counts the elements of a unit"},
     SettledKey{"model_persistence_threshold", "null",
@@ -59,8 +63,10 @@ constexpr std::array kSettledKeys = {
     SettledKey{"enable_sanity_checks", "false", "use run.check_collectives"},
     SettledKey{"save_muon_momentum_buffer_in_memory", "false", "there is no Muon optimizer"},
     SettledKey{"cpu_offload", "false", "it arrives with offload"},
+    SettledKey{"cpu_offload_param", "false", "it arrives with offload"},
     SettledKey{"cpu_offload_params", "false", "it arrives with offload"},
     SettledKey{"cpu_offload_use_pin_memory", "false", "it arrives with offload"},
+    SettledKey{"zenflow", "null", "it arrives with offload"},
 };
 
 bool is_settled(const Json& value, const char* settled) {
@@ -72,7 +78,9 @@ bool is_settled(const Json& value, const char* settled) {
 
 void read_settled(JsonObject& zero) {
   for (const SettledKey& key : kSettledKeys) {
-    if (!zero.value().contains(key.name)) continue;
+    // Only what is there is asked for: an unknown key is told those that do something. Among what
+    // is there, "auto" counts as absent.
+    if (!zero.value().contains(key.name) || !zero.has(key.name)) continue;
     if (!is_settled(zero.require<Json>(key.name), key.settled))
       zero.fail(key.name, fmt::format("can only be {}: {}; leave it out", key.settled, key.reason));
   }
@@ -82,9 +90,10 @@ void read_offload(JsonObject& zero) {
   for (const std::string_view key : {"offload_optimizer", "offload_param"}) {
     if (!zero.has(key)) continue;
     const Json value = zero.require<Json>(key);
-    if (value.is_null()) continue;
-    if (!value.is_object() || value.value("device", "none") != "none")
-      zero.fail(key, "arrives with offload: state lives in this device's memory so far");
+    if (value.is_null() || (value.is_object() && value.value("device", Json()) == "none")) continue;
+    zero.fail(key,
+              "can only be null or {\"device\": \"none\"}: other devices arrive with offload, and "
+              "state lives in this device's memory so far; leave it out");
   }
 }
 
@@ -98,6 +107,8 @@ int64_t read_elems(JsonObject& zero, const std::string& name, int64_t fallback) 
 
 }  // namespace
 
+std::span<const SettledKey> settled_zero_keys() { return kSettledKeys; }
+
 void read_zero(JsonObject& root, Config& config) {
   JsonObject in = root.object("zero_optimization");
   in.allow_auto({"overlap_comm", "reduce_bucket_size", "allgather_bucket_size",
@@ -105,8 +116,9 @@ void read_zero(JsonObject& root, Config& config) {
                  "stage3_max_live_parameters", "stage3_max_reuse_distance", "contiguous_gradients",
                  "sub_group_size"});
   ZeroOptions& zero = config.zero;
-  zero.stage = static_cast<int>(in.at_least("stage", 0, 0));
-  if (zero.stage > 3) in.fail("stage", fmt::format("must be 0, 1, 2 or 3, not {}", zero.stage));
+  const int64_t stage = in.at_least("stage", 0, 0);
+  if (stage > 3) in.fail("stage", fmt::format("must be 0, 1, 2 or 3, not {}", stage));
+  zero.stage = static_cast<int>(stage);
   zero.overlap = in.get<bool>("overlap_comm", true);
   zero.reduce_bucket_elems = in.at_least("reduce_bucket_size", 0, zero.reduce_bucket_elems);
   if (zero.stage == 0)

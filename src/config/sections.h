@@ -1,6 +1,9 @@
 // The pieces of Config::from_json, one for each part of the file. Private to src/config.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "config/config.h"
 
 namespace onefold {
@@ -8,6 +11,13 @@ namespace onefold {
 // Refuses DeepSpeed's keys that are known and not supported, unless their value says "off".
 void read_deepspeed_keys(JsonObject& root);
 void read_zero(JsonObject& root, Config& config);
+// A key of zero_optimization that steers a detail of DeepSpeed which is settled here.
+struct SettledKey {
+  std::string_view name;
+  const char* settled;  // the value, as JSON, that describes Onefold; no other passes but null
+  std::string_view reason;
+};
+std::span<const SettledKey> settled_zero_keys();
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // optimizer and scheduler together: either may set the learning rate.
 void read_optimizer(JsonObject& root, Config& config);

@@ -152,7 +152,6 @@ TEST(Scheduler, ItsWarmupMustFitInARunOfKnownLength) {
 }
 
 TEST(DeepSpeedKeys, AreKnownButRefusedWithAReason) {
-  EXPECT_ERROR(config(R"({"zero_optimization": {"stage": 4}})"), "must be 0, 1, 2 or 3");
   EXPECT_ERROR(config(R"({"bf16": {"enabled": true}})"), "bf16.enabled must be false", "fp32");
   EXPECT_ERROR(config(R"({"communication_data_type": "fp16"})"),
                "communication_data_type is a DeepSpeed key that is not supported");
@@ -180,27 +179,15 @@ TEST(Zero, KeysOfTheStageSteerIt) {
             7);
 }
 
-TEST(Zero, WhatIsSettledPassesAndAnythingElseIsRefusedWithTheReason) {
+// zero_keys_test.cpp goes through them one by one.
+TEST(Zero, WhatADeepSpeedConfigurationUsuallySaysPasses) {
   EXPECT_NO_THROW(config(R"({"zero_optimization": {
       "stage": 3, "contiguous_gradients": true, "reduce_scatter": true, "sub_group_size": 1e9,
       "round_robin_gradients": false, "stage3_gather_16bit_weights_on_model_save": true,
       "offload_optimizer": {"device": "none"}, "offload_param": null,
       "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}})"));
-  const auto refused = [](const std::string& key, const std::string& value,
-                          const std::string& reason) {
-    const std::string text =
-        R"({"zero_optimization": {"stage": 3, ")" + key + R"(": )" + value + "}}";
-    EXPECT_ERROR(config(text.c_str()), "zero_optimization." + key, reason);
-  };
-  refused("contiguous_gradients", "false", "always one flat slab");
-  refused("sub_group_size", "1000", "one unit at a time");
-  refused("round_robin_gradients", "true", "equal slice of every unit");
-  refused("reduce_scatter", "false", "always reduce-scatter");
-  refused("zero_quantized_weights", "true", "ZeRO++");
-  refused("offload_param", R"({"device": "cpu"})", "arrives with offload");
-  refused("offload_optimizer", R"({"device": "nvme"})", "arrives with offload");
-  refused("cpu_offload", "true", "arrives with offload");
-  refused("prefetch", "1", "is not a known key");
+  EXPECT_ERROR(config(R"({"zero_optimization": {"prefetch": 1}})"),
+               "zero_optimization.prefetch is not a known key");
 }
 
 TEST(Zero, KeysWithoutEffectAreRefused) {

@@ -28,6 +28,12 @@ TEST(OnceBroken, ADeepConfiguration) {
   EXPECT_ERROR(read("config", "deep"), "config.json", "nested more than 256 levels");
 }
 
+// The device was taken for a string.
+TEST(OnceBroken, AnOffloadToANumber) {
+  EXPECT_ERROR(read("config", "offload_to_a_number"),
+               "zero_optimization.offload_param can only be");
+}
+
 // What is not there was shown in the message that refuses its default.
 TEST(OnceBroken, ADefaultThatIsRefused) {
   EXPECT_ERROR(read("model_config", "dropout_by_default"), "embd_pdrop is left to its default",
