@@ -128,5 +128,19 @@ TEST_F(CliMpi, RanksMustAgreeWithTheLauncher) {
   expect_in(outcome.err, {"--ranks 3 was given", "started 2"});
 }
 
+// One rank reduces in one bucket, the other unit by unit: the same bytes in the same order, so that
+// unchecked nobody notices.
+TEST_F(CliMpi, CheckedCollectivesStopRanksThatDisagree) {
+  const Arguments keys = {"zero_optimization.stage=2", "run.check_collectives=true"};
+  Arguments first = train_arguments(keys, {"--quiet"}), other = first;
+  other.insert(other.end(), {"--set", "zero_optimization.reduce_bucket_size=0"});
+  first.insert(first.end(), {":", "-n", "1", ONEFOLD_BINARY});
+  first.insert(first.end(), other.begin(), other.end());
+  const Outcome outcome = mpi(1, first);
+  EXPECT_NE(outcome.code, 0);
+  expect_in(outcome.err, {"rank 0 calls reduce_scatter", "rank 1 calls reduce_scatter",
+                          "ranks must make the same calls in the same order"});
+}
+
 }  // namespace
 }  // namespace onefold

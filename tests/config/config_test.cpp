@@ -413,6 +413,25 @@ TEST(LoadConfig, NamesTheFileInErrors) {
   std::filesystem::remove(path);
 }
 
+TEST(LoadConfig, WhatRanksNeedToMeetIsReadAhead) {
+  const std::string path = testing::TempDir() + "onefold_comm_options_test.json";
+  const auto read = [&](const char* changes, const std::vector<std::string>& overrides = {}) {
+    write_file(path, with(changes).dump());
+    return comm_options(path, overrides);
+  };
+  EXPECT_EQ(read("{}").timeout_seconds, config().run.timeout_seconds);
+  EXPECT_FALSE(read("{}").check);
+  const char* const both = R"({"run": {"timeout": 7.5, "check_collectives": true}})";
+  EXPECT_EQ(read(both).timeout_seconds, 7.5);
+  EXPECT_TRUE(read(both).check);
+  EXPECT_EQ(read(both, {"run.timeout=2"}).timeout_seconds, 2);
+  EXPECT_FALSE(read(both, {"run.check_collectives=false"}).check);
+  EXPECT_EQ(read(R"({"run": {"timeout": 0}})").timeout_seconds, config().run.timeout_seconds)
+      << "load_config says what is wrong with it";
+  EXPECT_ERROR(load_config(path, {}), "run.timeout must be greater than 0");
+  std::filesystem::remove(path);
+}
+
 TEST(Batch, AMisspeltSizeIsNamedRatherThanMissed) {
   EXPECT_ERROR(Config::from_json(Json::parse(R"({"model": "gpt2-tiny", "trian_batch_size": 8})")),
                "trian_batch_size", "did you mean \"train_batch_size\"?");
