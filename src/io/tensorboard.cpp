@@ -94,6 +94,15 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
   record(event);
 }
 
+void TensorBoardWriter::restart(int64_t step) {
+  std::string session;
+  put_key(session, 1, kVarint);
+  put_varint(session, 1);
+  std::string event = event_header(step);
+  put_bytes(event, 7, session);
+  record(event);
+}
+
 void TensorBoardWriter::scalars(int64_t step,
                                 std::initializer_list<std::pair<std::string_view, double>> values) {
   std::string summary;

@@ -31,7 +31,9 @@ Records::Records(const Config& config, const std::optional<RunFolder>& folder, i
   const std::string path = folder->file("metrics.jsonl");
   if (step > 0) keep_lines_until(path, step);
   lines_.emplace(path, step > 0 ? MetricsWriter::Mode::append : MetricsWriter::Mode::fresh);
-  if (config.run.tensorboard) board_.emplace(folder->file("tensorboard"));
+  if (!config.run.tensorboard) return;
+  board_.emplace(folder->file("tensorboard"));
+  if (step > 0) board_->restart(step + 1);
 }
 
 void Records::step(const ProgressState& s, double seconds, const VerbTimes& times) {

@@ -15,7 +15,7 @@ namespace onefold {
 
 class Records {
  public:
-  // `step`: those that an earlier run has done; its lines up to there stay.
+  // `step`: those that an earlier run has done; its lines and events up to there stay.
   Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step = 0);
 
   // `seconds` and `times` are those of this step.

@@ -1,5 +1,8 @@
 #include "run/records.h"
 
+#include <algorithm>
+
+#include "io/events.h"
 #include "run/support.h"
 
 namespace onefold {
@@ -35,6 +38,46 @@ TEST_F(RecordsTest, ANewRunBeginsANewFile) {
   const std::string first = metrics();
   write(config());
   EXPECT_EQ(metrics(), first);
+}
+
+// What TensorBoard shows of a folder: files in the order of their names, and a restart drops what
+// came before it and has its step or a later one.
+std::vector<std::pair<int64_t, float>> shown(const std::string& folder, const std::string& tag) {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::pair<int64_t, float>> points;
+  for (const std::string& path : paths) {
+    const test::Events events = test::parse_events(read_file(path));
+    for (const int64_t step : events.restarts)
+      std::erase_if(points, [&](const auto& point) { return point.first >= step; });
+    for (const test::Scalar& scalar : events.scalars)
+      if (scalar.tag == tag) points.emplace_back(scalar.step, scalar.value);
+  }
+  return points;
+}
+
+TEST_F(RecordsTest, AResumedRunHasEachStepOnceAndTheNewest) {
+  const Config c = config({"run.output=x", "run.tensorboard=true"});
+  const RunFolder run = RunFolder::create(folder_.path("run"), c, c.model, nullptr, false);
+  const auto write_steps = [&](int64_t from, int64_t to, double loss) {
+    Records records(c, run, from);
+    for (int64_t step = from + 1; step <= to; ++step)
+      records.step({.step = step, .loss = loss}, 0.5, {});
+    records.evaluation(to, loss);
+  };
+  write_steps(0, 4, 1);
+  write_steps(2, 5, 2);
+  const std::vector<std::pair<int64_t, float>> expected = {{1, 1}, {2, 1}, {3, 2}, {4, 2}, {5, 2}};
+  EXPECT_EQ(shown(run.file("tensorboard"), "train/loss"), expected);
+  EXPECT_EQ(shown(run.file("tensorboard"), "validation/loss").size(), 1);
+  std::vector<std::pair<int64_t, float>> in_metrics;
+  std::istringstream lines(metrics());
+  for (std::string line; std::getline(lines, line);)
+    if (const Json event = Json::parse(line); event["event"] == "step")
+      in_metrics.emplace_back(event["step"], event["loss"]);
+  EXPECT_EQ(in_metrics, expected);
 }
 
 TEST_F(RecordsTest, WithoutAFolderNothingIsWritten) {
