@@ -60,6 +60,13 @@ class PeerError : public UserError {
   using UserError::UserError;
 };
 
+// All ranks have found the same, and each of them throws it: nobody is left waiting, and it is said
+// once.
+class AgreedError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 class Channel {
  public:
   virtual ~Channel() = default;

@@ -21,14 +21,16 @@ namespace {
 // The failure to report: the first that no other rank caused, with its rank.
 class FirstFailure {
  public:
-  void add(int rank, std::exception_ptr error, bool by_peer) {
+  void add_own(int rank) {
     std::lock_guard lock(mutex_);
-    std::exception_ptr& slot = by_peer ? peer_ : own_;
-    if (slot) return;
-    slot = error;
-    if (!by_peer) rank_ = rank;
+    if (own_) return;
+    own_ = std::current_exception();
+    rank_ = rank;
   }
+  void add_agreed() { keep_first(agreed_); }
+  void add_by_peer() { keep_first(peer_); }
 
+  // Whether one has failed whom the others do not follow of themselves.
   bool any() const {
     std::lock_guard lock(mutex_);
     return own_ || peer_;
@@ -36,6 +38,7 @@ class FirstFailure {
 
   void rethrow() const {
     if (!own_) {
+      if (agreed_) std::rethrow_exception(agreed_);
       if (peer_) std::rethrow_exception(peer_);
       return;
     }
@@ -55,8 +58,13 @@ class FirstFailure {
   }
 
  private:
+  void keep_first(std::exception_ptr& slot) {
+    std::lock_guard lock(mutex_);
+    if (!slot) slot = std::current_exception();
+  }
+
   mutable std::mutex mutex_;
-  std::exception_ptr own_, peer_;
+  std::exception_ptr own_, agreed_, peer_;
   int rank_ = 0;
 };
 
@@ -139,6 +147,8 @@ void Ranks::run(const RankBody& body) {
     body(mpi_);
   } catch (const PeerError&) {
     throw;
+  } catch (const AgreedError&) {
+    after_leader([] { throw; });  // and its end is that of the others
   } catch (const std::exception& error) {
     mpi_->abort(error.what());
     throw;
@@ -157,9 +167,11 @@ void Ranks::run_threads(const RankBody& body) {
         bind_rank(rank, count_);
         body(communicator);
       } catch (const PeerError&) {
-        failure.add(rank, std::current_exception(), true);
+        failure.add_by_peer();
+      } catch (const AgreedError&) {
+        failure.add_agreed();
       } catch (const std::exception& error) {
-        failure.add(rank, std::current_exception(), false);
+        failure.add_own(rank);
         communicator->abort(error.what());
       }
       communicator.reset();

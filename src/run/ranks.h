@@ -34,8 +34,9 @@ class Ranks {
   void after_leader(const std::function<void()>& prepare);
 
   // Runs the body on each rank of this process, bound to its share of the cores, and waits for all.
-  // Throws the first failure that was not caused by another rank's. A thread that does not end even
-  // then, because it hangs, takes the process with it.
+  // Throws the first failure that was not caused by another rank's; what all have agreed on, the
+  // leading process alone. A thread that does not end even then, because it hangs, takes the
+  // process with it.
   void run(const RankBody& body);
 
  private:

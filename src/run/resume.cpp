@@ -75,6 +75,12 @@ std::string problem_of(const std::string& path, int rank, int ranks,
   return "";
 }
 
+// What every rank finds, for all have the same manifest.
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw AgreedError(fmt::format(format, std::forward<Args>(args)...));
+}
+
 // A tensor of another shape would be read as if it were cut off.
 void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
@@ -82,12 +88,11 @@ void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
     for (const ParamSpec& param : unit->params()) {
       const auto found = tensors.find(param.name);
       if (found == tensors.end())
-        user_error("{} has no tensor {}: it belongs to another model", checkpoint.folder(),
-                   param.name);
+        refuse("{} has no tensor {}: it belongs to another model", checkpoint.folder(), param.name);
       if (found->second.shape != file_shape(param))
-        user_error("{}: {} has the shape {}, the model needs {}: it belongs to another model",
-                   checkpoint.folder(), param.name, shape_text(found->second.shape),
-                   shape_text(file_shape(param)));
+        refuse("{}: {} has the shape {}, the model needs {}: it belongs to another model",
+               checkpoint.folder(), param.name, shape_text(found->second.shape),
+               shape_text(file_shape(param)));
     }
 }
 
@@ -131,7 +136,7 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
     resumed.bytes_read = checkpoint->bytes_read();
     return resumed;
   }
-  user_error("no checkpoint can be resumed from:\n  {}", join(resumed.remarks, "\n  "));
+  refuse("no checkpoint can be resumed from:\n  {}", join(resumed.remarks, "\n  "));
 }
 
 CheckpointSource::CheckpointSource(const std::string& folder)

@@ -20,7 +20,8 @@ struct Resumed {
 };
 
 // Loads the first of the candidates that is whole into the engine. All ranks call it together: they
-// share out the checking, and each reads the slices that it holds. UserError if none is whole.
+// share out the checking, and each reads the slices that it holds. AgreedError if none is whole,
+// or if it is of another model.
 Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates);
 
 // The differences between two configurations that make training another one: "optimizer.params.lr:

@@ -64,8 +64,9 @@ Training::Training(const Config& config, const RunPlan& plan,
 void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {
   const Resumed resumed = resume(engine_, candidates);
   if (resumed.step > plan_.steps)
-    user_error("{} has {} steps behind it, and the run has {}; set run.steps to more", resumed.path,
-               resumed.step, plan_.steps);
+    throw AgreedError(
+        fmt::format("{} has {} steps behind it, and the run has {}; set run.steps to more",
+                    resumed.path, resumed.step, plan_.steps));
   for (const std::string& remark : resumed.remarks)
     progress_.note(fmt::format("passed over: {}", remark));
   progress_.note(fmt::format("resumed from {}", resumed.path));

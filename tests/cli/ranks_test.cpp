@@ -122,6 +122,17 @@ TEST_F(CliMpi, ABadConfigurationIsReportedOnce) {
       << outcome.err;
 }
 
+TEST_F(CliMpi, WhatAllRanksRefuseIsReportedOnce) {
+  ASSERT_EQ(train({}, {"--quiet"}).code, 0);
+  const Outcome outcome = mpi(2, {"train", "config.json", "--set", "run.steps=2", "--resume",
+                                  "--allow-changes", "--quiet"});
+  EXPECT_NE(outcome.code, 0);
+  const size_t first = outcome.err.find("3 steps behind it");
+  ASSERT_NE(first, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("3 steps behind it", first + 1), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("failed:"), std::string::npos) << outcome.err;
+}
+
 TEST_F(CliMpi, RanksMustAgreeWithTheLauncher) {
   const Outcome outcome = mpi(2, {"train", "config.json", "--ranks", "3"});
   EXPECT_NE(outcome.code, 0);

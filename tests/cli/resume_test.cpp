@@ -123,6 +123,19 @@ TEST_F(CliResume, AFinishedRunCanBeMadeLonger) {
                {"10 steps behind it", "run.steps"});
 }
 
+TEST_F(CliResume, WhatAllRanksRefuseIsSaidOnceAndOfNoRank) {
+  train_whole();
+  const Outcome shorter = train({"run.output=whole", "run.steps=5"},
+                                {"--resume", "--allow-changes", "--ranks", "2", "--quiet"});
+  expect_error(shorter, 1,
+               {"onefold: error: whole/checkpoints/step-00000008 has 8 steps behind it"});
+  for (const int step : {2, 4, 6, 8})
+    flip_a_bit(checkpoint("whole", step) + "/rank-00000.safetensors");
+  const Outcome damaged =
+      train({"run.output=whole", "run.steps=8"}, {"--resume", "--ranks", "2", "--quiet"});
+  expect_error(damaged, 1, {"onefold: error: no checkpoint can be resumed from"});
+}
+
 TEST_F(CliResume, ADamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   train_whole();
   const std::string weights = whole_weights();
