@@ -1,5 +1,6 @@
 #include "run/resume.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/text.h"
@@ -81,11 +82,35 @@ template <typename... Args>
   throw AgreedError(fmt::format(format, std::forward<Args>(args)...));
 }
 
+// Every state that the engine has of a tensor must be there to be read.
+void require_states(const Checkpoint& checkpoint, const std::string& unit,
+                    const std::string& tensor, const std::vector<std::string>& needed) {
+  const auto& tensors = checkpoint.manifest().tensors;
+  const std::vector<std::string>& saved = tensors.at(tensor).states;
+  for (const std::string& state : needed) {
+    if (std::find(saved.begin(), saved.end(), state) != saved.end()) continue;
+    // An optimizer that keeps state has kept it of every unit that was trained.
+    const bool frozen =
+        saved.size() == 1 && std::any_of(tensors.begin(), tensors.end(),
+                                         [](auto& t) { return t.second.states.size() > 1; });
+    if (frozen)
+      refuse(
+          "{0} has no optimizer state of unit {1}, which run.freeze kept from training when it was "
+          "saved, and does not now. Freeze it again, or start a new run from the weights: onefold "
+          "export {0} FOLDER, then \"model\": \"FOLDER\" without --resume",
+          checkpoint.folder(), unit);
+    refuse("{} has no {} of {}: it was saved with another optimizer", checkpoint.folder(), state,
+           tensor);
+  }
+}
+
 // A tensor of another shape would be read as if it were cut off.
 void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
-  for (const auto& unit : engine.model().units)
-    for (const ParamSpec& param : unit->params()) {
+  for (size_t u = 0; u < engine.model().units.size(); ++u) {
+    const Unit& unit = *engine.model().units[u];
+    const std::vector<std::string> needed = engine.saved_states(static_cast<int>(u));
+    for (const ParamSpec& param : unit.params()) {
       const auto found = tensors.find(param.name);
       if (found == tensors.end())
         refuse("{} has no tensor {}: it belongs to another model", checkpoint.folder(), param.name);
@@ -93,7 +118,9 @@ void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
         refuse("{}: {} has the shape {}, the model needs {}: it belongs to another model",
                checkpoint.folder(), param.name, shape_text(found->second.shape),
                shape_text(file_shape(param)));
+      require_states(checkpoint, unit.name(), param.name, needed);
     }
+  }
 }
 
 void load(Engine& engine, const Checkpoint& checkpoint) {

@@ -21,7 +21,7 @@ struct Resumed {
 
 // Loads the first of the candidates that is whole into the engine. All ranks call it together: they
 // share out the checking, and each reads the slices that it holds. AgreedError if none is whole,
-// or if it is of another model.
+// or if it does not have the state of this engine's model and optimizer.
 Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates);
 
 // The differences between two configurations that make training another one: "optimizer.params.lr:

@@ -144,6 +144,18 @@ TEST_F(Resume, WithoutTheOptimizersStateItIsRefused) {
                "another optimizer");
 }
 
+TEST_F(Resume, AUnitThatWasFrozenCannotBeTrainedNow) {
+  run("whole", {"run.freeze=[\"embedding\"]", "optimizer.type=AdamW"});
+  for (const int ranks : {1, 2})
+    EXPECT_ERROR(run("rest", {"optimizer.type=AdamW"}, ranks, "whole/checkpoints/step-00000003"),
+                 "no optimizer state of unit embedding", "run.freeze", "onefold export",
+                 "\"model\"");
+  // The other way round there is more than is needed.
+  run("all", {"optimizer.type=AdamW"});
+  run("rest", {"run.freeze=[\"embedding\"]", "optimizer.type=AdamW"}, 1,
+      "all/checkpoints/step-00000003");
+}
+
 TEST(ChangesThatMatter, NameWhatIsLearnedAndNothingElse) {
   const Json saved = {{"train_batch_size", 8},
                       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.1}}}}},
