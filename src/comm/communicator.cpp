@@ -22,7 +22,7 @@ class DryCommunicator final : public Communicator {
   std::unique_ptr<Channel> open(std::string_view, void*) override {
     return std::make_unique<DryChannel>(ranks());
   }
-  void abort(std::string_view, int) noexcept override {}
+  void abort(std::string_view) noexcept override {}
 
  private:
   const int64_t scratch_bytes_;

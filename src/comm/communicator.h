@@ -142,8 +142,8 @@ class Communicator {
   virtual std::unique_ptr<Channel> open(std::string_view name, void* scratch) = 0;
 
   // Ends all ranks because this one has failed: whoever waits for it, now or later, gets a
-  // PeerError that repeats `why`. Over MPI the process ends here, with this exit code.
-  virtual void abort(std::string_view why, int exit_code = 1) noexcept = 0;
+  // PeerError that repeats `why`. Over MPI the process ends here, with the exit code 1.
+  virtual void abort(std::string_view why) noexcept = 0;
 
  protected:
   Communicator(int rank, int ranks) : rank_(rank), ranks_(ranks) {}

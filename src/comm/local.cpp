@@ -117,7 +117,7 @@ class LocalCommunicator final : public Communicator {
   std::unique_ptr<Channel> open(std::string_view name, void*) override {
     return std::make_unique<LocalChannel>(rank(), state_, name);
   }
-  void abort(std::string_view why, int) noexcept override {
+  void abort(std::string_view why) noexcept override {
     state_->fail(fmt::format("rank {} failed: {}", rank(), why));
   }
 

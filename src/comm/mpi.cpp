@@ -52,18 +52,19 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiChannel>(state_, name, scratch);
   }
 
-  void abort(std::string_view why, int exit_code) noexcept override {
+  void abort(std::string_view why) noexcept override {
+    constexpr int kExitCode = 1;
     std::fflush(stdout);
     fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
     std::fflush(stderr);
     // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
     // launcher ends the others when it sees one go.
-    std::thread([exit_code] {
+    std::thread([] {
       std::this_thread::sleep_for(kAnswerWait);
-      std::_Exit(exit_code);
+      std::_Exit(kExitCode);
     }).detach();
-    state_.api.end_all(exit_code);
-    std::_Exit(exit_code);
+    state_.api.end_all(kExitCode);
+    std::_Exit(kExitCode);
   }
 
  private:

@@ -34,11 +34,11 @@ struct VerbTimes {
 };
 
 // A loss or gradient that is not finite: step, unit, tensor and rank are named, and the weights are
-// those before the step.
-class DivergedError : public UserError {
+// those before the step. All ranks throw it, and can still talk to each other.
+class DivergedError : public AgreedError {
  public:
   static constexpr int kExitCode = 3;  // of a program that ends with it
-  using UserError::UserError;
+  using AgreedError::AgreedError;
 };
 
 class Engine {
@@ -136,7 +136,7 @@ class Engine {
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
   void release(const Action& action);
-  void norm(const Action& action);
+  void norm(const Action& action, Walk& walk);
   void clip(Walk& walk);
   void step(const Action& action, Walk& walk);
   void communicate(const Action& action, Walk& walk, std::function<void(const std::string&)> call);
@@ -144,8 +144,10 @@ class Engine {
   UnitCall call_for(const BatchView& batch, std::span<const Tensor> params);
   std::vector<Tensor> gradients_of(int unit);
   double sum_squares(Tensor gradient, const Piece& piece);
-  void check_loss(double loss, int micro) const;
-  [[noreturn]] void report_not_finite(int unit);
+  std::string loss_not_finite(double loss, int micro) const;
+  std::string gradient_not_finite(int unit);
+  // All ranks together. `clipped`: of each the sums by unit, and that of the losses.
+  [[noreturn]] void report_divergence(const Walk& walk, std::span<const double> clipped);
   std::string at_rank() const;  // ", rank 2" where there are several
 
   const std::string& unit_name(int unit) const {

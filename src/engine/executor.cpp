@@ -42,8 +42,7 @@ void Engine::run(const Program& program, Walk& walk) {
     finish_lanes();
   } catch (const PeerError&) {
     throw;
-  } catch (const DivergedError& error) {
-    communicator_->abort(error.what(), DivergedError::kExitCode);
+  } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
     communicator_->abort(error.what());
@@ -71,7 +70,7 @@ void Engine::execute(const Action& action, Walk& walk) {
       backward(action, walk);
       return timed(times_.backward);
     case Verb::norm:
-      norm(action);
+      norm(action, walk);
       return timed(times_.norm);
     case Verb::clip:
       return clip(walk);
@@ -250,7 +249,8 @@ void Engine::backward(const Action& action, Walk& walk) {
   model_.units[unit]->backward(call);
   if (is_head) {
     const double loss = sum_losses(call.losses);
-    check_loss(loss, action.micro);
+    if (!std::isfinite(loss) && walk.diverged.empty())
+      walk.diverged = loss_not_finite(loss, action.micro);
     walk.loss_sum += loss;
   }
   held = {};
@@ -265,19 +265,22 @@ double Engine::sum_squares(Tensor gradient, const Piece& piece) {
   return kernels_->sum_squares(gradient.col_range(piece.offset, piece.elems), scratch);
 }
 
-void Engine::norm(const Action& action) {
+void Engine::norm(const Action& action, Walk& walk) {
   const UnitState& unit = state(action.unit);
   double sum = 0;
   for (const Piece& piece : unit.layout().shard_pieces(rank()))
     sum += sum_squares(unit.gradient_shard(), piece);
   sum_squares_[static_cast<size_t>(action.unit)] = sum;
-  if (!std::isfinite(sum)) report_not_finite(action.unit);
+  if (!std::isfinite(sum) && walk.diverged.empty())
+    walk.diverged = gradient_not_finite(action.unit);
 }
 
 void Engine::clip(Walk& walk) {
   std::vector<double> mine = sum_squares_;
   mine.push_back(walk.loss_sum);
   const std::vector<double> all = exchange("clip", mine);
+  if (!std::all_of(all.begin(), all.end(), [](double value) { return std::isfinite(value); }))
+    report_divergence(walk, all);
   std::vector<double> sums(mine.size());
   for (size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
   walk.loss_sum = sums.back();
@@ -308,26 +311,35 @@ void Engine::step(const Action& action, Walk& walk) {
 
 std::string Engine::at_rank() const { return ranks() == 1 ? "" : fmt::format(", rank {}", rank()); }
 
-void Engine::check_loss(double loss, int micro) const {
-  if (std::isfinite(loss)) return;
-  throw DivergedError(fmt::format(
+std::string Engine::loss_not_finite(double loss, int micro) const {
+  return fmt::format(
       "step {}, micro-batch {}{}: the loss is {} (unit head, tensor logits). The weights are those "
       "before this step. Lower the learning rate, lengthen the warm-up or set gradient_clipping",
-      steps_done_ + 1, micro, at_rank(), loss));
+      steps_done_ + 1, micro, at_rank(), loss);
 }
 
-void Engine::report_not_finite(int unit) {
+std::string Engine::gradient_not_finite(int unit) {
   const UnitState& own = state(unit);
   for (const Piece& piece : own.layout().shard_pieces(rank())) {
     if (std::isfinite(sum_squares(own.gradient_shard(), piece))) continue;
-    throw DivergedError(fmt::format(
+    return fmt::format(
         "step {}{}: the gradient is not finite (unit {}, tensor {}). The weights are those before "
         "this step. Lower the learning rate, lengthen the warm-up or set gradient_clipping",
         steps_done_ + 1, at_rank(), unit_name(unit),
-        own.layout().params()[static_cast<size_t>(piece.param)].name));
+        own.layout().params()[static_cast<size_t>(piece.param)].name);
   }
   internal_error("step {}: the norm of unit {} is not finite but each tensor's is", steps_done_ + 1,
                  unit);
+}
+
+void Engine::report_divergence(const Walk& walk, std::span<const double> clipped) {
+  const std::vector<std::string> texts = collect("diverged", walk.diverged);
+  const size_t stride = clipped.size() / texts.size();
+  // A loss that is not finite spoils the gradients of all ranks: it is named before them.
+  for (size_t r = 0; r < texts.size(); ++r)
+    if (!std::isfinite(clipped[(r + 1) * stride - 1])) throw DivergedError(texts[r]);
+  throw DivergedError(*std::find_if(texts.begin(), texts.end(),
+                                    [](const std::string& text) { return !text.empty(); }));
 }
 
 }  // namespace onefold

@@ -26,6 +26,9 @@ struct Engine::Walk {
   bool training = false;
   float loss_scale = 0;
   double loss_sum = 0;  // of this rank; after clip, of all
+  // This rank's first loss or gradient that is not finite. It goes on to clip, where all ranks
+  // meet: one that stopped at once would leave the others, and the checkpoint under way, behind.
+  std::string diverged;
   double learning_rate = 0;
   double gradient_norm = 0;
   double gradient_scale = 1;

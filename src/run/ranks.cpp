@@ -13,7 +13,6 @@
 #include "comm/binding.h"
 #include "comm/local.h"
 #include "comm/mpi.h"
-#include "engine/engine.h"
 
 namespace onefold {
 namespace {
@@ -44,8 +43,6 @@ class FirstFailure {
     }
     try {
       std::rethrow_exception(own_);
-    } catch (const DivergedError&) {  // names its rank itself
-      throw;
     } catch (const UserError& error) {
       user_error("rank {}: {}", rank_, error.what());
     } catch (const std::system_error& error) {  // a file, a thread or a write was refused

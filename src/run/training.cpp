@@ -200,8 +200,8 @@ void Training::step() {
   try {
     result = train_step(engine_, batches_, state_.learning_rate);
   } catch (const DivergedError& error) {
-    // What is being written is of the step before, and still unchanged. Other ranks are gone.
-    if (engine_.ranks() == 1) settle_checkpoint(true);
+    // What is being written is of the step before, and still unchanged.
+    settle_checkpoint(true);
     if (saved_step_ == 0) throw;
     throw DivergedError(fmt::format("{}. {} has a checkpoint of step {}", error.what(),
                                     config_.run.output, saved_step_));

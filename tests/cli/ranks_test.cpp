@@ -133,6 +133,16 @@ TEST_F(CliMpi, WhatAllRanksRefuseIsReportedOnce) {
   EXPECT_EQ(outcome.err.find("failed:"), std::string::npos) << outcome.err;
 }
 
+TEST_F(CliMpi, DivergenceIsReportedOnceAndKeepsTheCheckpoint) {
+  const Outcome outcome =
+      mpi(2, train_arguments({"optimizer.params.lr=1e30", "run.save_every=1"}, {"--quiet"}));
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  const size_t first = outcome.err.find("onefold: diverged: step 2");
+  ASSERT_NE(first, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("step 2", first + 25), std::string::npos) << outcome.err;
+  EXPECT_TRUE(exists("run/checkpoints/step-00000001/manifest.json"));
+}
+
 TEST_F(CliMpi, RanksMustAgreeWithTheLauncher) {
   const Outcome outcome = mpi(2, {"train", "config.json", "--ranks", "3"});
   EXPECT_NE(outcome.code, 0);

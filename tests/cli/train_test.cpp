@@ -207,6 +207,13 @@ TEST_F(Cli, DivergenceNamesStepAndUnitAndWhatIsSaved) {
   EXPECT_EQ(lines("run/metrics.jsonl").size(), 1u);
 }
 
+TEST_F(Cli, DivergenceOnRanksKeepsTheCheckpointThatIsBeingWritten) {
+  const Arguments keys = {"optimizer.params.lr=1e30", "run.save_every=1"};
+  expect_error(train(keys, {"--quiet", "--ranks", "2"}), 3,
+               {"onefold: diverged: step 2", "rank ", "run has a checkpoint of step 1"});
+  EXPECT_TRUE(exists("run/checkpoints/step-00000001/manifest.json"));
+}
+
 TEST_F(Cli, AFullDiskLeavesNoHalfWrittenWeights) {
   const Outcome outcome = onefold(train_arguments({}, {"--quiet"}), {.file_limit = 100'000});
   expect_error(outcome, 1,

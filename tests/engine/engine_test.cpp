@@ -6,7 +6,9 @@
 #include <limits>
 
 #include "engine/fit.h"
+#include "engine/ranks.h"
 #include "engine/support.h"
+#include "error_text.h"
 
 namespace onefold {
 namespace {
@@ -238,6 +240,26 @@ TEST(Diverging, ANonFiniteGradientNamesUnitAndTensorAndLeavesTheWeights) {
         << error.what();
   }
   expect_same_bits(before, weights_of(engine));
+}
+
+TEST(Diverging, OneRanksLossStopsAllWithTheSameWordsAndNoneIsGone) {
+  std::vector<std::string> texts(3);
+  std::vector<size_t> answers(3);
+  test::on_ranks(3, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(tiny(), tiny_options(), std::move(communicator));
+    test::train_step(engine);
+    set_parameter(engine, rank == 1 ? "head.norm.weight" : "none",
+                  std::numeric_limits<float>::infinity());
+    try {
+      test::train_step(engine);
+    } catch (const DivergedError& error) {
+      texts[static_cast<size_t>(rank)] = error.what();
+      answers[static_cast<size_t>(rank)] = engine.collect("after", "here").size();
+    }
+  });
+  EXPECT_TRUE(contains(texts[0], "step 2, micro-batch 0, rank 1: the loss is")) << texts[0];
+  EXPECT_EQ(texts, std::vector<std::string>(3, texts[0]));
+  EXPECT_EQ(answers, std::vector<size_t>(3, 3));
 }
 
 TEST(MemoryLimit, IsKnownBeforeTheRunAndSaysWhatWouldFit) {
