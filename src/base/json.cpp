@@ -21,26 +21,79 @@ std::string position(std::string_view text, size_t byte) {
   return fmt::format("{}:{}", line, column);
 }
 
-// Refuses a key that is repeated in its object; the library would keep one of the two without a
-// word.
-class RepeatedKeys {
+// Builds the document, event by event. The library's own builder looks through an ordered object
+// for each key that it adds: seconds for the names of a large model's tensors. Here the set that
+// finds repeated keys, of which the library would keep one without a word, has already said that a
+// key is new.
+class Builder final : public nlohmann::json_sax<Json> {
  public:
-  explicit RepeatedKeys(const std::string& source) : source_(source) {}
+  Builder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
 
-  bool operator()(Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open_.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_.back().insert(key).second)
-        user_error("{}: the key \"{}\" appears twice in one object; keep one", source_, key);
-    }
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const std::string&) override { return add(value); }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(Json::binary_t& value) override { return add(std::move(value)); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool end_array() override { return close(); }
+  bool end_object() override { return close(); }
+
+  bool key(std::string& key) override {
+    if (!open_.back().keys.insert(key).second)
+      user_error("{}: the key \"{}\" appears twice in one object; keep one", source_, key);
+    auto& object = open_.back().value->get_ref<Json::object_t&>();
+    object.emplace_back(std::move(key), Json());
     return true;
   }
 
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    const auto* syntax = dynamic_cast<const Json::parse_error*>(&error);
+    const std::string where =  // nowhere: a number that no double can hold
+        syntax ? fmt::format("{}:{}", source_, position(text_, syntax->byte)) : source_;
+    user_error("{}: not valid JSON: {}", where, json_reason(error.what()));
+  }
+
  private:
+  struct Open {
+    Json* value;
+    std::set<std::string> keys;
+  };
+
+  // Where the next value belongs: the last key's, the list's end, or the document.
+  Json& place() {
+    if (open_.empty()) return root_;
+    Json& parent = *open_.back().value;
+    if (parent.is_object()) return parent.get_ref<Json::object_t&>().back().second;
+    return parent.emplace_back();
+  }
+  bool add(Json value) {
+    place() = std::move(value);
+    return true;
+  }
+  // Only the innermost grows, so that the pointers to the others hold.
+  bool open(Json empty) {
+    if (open_.size() == kDeepestJson)
+      user_error("{}: lists and objects are nested more than {} levels deep", source_,
+                 kDeepestJson);
+    Json& value = place();
+    value = std::move(empty);
+    open_.push_back({&value, {}});
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const std::string_view text_;
   const std::string& source_;
-  std::vector<std::set<std::string>> open_;
+  Json root_;
+  std::vector<Open> open_;
 };
 
 [[noreturn]] void wrong_type(const Json& value, const std::string& path,
@@ -130,20 +183,10 @@ std::string json_reason(std::string_view what) {
 }
 
 Json parse_json(std::string_view text, const std::string& source) {
-  RepeatedKeys repeated(source);
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kDeepestJson)
-      user_error("{}: lists and objects are nested more than {} levels deep", source, kDeepestJson);
-    return repeated(event, parsed);
-  };
-  try {
-    return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const Json::parse_error& error) {
-    user_error("{}:{}: not valid JSON: {}", source, position(text, error.byte),
-               json_reason(error.what()));
-  } catch (const Json::exception& error) {  // a number that no double can hold
-    user_error("{}: not valid JSON: {}", source, json_reason(error.what()));
-  }
+  Builder builder(text, source);
+  Json::sax_parse(text, &builder, Json::input_format_t::json, /*strict=*/true,
+                  /*ignore_comments=*/true);
+  return builder.take();
 }
 
 Json read_json(const std::string& path) { return parse_json(read_file(path), path); }

@@ -17,8 +17,9 @@ namespace onefold {
 using Json = nlohmann::ordered_json;
 
 // Parses a document; the error names `source`, line and column. Comments (// and /* */) are
-// allowed, a key that appears twice in one object is not. Objects keep their order and are searched
-// linearly: not for tables of a million keys.
+// allowed, a key that appears twice in one object is not. Objects keep their order. Reading one and
+// walking through it takes time in proportion to its size, but looking for a key searches all of
+// it: not for tables of many keys.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
 

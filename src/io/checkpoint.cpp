@@ -142,7 +142,9 @@ Json Manifest::to_json() const {
     Json pieces = Json::array();
     for (const CheckpointPiece& piece : tensor.pieces)
       pieces.push_back({piece.file, piece.first, piece.elems});
-    tensor_table[name] = {{"shape", tensor.shape}, {"states", tensor.states}, {"pieces", pieces}};
+    // Not operator[]: the object is searched linearly, and the names are distinct.
+    tensor_table.get_ref<Json::object_t&>().emplace_back(
+        name, Json{{"shape", tensor.shape}, {"states", tensor.states}, {"pieces", pieces}});
   }
   Json json = {{"format", kFormat}, {"version", kVersion}, {"step", step},
                {"run", run},        {"files", file_list},  {"tensors", tensor_table}};

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "error_text.h"
@@ -25,6 +26,39 @@ TEST(ParseJson, RefusesARepeatedKeyButOnlyWithinOneObject) {
   EXPECT_ERROR(parse_json(R"({"lr": 1, "b": {"lr": 2}, "lr": 3})", "run.json"), "run.json",
                "\"lr\" appears twice");
   EXPECT_EQ(parse_json(R"([{"a": {"b": 1}, "b": 2}, {"a": 1}])", "ok").size(), 2u);
+}
+
+TEST(ParseJson, KeepsOrderAndValuesHoweverManyKeys) {
+  constexpr int kKeys = 90'000;
+  std::string text = "{";
+  for (int i = kKeys; i > 0; --i) text += fmt::format("\"k{0}\": [{0}, {{\"v\": -{0}}}], ", i);
+  text += R"("last": [true, null, 0.5, "x", {}, []]})";
+  const Json json = parse_json(text, "large");
+  ASSERT_EQ(json.size(), size_t{kKeys} + 1);
+  int i = kKeys;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "last") break;
+    ASSERT_EQ(key, fmt::format("k{}", i));
+    ASSERT_EQ(value[0], i);
+    ASSERT_EQ(value[1]["v"], -i);
+    --i;
+  }
+  EXPECT_EQ(i, 0);
+  EXPECT_EQ(json.back().dump(), R"([true,null,0.5,"x",{},[]])");
+  text.insert(text.size() - 1, R"(, "k45000": 1)");
+  EXPECT_ERROR(parse_json(text, "large"), "large", "\"k45000\" appears twice");
+}
+
+TEST(ParseJson, RefusesWhatIsNestedTooDeep) {
+  const auto nested = [](int levels) {
+    std::string text;
+    for (int i = 0; i < levels; ++i) text += i % 2 == 0 ? "[" : "{\"a\": ";
+    text += "1";
+    for (int i = levels; i > 0; --i) text += i % 2 == 1 ? "]" : "}";
+    return text;
+  };
+  EXPECT_EQ(parse_json(nested(kDeepestJson), "deep").size(), 1u);
+  EXPECT_ERROR(parse_json(nested(kDeepestJson + 1), "deep"), "deep", "more than 256 levels");
 }
 
 TEST(ParseJson, AllowsComments) {
