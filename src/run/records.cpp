@@ -18,7 +18,10 @@ void keep_lines_until(const std::string& path, int64_t step) {
   for (std::string line; std::getline(lines, line);) {
     if (!Json::accept(line)) continue;  // cut off by a kill
     const Json event = Json::parse(line);
-    if (event.is_object() && event.value("step", int64_t{0}) <= step) kept += line + "\n";
+    const auto found = event.is_object() ? event.find("step") : event.end();
+    const bool later =
+        found != event.end() && found->is_number_integer() && found->get<int64_t>() > step;
+    if (!later) kept += line + "\n";  // also what others have written there
   }
   write_file(path, kept);
 }

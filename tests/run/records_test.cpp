@@ -40,6 +40,15 @@ TEST_F(RecordsTest, ANewRunBeginsANewFile) {
   EXPECT_EQ(metrics(), first);
 }
 
+TEST_F(RecordsTest, AResumedRunDropsLaterStepsAndBrokenLinesAndNothingElse) {
+  const Config c = config();
+  const RunFolder folder = RunFolder::create(folder_.path("run"), c, c.model, nullptr, false);
+  write_file(folder_.path("run/metrics.jsonl"),
+             "{\"step\":1}\n{\"step\":2}\n{\"step\":\"one\"}\n[3]\n{\"note\":7}\n{\"step\":3");
+  Records(c, folder, 1);
+  EXPECT_EQ(metrics(), "{\"step\":1}\n{\"step\":\"one\"}\n[3]\n{\"note\":7}\n");
+}
+
 // What TensorBoard shows of a folder: files in the order of their names, and a restart drops what
 // came before it and has its step or a later one.
 std::vector<std::pair<int64_t, float>> shown(const std::string& folder, const std::string& tag) {
