@@ -483,7 +483,9 @@ Tokenizer Tokenizer::parse(std::string_view text, const std::string& source) {
       user_error("{} is not a tokenizer.json: it holds no JSON object", source);
     return Tokenizer(Reader(root, source).read());
   } catch (const json::exception& error) {
-    user_error("{} is not a tokenizer.json: {}", source, error.what());
+    // Without the library's own name for the error, "[json.exception...] ".
+    const std::string_view what = error.what();
+    user_error("{} is not a tokenizer.json: {}", source, what.substr(what.find(']') + 2));
   }
 }
 

@@ -301,6 +301,11 @@ TEST(Tokenizer, DecodesBytesAndText) {
   EXPECT_EQ(llama.decode_text(broken, true), "\uFFFD\uFFFD");
 }
 
+TEST(Tokenizer, RefusesAFileThatIsCutShortByItsLine) {
+  expect_in(user_error_of([] { Tokenizer::parse("{\n\"model\": {", "t.json"); }),
+            {"t.json is not a tokenizer.json: parse error at line 2, column 11"});
+}
+
 TEST(Tokenizer, RefusesAVocabularyWithoutAllBytes) {
   std::string json = Tokenizer::bytes().to_json();
   expect_in(user_error_of([&] { Tokenizer::parse(replaced(json, "\"a\": 97,\n", ""), "t.json"); }),
