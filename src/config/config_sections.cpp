@@ -209,6 +209,7 @@ void read_run(JsonObject& root, Config& config) {
   run.tensorboard = in.get<bool>("tensorboard", false);
   run.recompute = in.get<bool>("recompute", false);
   run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
+  run.products = in.choice("products", {"auto", "library", "paired"}, "auto");
   run.freeze = in.get<std::vector<std::string>>("freeze", {});
   run.timeout_seconds = in.positive("timeout", run.timeout_seconds);
   run.check_collectives = in.get<bool>("check_collectives", false);
@@ -248,6 +249,7 @@ Json run_json(const Config& config) {
   json["threads"] = run.threads;
   json["recompute"] = run.recompute;
   json["accumulate"] = run.accumulate;
+  json["products"] = run.products;
   if (!run.freeze.empty()) json["freeze"] = run.freeze;
   json["timeout"] = run.timeout_seconds;
   json["check_collectives"] = run.check_collectives;

@@ -31,7 +31,12 @@ struct Gemm {
   bool accumulate = false;
   Tensor bias = {};      // [1, n] or empty
   Tensor residual = {};  // [m, n] or empty; may be dst's own memory only through accumulate
+  Tensor scratch = {};   // gemm_scratch() elements; empty where that is 0
 };
+
+// How matrix products are computed: all by the library, all with a third fewer multiplications (see
+// cpu/paired_gemm.cpp), or each in the way that is faster for its size on this processor.
+enum class Products : uint8_t { automatic, library, paired };
 
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
 // the position in it.
@@ -67,6 +72,7 @@ class Kernels {
   virtual ~Kernels() = default;
 
   virtual void gemm(const Gemm& args) = 0;
+  virtual int64_t gemm_scratch(const Gemm& args) const = 0;
 
   // y = norm(x) * weight (+ bias), for each of `groups` equal pieces of each row on its own (1: the
   // whole row; heads: QK-norm, where weight has cols / groups elements). x and dst may be the same
@@ -147,7 +153,11 @@ class Kernels {
 };
 
 class ThreadPool;
-std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool);
+std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products);
+
+// Whether large products are faster when paired. That is a matter of what this processor is, not of
+// a measurement: the bits depend on it.
+bool cpu_gains_by_pairing();
 
 // The SIMD instruction set the vector kernels dispatch to on this machine ("AVX2", "AVX3", "NEON",
 // ...).

@@ -1,14 +1,16 @@
-// The machine's ceilings, measured: what the matrix library and the memory reach here and now, on
+// The machine's ceilings, measured: what matrix products and the memory reach here and now, on
 // this many threads. Rates elsewhere are printed as shares of these, not of a data sheet.
 #pragma once
 
 #include "base/thread_pool.h"
+#include "kernels/kernels.h"
 
 namespace onefold {
 
-// The best of the three orientations that training uses, one large product for each thread; median
-// of `repeats`.
-double measure_gemm_gflops(ThreadPool& pool, int repeats = 7);
+// The best of the three orientations that training uses: by the library one large product for each
+// thread, paired one for all; median of `repeats`. A multiplication and an addition are two
+// operations in either way, whatever it computes them with.
+double measure_gemm_gflops(ThreadPool& pool, Products products, int repeats = 7);
 
 // Bytes read and written by the better of an in-place and an out-of-place sum of long vectors;
 // median of `repeats`.

@@ -114,7 +114,7 @@ class Block final : public Unit {
                  .b_transposed = true,
                  .bias = at(call.params, bias)};
     if (call.dropout == 0) product.residual = residual;
-    call.kernels.gemm(product);
+    call.gemm(product);
     if (call.dropout > 0)
       call.kernels.dropout(dst, call.dropout_at(static_cast<uint32_t>(index_), site),
                            call.batch.sequence, residual, dst);
@@ -123,11 +123,11 @@ class Block final : public Unit {
   // Gradients of weight and bias of y = x · weight' + bias.
   void weight_gradient(const UnitCall& call, Tensor x, Tensor dy, int weight, int bias) const {
     if (at(call.grads, weight).empty()) return;
-    call.kernels.gemm({.a = dy,
-                       .b = x,
-                       .dst = at(call.grads, weight),
-                       .a_transposed = true,
-                       .accumulate = call.accumulate});
+    call.gemm({.a = dy,
+               .b = x,
+               .dst = at(call.grads, weight),
+               .a_transposed = true,
+               .accumulate = call.accumulate});
     if (bias < 0) return;
     const Arena::Scope scope(call.arena);
     Tensor scratch = call.arena.take(1, call.kernels.column_sum_scratch(dy.rows, dy.cols));
@@ -174,11 +174,11 @@ class Block final : public Unit {
     const Arena::Scope scope(call.arena);
     Tensor normed = call.arena.take(call.input.rows, call.input.cols);
     norm(call, call.input, norm1_, norm1_bias_, normed);
-    call.kernels.gemm({.a = normed,
-                       .b = at(call.params, qkv_),
-                       .dst = saved.qkv,
-                       .b_transposed = true,
-                       .bias = at(call.params, qkv_bias_)});
+    call.gemm({.a = normed,
+               .b = at(call.params, qkv_),
+               .dst = saved.qkv,
+               .b_transposed = true,
+               .bias = at(call.params, qkv_bias_)});
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     Tensor qk = prepare_qk(call, saved);
     Tensor keys = qk.col_range(q, kv), values = saved.qkv.col_range(q + kv, kv);
@@ -227,7 +227,7 @@ class Block final : public Unit {
       Tensor dy = branch_gradient(call, kAttentionOut);
       weight_gradient(call, saved.attention, dy, out_, out_bias_);
       Tensor dattention = call.arena.take(tokens, q);
-      call.kernels.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
+      call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
       const AttentionShape shape = attention_shape(call);
       Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;
       Tensor scratch = call.arena.take(1, call.kernels.attention_backward_scratch(shape));
@@ -241,9 +241,9 @@ class Block final : public Unit {
     Tensor normed = call.arena.take(tokens, spec_.hidden_size);
     norm(call, call.input, norm1_, norm1_bias_, normed);
     weight_gradient(call, normed, dqkv, qkv_, qkv_bias_);
-    call.kernels.gemm({.a = dqkv,
-                       .b = at(call.params, qkv_),
-                       .dst = normed});  // normed is done with: it becomes its gradient
+    call.gemm({.a = dqkv,
+               .b = at(call.params, qkv_),
+               .dst = normed});  // normed is done with: it becomes its gradient
     norm_backward(call, call.input, norm1_, norm1_bias_, normed);
   }
 
@@ -275,11 +275,11 @@ class Block final : public Unit {
       const Arena::Scope inner(call.arena);
       Tensor normed = call.arena.take(tokens, spec_.hidden_size);
       norm(call, saved.middle, norm2_, norm2_bias_, normed);
-      call.kernels.gemm({.a = normed,
-                         .b = at(call.params, up_),
-                         .dst = saved.up,
-                         .b_transposed = true,
-                         .bias = at(call.params, up_bias_)});
+      call.gemm({.a = normed,
+                 .b = at(call.params, up_),
+                 .dst = saved.up,
+                 .b_transposed = true,
+                 .bias = at(call.params, up_bias_)});
     }
     if (call.output.empty()) return;  // computed again for backward, which needs no more than `up`
     Tensor activated = call.arena.take(tokens, spec_.intermediate_size);
@@ -296,7 +296,7 @@ class Block final : public Unit {
       Tensor dy = branch_gradient(call, kMlpOut);
       Tensor dactivated = call.arena.take(tokens, spec_.intermediate_size);
       Tensor activated = call.arena.take(tokens, spec_.intermediate_size);
-      call.kernels.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
+      call.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
       call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup,
                                        activated);
       weight_gradient(call, activated, dy, down_, down_bias_);
@@ -304,7 +304,7 @@ class Block final : public Unit {
     Tensor normed = call.arena.take(tokens, spec_.hidden_size);
     norm(call, saved.middle, norm2_, norm2_bias_, normed);
     weight_gradient(call, normed, dup, up_, up_bias_);
-    call.kernels.gemm({.a = dup, .b = at(call.params, up_), .dst = normed});
+    call.gemm({.a = dup, .b = at(call.params, up_), .dst = normed});
     norm_backward(call, saved.middle, norm2_, norm2_bias_, normed);
   }
 

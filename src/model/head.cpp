@@ -12,11 +12,6 @@ namespace {
 // memory.
 constexpr int64_t kChunkBytes = int64_t{100} << 20;
 
-int64_t chunk_tokens(int64_t tokens, int64_t vocabulary) {
-  const int64_t fitting = kChunkBytes / (vocabulary * 4) / 64 * 64;
-  return std::min(tokens, std::max<int64_t>(64, fitting));
-}
-
 class Head final : public Unit {
  public:
   explicit Head(const ModelSpec& s) : Unit(s, "head", static_cast<int>(s.num_layers) + 1) {
@@ -40,8 +35,7 @@ class Head final : public Unit {
     const Arena::Scope scope(call.arena);
     Tensor normed = call.arena.take(rows.rows, rows.cols);
     norm(call, rows, normed);
-    call.kernels.gemm(
-        {.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
+    call.gemm({.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
   }
 
  private:
@@ -57,7 +51,7 @@ class Head final : public Unit {
     norm(call, call.input, normed);
     {
       const Arena::Scope inner(call.arena);
-      const int64_t chunk = chunk_tokens(tokens, spec_.vocab_size);
+      const int64_t chunk = head_chunk_tokens(tokens, spec_.vocab_size);
       Tensor logits = call.arena.take(chunk, spec_.vocab_size);
       for (int64_t begin = 0; begin < tokens; begin += chunk)
         run_chunk(call, backward, normed, logits, begin, std::min(chunk, tokens - begin));
@@ -75,23 +69,28 @@ class Head final : public Unit {
                  int64_t count) const {
     Tensor x = normed.row_range(begin, count), chunk = logits.row_range(0, count);
     Tensor weight = at(call.params, weight_);
-    call.kernels.gemm({.a = x, .b = weight, .dst = chunk, .b_transposed = true});
+    call.gemm({.a = x, .b = weight, .dst = chunk, .b_transposed = true});
     call.kernels.cross_entropy(chunk, call.batch.targets.col_range(begin, count),
                                backward ? call.loss_scale : 0, call.losses.col_range(begin, count));
     if (!backward) return;
     if (Tensor dweight = at(call.grads, weight_); !dweight.empty())
-      call.kernels.gemm({.a = chunk,
-                         .b = x,
-                         .dst = dweight,
-                         .a_transposed = true,
-                         .accumulate = call.accumulate || begin > 0});
-    call.kernels.gemm({.a = chunk, .b = weight, .dst = x});
+      call.gemm({.a = chunk,
+                 .b = x,
+                 .dst = dweight,
+                 .a_transposed = true,
+                 .accumulate = call.accumulate || begin > 0});
+    call.gemm({.a = chunk, .b = weight, .dst = x});
   }
 
   int norm_, norm_bias_, weight_;
 };
 
 }  // namespace
+
+int64_t head_chunk_tokens(int64_t tokens, int64_t vocabulary) {
+  const int64_t fitting = kChunkBytes / (vocabulary * 4) / 64 * 64;
+  return std::min(tokens, std::max<int64_t>(64, fitting));
+}
 
 std::unique_ptr<Unit> make_head(const ModelSpec& spec) { return std::make_unique<Head>(spec); }
 

@@ -11,6 +11,13 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
   return static_cast<int>(params_.size()) - 1;
 }
 
+void UnitCall::gemm(Gemm product) const {
+  const Arena::Scope scope(arena);
+  if (const int64_t elems = kernels.gemm_scratch(product); elems > 0)
+    product.scratch = arena.take(1, elems);
+  kernels.gemm(product);
+}
+
 Dropout UnitCall::dropout_at(uint32_t unit, uint32_t site) const {
   // Steps beyond 2^32 wrap: a mask may come back after four billion steps.
   return {dropout, philox_key(seed, Draw::dropout, static_cast<uint32_t>(step), unit, site),

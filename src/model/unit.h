@@ -75,6 +75,8 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   Dropout dropout_at(uint32_t unit, uint32_t site) const;
+  // A product, with scratch from the arena where the device wants some.
+  void gemm(Gemm product) const;
 };
 
 class Unit {
@@ -132,6 +134,9 @@ std::vector<ParamSpec> parameters_of(const ModelSpec& spec);
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec);
 std::unique_ptr<Unit> make_block(const ModelSpec& spec, int layer);
 std::unique_ptr<Unit> make_head(const ModelSpec& spec);
+
+// How many of a micro-batch's tokens the head takes at a time.
+int64_t head_chunk_tokens(int64_t tokens, int64_t vocabulary);
 
 // The head's logits for given rows of its input (generation): logits [rows, vocab].
 void head_logits(const UnitCall& call, const Unit& head, Tensor rows, Tensor logits);

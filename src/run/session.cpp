@@ -91,6 +91,9 @@ ModelSpec settled_model(const Config& config, const RunData& data) {
 EngineOptions engine_options(const Config& config) {
   return {.threads = config.run.threads,
           .seed = config.run.seed,
+          .products = config.run.products == "library"  ? Products::library
+                      : config.run.products == "paired" ? Products::paired
+                                                        : Products::automatic,
           .micro_batch = config.batch.micro,
           .sequence = config.data.sequence_length,
           .micros = static_cast<int>(config.batch.accumulation),

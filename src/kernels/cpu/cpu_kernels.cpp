@@ -6,9 +6,12 @@ namespace {
 // Binds the free functions to the interface; nothing else.
 class CpuKernels final : public Kernels {
  public:
-  explicit CpuKernels(ThreadPool& pool) : pool_(pool) {}
+  CpuKernels(ThreadPool& pool, Products products) : pool_(pool), products_(products) {}
 
   void gemm(const Gemm& args) override { cpu::gemm(pool_, args); }
+  int64_t gemm_scratch(const Gemm& args) const override {
+    return cpu::gemm_scratch(args, products_, pool_.threads());
+  }
   void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
                     Tensor dst) override {
     cpu::norm_forward(pool_, norm, x, groups, weight, bias, eps, dst);
@@ -93,12 +96,13 @@ class CpuKernels final : public Kernels {
 
  private:
   ThreadPool& pool_;
+  const Products products_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool) {
-  return std::make_unique<CpuKernels>(pool);
+std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products) {
+  return std::make_unique<CpuKernels>(pool, products);
 }
 
 }  // namespace onefold

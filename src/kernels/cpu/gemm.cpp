@@ -1,4 +1,5 @@
-// Matrix products: oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The
+// Matrix products: paired ones where the caller has given scratch for them (paired_gemm.cpp), else
+// oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The
 // tiles are cut by the shape of dst alone, so the bits cannot depend on the number of threads, and
 // what follows the product (bias, residual) is done on each tile while it is still in the core's L2
 // cache.
@@ -40,6 +41,7 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/paired_gemm.h"
 #include "kernels/cpu/sgemm.h"
 
 namespace onefold::cpu {
@@ -64,11 +66,10 @@ Tiles cut(int64_t m, int64_t n) {
   return t;
 }
 
-}  // namespace
+int64_t terms(const Gemm& g) { return g.a_transposed ? g.a.rows : g.a.cols; }
 
-void gemm(ThreadPool& pool, const Gemm& g) {
-  const int64_t m = g.dst.rows, n = g.dst.cols;
-  const int64_t k = g.a_transposed ? g.a.rows : g.a.cols;
+void check(const Gemm& g) {
+  const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
   require((g.a_transposed ? g.a.cols : g.a.rows) == m &&
               (g.b_transposed ? g.b.rows : g.b.cols) == n &&
               (g.b_transposed ? g.b.cols : g.b.rows) == k,
@@ -78,6 +79,10 @@ void gemm(ThreadPool& pool, const Gemm& g) {
           g.bias.elems(), n);
   require(g.residual.empty() || (g.residual.rows == m && g.residual.cols == n),
           "gemm: residual of another shape");
+}
+
+void library_gemm(ThreadPool& pool, const Gemm& g) {
+  const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
   const Tiles tiles = cut(m, n);
   const float* a = g.a.f32();
   const float* b = g.b.f32();
@@ -100,6 +105,24 @@ void gemm(ThreadPool& pool, const Gemm& g) {
     if (residual) HWY_DYNAMIC_DISPATCH(AddRows)
     (out, g.dst.stride, residual + r0 * g.residual.stride + c0, g.residual.stride, rows, cols);
   });
+}
+
+}  // namespace
+
+void gemm(ThreadPool& pool, const Gemm& g) {
+  check(g);
+  if (g.scratch.empty())
+    library_gemm(pool, g);
+  else
+    paired_gemm(pool, g);
+}
+
+int64_t gemm_scratch(const Gemm& g, Products products, int threads) {
+  const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
+  const bool paired =
+      products == Products::paired ||
+      (products == Products::automatic && cpu_gains_by_pairing() && pairing_gains(m, n, k));
+  return paired ? paired_gemm_scratch(m, n, k, threads) : 0;
 }
 
 }  // namespace onefold::cpu

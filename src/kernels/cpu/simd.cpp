@@ -1,4 +1,5 @@
-// The name of the SIMD target that dispatch chooses: asked of dispatch itself.
+// What this processor is: the SIMD target that dispatch chooses, asked of dispatch itself, and what
+// follows from it.
 #include "kernels/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -31,6 +32,16 @@ HWY_EXPORT(Name);
 const char* cpu_simd_name() {
   using namespace cpu;
   return HWY_DYNAMIC_DISPATCH(Name)();
+}
+
+// It takes adders beside the multipliers, which AMD's processors have and Intel's have not, and the
+// 32 registers of AVX-512.
+bool cpu_gains_by_pairing() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace onefold

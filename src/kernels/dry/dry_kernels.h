@@ -18,6 +18,7 @@ class DryKernels final : public Kernels {
     flops_ += 2.0 * static_cast<double>(g.dst.elems()) *
               static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
   }
+  int64_t gemm_scratch(const Gemm& g) const override { return like_->gemm_scratch(g); }
   void norm_forward(Norm, Tensor, int64_t, Tensor, Tensor, float, Tensor) override {}
   void norm_backward(Norm, Tensor, int64_t, Tensor, float, Tensor, Tensor, bool, Tensor, Tensor,
                      bool, Tensor) override {}
