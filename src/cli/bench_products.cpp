@@ -108,11 +108,11 @@ Json measure(const ProductsBench& b, const Shape& s, ThreadPool& pool) {
         continue;
       }
       for (size_t i = 0; i < places.size(); ++i)
-        way->squared_error += std::pow(
-            gemm.dst.f32()[places[i].first * s.n + places[i].second] - exact[i], 2);
+        way->squared_error +=
+            std::pow(gemm.dst.f32()[places[i].first * s.n + places[i].second] - exact[i], 2);
     }
-  const double gflop = 2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) *
-                       static_cast<double>(s.k);
+  const double gflop =
+      2e-9 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
   const double by_library = median(library.seconds), by_pairs = median(paired.seconds);
   return {{"product", s.name},
           {"m", s.m},
@@ -136,8 +136,8 @@ int run_products(const ProductsBench& b) {
     fmt::print(
         "{}, {} tokens, {} thread{}; GFLOP/s, and errors as root mean squares relative to the "
         "results\n\n{:<23}{:>7}{:>7}{:>7}{:>10}{:>9}{:>8}{:>12}{:>10}\n",
-        b.model, b.tokens, pool.threads(), pool.threads() == 1 ? "" : "s", "product", "m", "n",
-        "k", "library", "paired", "ratio", "library", "paired");
+        b.model, b.tokens, pool.threads(), pool.threads() == 1 ? "" : "s", "product", "m", "n", "k",
+        "library", "paired", "ratio", "library", "paired");
   Json rows = Json::array();
   double library = 0, paired = 0;
   for (const Shape& shape : shapes_of(spec, b.tokens)) {

@@ -6,19 +6,19 @@
 //   (a0 + b1) (a1 + b0) = a0 b0 + a1 b1 + a0 a1 + b0 b1
 //   (a0 - b1) (b0 - a1) = a0 b0 + a1 b1 - a0 a1 - b0 b1
 //
-// one multiplication and two additions do the work of two multiplications. The sums of a0 a1 along a
-// row of a, and of b0 b1 along a column of b, are computed once, while packing, and taken off at the
-// end. Of three terms the first two are such a pair and the third is an ordinary one: two
-// multiply-adds and two additions, which fill all four pipes, at 1.5 times the rate of multiply-adds
-// alone.
+// one multiplication and two additions do the work of two multiplications. The sums of a0 a1 along
+// a row of a, and of b0 b1 along a column of b, are computed once, while packing, and taken off at
+// the end. Of three terms the first two are such a pair and the third is an ordinary one: two
+// multiply-adds and two additions, which fill all four pipes, at 1.5 times the rate of
+// multiply-adds alone.
 //
 // What that costs in accuracy, and what is done about it (measured in docs/numerics.md):
 // - a + b loses digits of the smaller. So each row of a and each column of b is scaled to a mean
 //   square near 1, by a power of two, which is exact and taken back at the end. The error is then
 //   of the order of rounding times |row| |column|.
 // - a0 a1 is large where two terms are large in a and small in b, as outlying channels of
-//   activations are. So each term is multiplied by a power of two in a, and divided by it in b, that
-//   makes it about equal in both, as a sample of lines tells.
+//   activations are. So each term is multiplied by a power of two in a, and divided by it in b,
+//   that makes it about equal in both, as a sample of lines tells.
 // - The two forms alternate, so that corrections cancel where values share a sign.
 // - Corrections are summed in the kernel's own order and roundings: what is multiplied by a row or
 //   column of zeros is exactly zero.
@@ -52,6 +52,9 @@ namespace onefold::cpu {
 constexpr int64_t kRows = 8;       // of a tile; its columns are two vectors
 constexpr int64_t kMaxStrip = 32;  // two vectors of the widest target
 constexpr int64_t kRound = 6;      // terms: three with either form
+// Rounds that are summed by themselves before they are added to the others: the error of a sum
+// grows with the square root of its length, so short ones make good for what pairing loses.
+constexpr int64_t kSegment = 16;
 // Terms of one pass: b's share of a tile (128 KiB on AVX-512) stays in L2 while all rows pass.
 constexpr int64_t kMaxDepth = 1024;
 
@@ -71,7 +74,8 @@ struct Lines {
   }
 };
 
-// As many lines as a tile has columns, packed: panels of `width` lines, [padded(depth), width] each.
+// As many lines as a tile has columns, packed: panels of `width` lines, [padded(depth), width]
+// each.
 struct Strip {
   float* panels;
   float* corrections;  // of each line: the sum of its pairs' own products
@@ -148,9 +152,10 @@ HWY_INLINE void AddTerms(const float* HWY_RESTRICT a, const float* HWY_RESTRICT 
   }
 }
 
-// dst[kRows][two vectors] from a panel of either operand.
-HWY_NOINLINE void TileSums(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t rounds,
-                           float* HWY_RESTRICT dst) {
+// dst[kRows][two vectors] (+)= a tile's sums over some rounds.
+template <bool kAccumulate>
+HWY_INLINE void AddRounds(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t rounds,
+                          float* HWY_RESTRICT dst) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   VF sums[kRows][2];
@@ -161,10 +166,21 @@ HWY_NOINLINE void TileSums(const float* HWY_RESTRICT a, const float* HWY_RESTRIC
     AddTerms<false>(a + 3 * kRows, b + 6 * lanes, sums);
   }
 #pragma GCC unroll 8
-  for (size_t row = 0; row < kRows; ++row) {
-    hn::StoreU(sums[row][0], d, dst + 2 * row * lanes);
-    hn::StoreU(sums[row][1], d, dst + (2 * row + 1) * lanes);
-  }
+  for (size_t row = 0; row < kRows; ++row)
+#pragma GCC unroll 2
+    for (size_t v = 0; v < 2; ++v) {
+      float* to = dst + (2 * row + v) * lanes;
+      hn::StoreU(kAccumulate ? hn::Add(hn::LoadU(d, to), sums[row][v]) : sums[row][v], d, to);
+    }
+}
+
+// dst = the sums of a tile, segment by segment.
+HWY_NOINLINE void TileSums(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t rounds,
+                           float* HWY_RESTRICT dst) {
+  const int64_t a_step = kRound * kRows, b_step = kRound * StripLines();
+  AddRounds<false>(a, b, std::min(rounds, kSegment), dst);
+  for (int64_t i = kSegment; i < rounds; i += kSegment)
+    AddRounds<true>(a + i * a_step, b + i * b_step, std::min(rounds - i, kSegment), dst);
 }
 
 // The weight that makes a sampled line's mean square 1; 0 if it tells nothing.
@@ -172,8 +188,7 @@ HWY_INLINE VF SampleWeight(VF sum_squares, int64_t depth) {
   const DF d;
   const auto usable = hn::And(hn::Gt(sum_squares, hn::Set(d, 0x1p-100f)),
                               hn::Lt(sum_squares, hn::Set(d, 0x1p100f)));
-  return hn::IfThenElseZero(usable,
-                            hn::Div(hn::Set(d, static_cast<float>(depth)), sum_squares));
+  return hn::IfThenElseZero(usable, hn::Div(hn::Set(d, static_cast<float>(depth)), sum_squares));
 }
 
 // magnitudes[term]: its squares, summed over a sample of lines that count alike.
@@ -297,7 +312,8 @@ void PackContiguous(const Lines& lines, int64_t line, int64_t term, int64_t dept
     }
 }
 
-// Terms [begin, end) of a panel whose terms are a stride apart; the first `count` of its lines exist.
+// Terms [begin, end) of a panel whose terms are a stride apart; the first `count` of its lines
+// exist.
 template <class D>
 HWY_INLINE void PackPanel(D d, const float* HWY_RESTRICT from, int64_t stride, int64_t count,
                           int64_t begin, int64_t end, const float* scales, const float* balance,
@@ -307,9 +323,9 @@ HWY_INLINE void PackPanel(D d, const float* HWY_RESTRICT from, int64_t stride, i
     const auto scale = hn::LoadU(d, scales + i);
     const auto copy = [&](auto io) HWY_ATTR {
       for (int64_t k = begin; k < end; ++k)
-        hn::StoreU(hn::Mul(hn::Mul(io.Load(d, from + k * stride + i), scale),
-                           hn::Set(d, balance[k])),
-                   d, dst + k * width + i);
+        hn::StoreU(
+            hn::Mul(hn::Mul(io.Load(d, from + k * stride + i), scale), hn::Set(d, balance[k])), d,
+            dst + k * width + i);
     };
     if (i + lanes <= count)
       copy(Whole{});
@@ -341,12 +357,16 @@ void SumCorrections(const float* panels, int64_t depth, int64_t width, float* co
   const hn::CappedTag<float, kRows> d;
   for (int64_t i = 0; i < StripLines(); i += static_cast<int64_t>(hn::Lanes(d))) {
     const float* x = panels + i / width * width * padded(depth) + i % width;
-    auto sum = hn::Zero(d);
-    for (int64_t round = 0; round < rounds(depth); ++round, x += kRound * width) {
-      sum = hn::MulAdd(hn::LoadU(d, x), hn::LoadU(d, x + width), sum);
-      sum = hn::NegMulAdd(hn::LoadU(d, x + 3 * width), hn::LoadU(d, x + 4 * width), sum);
+    auto total = hn::Zero(d);
+    for (int64_t begin = 0; begin < rounds(depth); begin += kSegment) {
+      auto sum = hn::Zero(d);
+      for (int64_t n = std::min(kSegment, rounds(depth) - begin); n > 0; --n, x += kRound * width) {
+        sum = hn::MulAdd(hn::LoadU(d, x), hn::LoadU(d, x + width), sum);
+        sum = hn::NegMulAdd(hn::LoadU(d, x + 3 * width), hn::LoadU(d, x + 4 * width), sum);
+      }
+      total = hn::Add(total, sum);
     }
-    hn::StoreU(sum, d, corrections + i);
+    hn::StoreU(total, d, corrections + i);
   }
 }
 
@@ -395,7 +415,8 @@ void Multiply(const Strip& a, const Strip& b, int64_t rows, int64_t cols, int64_
   for (int64_t row = 0; row < rows; row += kRows) {
     const int64_t count = std::min(kRows, rows - row);
     for (int64_t r = row; r < row + count; ++r)  // dst arrives while its sums are computed
-      for (int64_t c = 0; c < cols; c += 16) hwy::Prefetch(to.dst + r * to.stride + c);
+      for (int64_t c = 0; c < cols + 15; c += 16)
+        hwy::Prefetch(to.dst + r * to.stride + std::min(c, cols - 1));
     TileSums(a.panels + row * padded(depth), b.panels, rounds(depth), sums);
     Finish(sums, a, row, b, count, cols, to);
   }
@@ -416,9 +437,9 @@ HWY_EXPORT(SampleTerms);
 HWY_EXPORT(Pack);
 HWY_EXPORT(Multiply);
 
-constexpr int64_t kShared = 1024;    // lines packed for all threads: 4 MiB at most, for L3
-constexpr int64_t kOwnStrips = 2;    // packed by a thread for itself: 256 KiB at most, for L2
-constexpr int64_t kSmallest = 128;   // of m, n and k
+constexpr int64_t kShared = 1024;   // lines packed for all threads: 4 MiB at most, for L3
+constexpr int64_t kOwnStrips = 2;   // packed by a thread for itself: 256 KiB at most, for L2
+constexpr int64_t kSmallest = 128;  // of m, n and k
 constexpr int64_t kSmallestResult = 96 * 1024;  // elements of dst
 
 int64_t strip_lines() { return HWY_DYNAMIC_DISPATCH(StripLines)(); }
@@ -473,13 +494,13 @@ struct Pass {
   bool first, last;
 
   Destination destination(int64_t row, int64_t col) const {
-    return {g.dst.f32() + row * g.dst.stride + col,
-            g.dst.stride,
-            g.accumulate || !first,
-            last && !g.bias.empty() ? g.bias.f32() + col : nullptr,
-            last && !g.residual.empty() ? g.residual.f32() + row * g.residual.stride + col
-                                        : nullptr,
-            g.residual.stride};
+    return {
+        g.dst.f32() + row * g.dst.stride + col,
+        g.dst.stride,
+        g.accumulate || !first,
+        last && !g.bias.empty() ? g.bias.f32() + col : nullptr,
+        last && !g.residual.empty() ? g.residual.f32() + row * g.residual.stride + col : nullptr,
+        g.residual.stride};
   }
 
   // A strip of a, which begins at line `row`, by one of b, which begins at line `col`.
@@ -498,8 +519,7 @@ bool pairing_gains(int64_t m, int64_t n, int64_t k) {
 }
 
 int64_t paired_gemm_scratch(int64_t m, int64_t n, int64_t k, int threads) {
-  const int64_t strips =
-      ceil_div(std::min({m, n, kShared}), strip_lines()) + threads * kOwnStrips;
+  const int64_t strips = ceil_div(std::min({m, n, kShared}), strip_lines()) + threads * kOwnStrips;
   return 2 * kMaxDepth + strips * Packed::elems(strip_lines(), pass_depth(k));
 }
 
@@ -516,8 +536,8 @@ void paired_gemm(ThreadPool& pool, const Gemm& g) {
   const bool share_a = m <= n;
   const Packed shared{share_a ? a : b, share_a ? kRows : strip, strips_at};
   const Lines& other = share_a ? b : a;
-  float* own = strips_at + ceil_div(std::min(shared.lines.count, kShared), strip) *
-                               Packed::elems(strip, depth);
+  float* own = strips_at +
+               ceil_div(std::min(shared.lines.count, kShared), strip) * Packed::elems(strip, depth);
   const Chunks own_lines{other.count, kOwnStrips * strip};
   for (int64_t term = 0; term < k; term += depth) {
     const int64_t terms = std::min(depth, k - term);
