@@ -170,21 +170,32 @@ def report(shape, samples):
             fraction = f"{gemm * row['tokens_per_second'] / ours['tokens_per_second']:.1%}"
         print(f"| {row['label']} | {row['tokens_per_second']:.1f} | {speed} | {fraction} | "
               f"{gib(row['peak_rss_bytes'])} | {memory} | {gib(row['baseline_rss_bytes'])} |")
-    peers = [row for name, row in rows.items() if name != "Onefold"]
+    # Tuned variants need a shim of ours, settings of the allocator or a loss that is not PyTorch's
+    # own: what PyTorch can be made to do, beside what it does.
+    groups = {"as installed": [], "tuned": []}
+    for name, row in rows.items():
+        if name != "Onefold":
+            groups["tuned" if name.endswith(("-tuned", "-chunked")) else "as installed"].append(row)
     print()
-    if not ours or not peers:
+    if not ours or not any(groups.values()):
         print("No verdict: " + ("no PyTorch variant ran." if ours else "Onefold did not run."))
         return False
-    fastest = max(peers, key=lambda row: row["tokens_per_second"])
-    speed = ours["tokens_per_second"] / fastest["tokens_per_second"]
-    memory = ours["peak_rss_bytes"] / fastest["peak_rss_bytes"]
-    verdicts = [
-        (speed >= BAR_SPEED, f"speed: {speed:.2f}x the fastest PyTorch ({fastest['label']}); "
-                             f"the bar is {BAR_SPEED}x"),
-        (gemm >= BAR_GEMM, f"arithmetic: {gemm:.1%} of the GEMM rate; the bar is {BAR_GEMM:.0%}"),
-        (memory <= BAR_MEMORY, f"memory: {memory:.2f}x the peak resident set of "
-                               f"{fastest['label']}; the bar is {BAR_MEMORY}x"),
-    ]  # yapf: disable
+    library = statistics.median(r["library_gemm_fraction"] for r in samples["Onefold"])
+    verdicts = [(gemm >= BAR_GEMM, f"arithmetic: {gemm:.1%} of the rate of Onefold's own matrix "
+                                   f"products, {library:.1%} of the library's; the bar is "
+                                   f"{BAR_GEMM:.0%}")]  # yapf: disable
+    for group, peers in groups.items():
+        if not peers:
+            continue
+        fastest = max(peers, key=lambda row: row["tokens_per_second"])
+        speed = ours["tokens_per_second"] / fastest["tokens_per_second"]
+        memory = ours["peak_rss_bytes"] / fastest["peak_rss_bytes"]
+        verdicts.append((speed >= BAR_SPEED,
+                         f"speed: {speed:.2f}x the fastest PyTorch {group} ({fastest['label']}); "
+                         f"the bar is {BAR_SPEED}x"))
+        verdicts.append((memory <= BAR_MEMORY,
+                         f"memory: {memory:.2f}x the peak resident set of {fastest['label']}; "
+                         f"the bar is {BAR_MEMORY}x"))
     for passed, text in verdicts:
         print(f"- {'PASS' if passed else 'FAIL'} {text}")
     return all(passed for passed, _ in verdicts)
