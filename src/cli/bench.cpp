@@ -52,6 +52,7 @@ int run_step(StepBench b) {
   // code and takes packing buffers at its first products, whatever is trained.
   {
     ThreadPool pool(b.threads);
+    measure_gemm_gflops(pool, Products::library, 1);
     measure_gemm_gflops(pool, b.products, 1);
   }
   const int64_t baseline = current_rss_bytes();

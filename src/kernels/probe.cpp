@@ -18,12 +18,20 @@ struct Orientation {
 // Forward, gradient of the input, gradient of the weight.
 constexpr Orientation kOrientations[] = {{false, true}, {false, false}, {true, false}};
 
+// Of the product that is measured. Under a sanitizer rates mean nothing, and every run would wait
+// seconds for them.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kColumns = 192;
+#else
+constexpr int64_t kColumns = 3072;
+#endif
+
 }  // namespace
 
 double measure_gemm_gflops(ThreadPool& pool, Products products, int repeats) {
   // GPT-2's up projection of 512 tokens for each thread. The library gets a product for each, so
   // that nothing is lost to cutting or sharing out.
-  constexpr int64_t m = 512, n = 3072, k = 768;
+  constexpr int64_t m = 512, n = kColumns, k = 768;
   const int64_t threads = pool.threads(), all = threads * m;
   std::vector<float> a(static_cast<size_t>(all * k), 0.5f), b(n * k, 0.25f);
   std::vector<float> c(static_cast<size_t>(all * n)), scratch;
