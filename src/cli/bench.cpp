@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "kernels/probe.h"
 #include "run/ranks.h"
+#include "run/session.h"
 #include "run/traffic.h"
 
 namespace onefold::cli {
@@ -20,7 +21,7 @@ struct StepBench {
   int64_t batch = 4, sequence = 256;
   int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
   bool recompute = false, json = false;
-  Products products = Products::automatic;
+  std::string products = "auto";
 };
 
 // Random tokens: the time of a step does not depend on their values.
@@ -53,7 +54,7 @@ int run_step(StepBench b) {
   {
     ThreadPool pool(b.threads);
     measure_gemm_gflops(pool, Products::library, 1);
-    measure_gemm_gflops(pool, b.products, 1);
+    measure_gemm_gflops(pool, products_named(b.products), 1);
   }
   const int64_t baseline = current_rss_bytes();
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
@@ -69,7 +70,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
   EngineOptions options{.threads = b.threads,
-                        .products = b.products,
+                        .products = products_named(b.products),
                         .micro_batch = b.batch,
                         .sequence = b.sequence,
                         .micros = b.micros,
@@ -91,7 +92,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
       // Between the steps: the same noise hits both.
-      gemm.push_back(measure_gemm_gflops(pool, b.products, 3));
+      gemm.push_back(measure_gemm_gflops(pool, options.products, 3));
       library.push_back(measure_gemm_gflops(pool, Products::library, 3));
     }
   }
@@ -196,10 +197,8 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_flag("--recompute", options->recompute,
                  "Keep only block inputs; compute the rest again in backward");
   step->add_option("--products", options->products, "How matrices are multiplied, as run.products")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, Products>{{"auto", Products::automatic},
-                                                                  {"library", Products::library},
-                                                                  {"paired", Products::paired}}));
+      ->check(CLI::IsMember({"auto", "library", "paired"}))
+      ->capture_default_str();
   step->add_flag("--json", options->json, "One JSON object instead of text");
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });

@@ -50,6 +50,8 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
     EXPECT_TRUE(bench.contains(key)) << key;
   EXPECT_EQ(bench["step_seconds"].size(), 1u);
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
+  expect_error(onefold({"bench", "step", "--products", "pairs"}), 2,
+               {"--products", "pairs", "auto,library,paired"});
 }
 
 TEST_F(Cli, BenchComparesTheTwoWaysOfMultiplyingMatrices) {

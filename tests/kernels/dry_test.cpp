@@ -68,6 +68,9 @@ TEST(DryKernels, AskForTheScratchOfTheDeviceTheyStandInFor) {
                   cpu->norm_backward_scratch(rows, cols, 1));
         EXPECT_EQ(dry.norm_backward_scratch(rows, 12 * cols, 12),
                   cpu->norm_backward_scratch(rows, 12 * cols, 12));
+        const Gemm gemm{
+            .a = no_memory(rows, 300), .b = no_memory(300, cols), .dst = no_memory(rows, cols)};
+        EXPECT_EQ(dry.gemm_scratch(gemm), cpu->gemm_scratch(gemm));
         EXPECT_EQ(dry.embedding_backward_scratch(rows, cols),
                   cpu->embedding_backward_scratch(rows, cols));
         EXPECT_EQ(dry.column_sum_scratch(rows, cols), cpu->column_sum_scratch(rows, cols));

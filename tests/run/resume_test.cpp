@@ -167,6 +167,7 @@ TEST(ChangesThatMatter, NameWhatIsLearnedAndNothingElse) {
   now["run"]["output"] = "b";
   now["run"]["save_every"] = 0;
   now["gradient_accumulation_steps"] = 4;
+  now["run"]["products"] = "paired";
   EXPECT_TRUE(changes_that_matter(saved, now).empty());
   now["optimizer"]["params"]["lr"] = 0.2;
   now["optimizer"]["params"]["weight_decay"] = 0.1;
