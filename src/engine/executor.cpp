@@ -1,41 +1,65 @@
-// The executor walks a program. Memory is taken and given back here, on one thread and in program
-// order, so that what a rank holds is a function of the program alone; lanes only move bytes.
-#include <algorithm>
-#include <cmath>
+#include "engine/executor.h"
 
-#include "engine/walk.h"
+#include <algorithm>
 
 namespace onefold {
 namespace {
 
-// Summed in token order, in double.
-double sum_losses(Tensor losses) {
-  double sum = 0;
-  if (const float* loss = losses.f32())
-    for (int64_t i = 0; i < losses.elems(); ++i) sum += loss[i];
-  return sum;
-}
-
-std::vector<int> units_of(const Action& action) {
-  std::vector<int> units{action.unit};
-  units.insert(units.end(), action.joined.begin(), action.joined.end());
-  return units;
-}
-
-int64_t sent_bytes(const std::vector<Part>& parts, int ranks) {
+int64_t sent_bytes(const std::vector<Message>& messages, int ranks) {
   int64_t bytes = 0;
-  for (const Part& part : parts) bytes += part.shard_bytes * (ranks - 1);
+  for (const Message& message : messages) bytes += message.shard_bytes() * (ranks - 1);
   return bytes;
 }
 
 }  // namespace
 
+Executor::Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
+                   const EngineOptions& options, Channels& channels, Control& control,
+                   bool own_lanes)
+    : device_(device),
+      ledger_(ledger),
+      model_(model),
+      state_(state),
+      options_(options),
+      channels_(channels),
+      control_(control),
+      scalars_(device, ledger, model, options.micros, control.ranks()) {
+  const ModelSpec& spec = model.spec;
+  losses_ = ledger.allocate(
+      Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
+  if (spec.positions == Positions::rope) {
+    rope_positions_ = std::max(options.positions, options.sequence);
+    rope_ = ledger.allocate(
+        Kind::workspace, rope_positions_ * spec.head_dim * dtype_bytes(DType::f32), "rope table");
+    const Tensor rows = rope_.as(rope_positions_, spec.head_dim);
+    for (int64_t row = 0; row < rope_positions_ && !device.dry(); ++row)
+      device.write(rows.row_range(row, 1), [&](int64_t, std::span<std::byte> piece) {
+        rope_row(spec, row,
+                 {reinterpret_cast<float*>(piece.data()), static_cast<size_t>(spec.head_dim)});
+      });
+  }
+  lanes_[static_cast<size_t>(Lane::compute)] = &device.compute();
+  if (!own_lanes) return;
+  for (const Lane lane : {Lane::gather, Lane::reduce}) {
+    const auto i = static_cast<size_t>(lane);
+    own_lanes_[i] = device.open_lane();
+    lanes_[i] = own_lanes_[i].get();
+  }
+}
+
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.
-void Engine::run(const Program& program, Walk& walk) {
+void Executor::run(const Program& program, Walk& walk, int64_t step) {
+  step_ = step;
+  walk.held.resize(model_.units.size() * walk.micros.size());
+  walk.gradients.resize(walk.micros.size());
   try {
     for (const Action& action : program.actions) {
-      ledger_.moment(describe(action, unit_name(action.unit)));
-      if (options_.before_action && !dry()) options_.before_action(action);
+      ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,
+                      joined = action.joined] {
+        const Action what{.verb = verb, .unit = unit, .micro = micro, .joined = joined};
+        return describe(what, this->unit(unit).name());
+      });
+      if (options_.before_action && !device_.dry()) options_.before_action(action);
       wait_for(action, walk);
       execute(action, walk);
     }
@@ -45,17 +69,12 @@ void Engine::run(const Program& program, Walk& walk) {
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
-    communicator_->abort(error.what());
+    control_.abort(error.what());
     throw;
   }
 }
 
-void Engine::execute(const Action& action, Walk& walk) {
-  const double begin = now_seconds();
-  const auto timed = [&](double& total) {
-    total += now_seconds() - begin;
-    if (trace_.on()) trace_.add(Lane::compute, describe(action, unit_name(action.unit)), begin);
-  };
+void Executor::execute(const Action& action, Walk& walk) {
   switch (action.verb) {
     case Verb::gather:
       return gather(action, walk);
@@ -64,282 +83,270 @@ void Engine::execute(const Action& action, Walk& walk) {
     case Verb::release:
       return release(action);
     case Verb::forward:
-      forward(action, walk);
-      return timed(times_.forward);
+      return forward(action, walk);
     case Verb::backward:
-      backward(action, walk);
-      return timed(times_.backward);
-    case Verb::norm:
-      norm(action, walk);
-      return timed(times_.norm);
+      return backward(action, walk);
+    case Verb::exchange:
+      return;  // of an axis with one rank: nothing travels
+    case Verb::squares:
+      return compute(action, [&] { squares(action); });
     case Verb::clip:
-      return clip(walk);
+      return compute(action, [&] { clip(); });
     case Verb::step:
-      step(action, walk);
-      return timed(times_.step);
+      return step(action, walk);
   }
 }
 
-void Engine::wait_for(const Action& action, Walk& walk) {
-  for (const int number : action.waits) {
-    const auto found = walk.tickets.find(number);
-    if (found == walk.tickets.end()) continue;  // dry, or without lanes: done when it was issued
-    const Walk::Ticket& ticket = found->second;
-    const double begin = now_seconds();
-    lanes_[static_cast<size_t>(ticket.lane)]->wait(ticket.job);
-    const double seconds = now_seconds() - begin;
-    times_.communication += seconds;
-    exposed_[static_cast<size_t>(ticket.lane)] += seconds;
-    if (trace_.on()) trace_.add(Lane::compute, "wait for " + ticket.name, begin);
-  }
+JobLabel Executor::label_of(const Action& action, int64_t bytes) const {
+  JobLabel label{.tag = static_cast<int>(action.verb), .bytes = bytes};
+  if (times_.tracing()) label.name = describe(action, unit(action.unit).name());
+  return label;
 }
 
-void Engine::finish_lanes() {
-  for (const Lane lane : {Lane::gather, Lane::reduce}) {
-    LaneThread* thread = lanes_[static_cast<size_t>(lane)].get();
-    if (!thread) continue;
-    const double begin = now_seconds();
-    thread->drain();
-    const double seconds = now_seconds() - begin;
-    times_.communication += seconds;
-    exposed_[static_cast<size_t>(lane)] += seconds;
-  }
+void Executor::compute(const Action& action, const std::function<void()>& job) {
+  device_.compute().post(label_of(action), job);
 }
 
-// On the action's lane if there is one, else here and now.
-void Engine::communicate(const Action& action, Walk& walk,
-                         std::function<void(const std::string&)> call) {
-  const std::string name = describe(action, unit_name(action.unit));
-  std::string what = fmt::format("{}, step {}", name, steps_done_ + 1);
-  LaneThread* thread = lanes_[static_cast<size_t>(action.lane)].get();
-  if (!thread) {
-    const double begin = now_seconds();
-    call(what);
-    const double seconds = now_seconds() - begin;
-    times_.communication += seconds;
-    exposed_[static_cast<size_t>(action.verb == Verb::reduce ? Lane::reduce : Lane::gather)] +=
-        seconds;
-    return;
-  }
-  const int64_t job =
-      thread->post([call = std::move(call), what = std::move(what)] { call(what); });
-  walk.tickets[action.ticket] = {action.lane, job, name};
+void Executor::wait_for(const Action& action, Walk& walk) {
+  for (const int number : action.waits)
+    if (const auto found = walk.tickets.find(number); found != walk.tickets.end())
+      device_.compute().after(found->second);
 }
 
-void Engine::gather(const Action& action, Walk& walk) {
-  std::vector<Part> parts;
+void Executor::finish_lanes() {
+  for (const Lane other : {Lane::gather, Lane::reduce})
+    if (LaneQueue* queue = lane(other)) device_.compute().after(queue->mark());
+  times_.collect(lanes_);
+}
+
+// On the action's lane if there is one, else at its place. Memory that was just taken may still
+// have readers that computation has been given but has not reached: the lane waits for its mark.
+void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
+                           std::function<void(const std::string& what)> call) {
+  std::string what =
+      fmt::format("{}, step {}", describe(action, unit(action.unit).name()), step_ + 1);
+  LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
+  if (queue != &device_.compute()) queue->after(device_.compute().mark());
+  const Ticket ticket = queue->post(
+      label_of(action, bytes), [call = std::move(call), what = std::move(what)] { call(what); });
+  if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;
+}
+
+void Executor::gather(const Action& action, Walk& walk) {
+  std::vector<Message> messages;
   for (const int unit : units_of(action)) {
-    state(unit).begin_gather();
-    parts.push_back(state(unit).gather_part());
+    state_.unit(unit).acquire();
+    messages.push_back(state_.unit(unit).gather_message());
   }
-  communicate(action, walk, [this, parts](const std::string& what) {
-    const double begin = now_seconds();
-    channel(Lane::gather).all_gather(what, parts);
-    trace_.add(Lane::gather, what, begin, sent_bytes(parts, ranks()));
-  });
+  Channel& channel = channels_.of(Lane::gather);
+  communicate(
+      action, walk, sent_bytes(messages, control_.ranks()),
+      [&channel, messages](const std::string& what) { channel.all_gather(what, messages); });
 }
 
-void Engine::reduce(const Action& action, Walk& walk) {
-  std::vector<Part> parts;
+void Executor::reduce(const Action& action, Walk& walk) {
+  std::vector<Message> messages;
   for (const int unit : units_of(action)) {
-    state(unit).begin_reduce();
-    parts.push_back(state(unit).reduce_part());
+    state_.unit(unit).begin_reduce();
+    messages.push_back(state_.unit(unit).reduce_message());
   }
   // Where every rank updates everything, every rank needs the whole sum.
-  const bool whole = !state(action.unit).residence().shard_optimizer;
-  communicate(action, walk, [this, parts, whole](const std::string& what) {
-    const double begin = now_seconds();
-    if (whole)
-      channel(Lane::reduce).all_reduce(what, parts);
-    else
-      channel(Lane::reduce).reduce_scatter(what, parts);
-    trace_.add(Lane::reduce, what, begin, (whole ? 2 : 1) * sent_bytes(parts, ranks()));
-  });
+  const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
+  Channel& channel = channels_.of(Lane::reduce);
+  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, control_.ranks()),
+              [&channel, messages, whole](const std::string& what) {
+                if (whole)
+                  channel.all_reduce(what, messages);
+                else
+                  channel.reduce_scatter(what, messages);
+              });
 }
 
-void Engine::release(const Action& action) {
+void Executor::release(const Action& action) {
   if (action.state == State::parameters)
-    state(action.unit).release_parameters();
+    state_.unit(action.unit).release();
   else
-    state(action.unit).release_gradients();
+    state_.unit(action.unit).release_gradients();
 }
 
-UnitCall Engine::call_for(int unit, const BatchView& batch, std::vector<Tensor>& params) {
-  const UnitState& own = state(unit);
+void Executor::add_params(int index, std::vector<Tensor>& params) const {
+  const UnitState& own = state_.unit(index);
   for (size_t p = 0; p < own.layout().params().size(); ++p)
     params.push_back(own.param(static_cast<int>(p)));
-  for (const Unit::Shared shared : model_.units[static_cast<size_t>(unit)]->shared())
-    params.push_back(state(shared.unit).param(shared.param));
-  return call_for(batch, params);
+  for (const Unit::Shared shared : unit(index).shared())
+    params.push_back(state_.unit(shared.unit).param(shared.param));
 }
 
-UnitCall Engine::call_for(const BatchView& batch, std::span<const Tensor> params) {
-  UnitCall call{.kernels = *kernels_, .arena = arena_, .batch = batch, .params = params};
-  if (rope_) call.rope = rope_.as(model_.spec.max_sequence_length, model_.spec.head_dim);
+void Executor::add_grads(int index, std::vector<Tensor>& grads) {
+  UnitState& own = state_.unit(index);
+  for (size_t p = 0; p < own.layout().params().size(); ++p)
+    grads.push_back(own.grad(static_cast<int>(p)));
+  for (const Unit::Shared shared : unit(index).shared())
+    grads.push_back(state_.unit(shared.unit).grad(shared.param));
+}
+
+UnitCall Executor::call_for(const UnitBatch& batch, std::span<const Tensor> params) {
+  UnitCall call{.kernels = device_.kernels(), .arena = arena_, .batch = batch, .params = params};
+  if (rope_) call.rope = rope_.as(rope_positions_, model_.spec.head_dim);
   call.losses =
       losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
   call.seed = options_.seed;
-  call.step = steps_done_;
+  call.step = step_;
   return call;
 }
 
-std::vector<Tensor> Engine::gradients_of(int unit) {
-  std::vector<Tensor> views;
-  for (size_t p = 0; p < state(unit).layout().params().size(); ++p)
-    views.push_back(state(unit).grad(static_cast<int>(p)));
-  for (const Unit::Shared shared : model_.units[static_cast<size_t>(unit)]->shared())
-    views.push_back(state(shared.unit).grad(shared.param));
-  return views;
+void Executor::call_unit(int index, const UnitBatch& batch,
+                         const std::function<void(UnitCall&)>& body) {
+  std::vector<Tensor> params;
+  add_params(index, params);
+  UnitCall call = call_for(batch, params);
+  const Arena::Scope scope(arena_);
+  device_.compute().post({.tag = static_cast<int>(Verb::forward)}, [&] { body(call); });
+  times_.collect(lanes_);
 }
 
-void Engine::forward(const Action& action, Walk& walk) {
-  const auto unit = static_cast<size_t>(action.unit), micro = static_cast<size_t>(action.micro);
-  const BatchView& batch = walk.micros[micro];
-  Walk::Held& held = walk.held[unit][micro];
-  const int64_t hidden = model_.spec.hidden_size;
-  std::vector<Tensor> params;
-  UnitCall call = call_for(action.unit, batch, params);
-  if (held.input) call.input = held.input.as(batch.tokens_count(), hidden);
+Tensor Executor::input_of(const Walk& walk, int unit, int micro) const {
+  const auto m = static_cast<size_t>(micro);
+  return walk.held[static_cast<size_t>(unit) * walk.micros.size() + m].input.as(
+      walk.micros[m].tokens_count(), model_.spec.hidden_size);
+}
+
+// What both directions have in common: parameters, input, and what forward has saved.
+void Executor::open_frame(const Action& action, Walk& walk) {
+  const UnitBatch& batch = walk.micros[static_cast<size_t>(action.micro)];
+  Walk::Held& own = held(walk, action.unit, action.micro);
+  Walk::Frame& frame = walk.frame;
+  frame.params.clear();
+  frame.grads.clear();
+  if (action.verb == Verb::forward || unit(action.unit).backward_reads_parameters())
+    add_params(action.unit, frame.params);
+  frame.arena_top = arena_.mark();
+  frame.call.emplace(call_for(batch, frame.params));
+  UnitCall& call = *frame.call;
+  if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size);
   if (walk.training) call.dropout = model_.spec.dropout;
-  if (!walk.caches.empty()) {
-    const bool is_block = action.unit > 0 && action.unit < model_.head();
-    call.cache = &walk.caches[is_block ? unit - 1 : 0];
+  const int block = unit(action.unit).block();
+  if (!walk.caches.empty()) call.cache = &walk.caches[static_cast<size_t>(std::max(block, 0))];
+  if (action.verb == Verb::forward) {
+    const int64_t bytes = unit(action.unit).saved_bytes(batch.batch, batch.sequence);
+    if (bytes > 0) own.saved = ledger_.allocate(Kind::activations, bytes, unit(action.unit).name());
   }
-  const int64_t saved = model_.units[unit]->saved_elems(batch.batch, batch.sequence);
-  if (saved > 0) {
-    held.saved = ledger_.allocate(Kind::activations, saved * dtype_bytes(DType::f32),
-                                  model_.units[unit]->name());
-    call.saved = held.saved.as(1, saved);
-  }
-  const bool is_head = action.unit == model_.head();
-  if (!is_head && !action.again) {
-    Buffer& next = walk.held[unit + 1][micro].input;
-    next = ledger_.allocate(Kind::activations,
-                            batch.tokens_count() * hidden * dtype_bytes(DType::f32), "stream");
-    call.output = next.as(batch.tokens_count(), hidden);
-  }
-  model_.units[unit]->forward(call);
-  if (is_head) walk.loss_sum += sum_losses(call.losses);
-  if (!action.keep) held.saved = {};
-  if (!walk.training) held.input = {};
+  if (own.saved) call.saved = own.saved.as(1, own.saved.bytes(), DType::u8);
 }
 
-void Engine::backward(const Action& action, Walk& walk) {
-  const auto unit = static_cast<size_t>(action.unit), micro = static_cast<size_t>(action.micro);
-  const BatchView& batch = walk.micros[micro];
-  Walk::Held& held = walk.held[unit][micro];
+bool Executor::is_last_phase(const Action& action, const Walk& walk) const {
+  const int64_t tokens = walk.micros[static_cast<size_t>(action.micro)].tokens_count();
+  return action.phase == Action::kAllPhases ||
+         action.phase + 1 == unit(action.unit).phases(action.verb == Verb::backward, tokens);
+}
+
+void Executor::run_phases(const Action& action, Walk& walk) {
+  UnitCall& call = *walk.frame.call;
+  const bool backward = action.verb == Verb::backward;
+  compute(action, [&] {
+    if (action.phase != Action::kAllPhases)
+      unit(action.unit).run(backward, action.phase, call);
+    else if (backward)
+      unit(action.unit).backward(call);
+    else
+      unit(action.unit).forward(call);
+  });
+  if (is_last_phase(action, walk)) arena_.release_to(walk.frame.arena_top);
+}
+
+void Executor::forward(const Action& action, Walk& walk) {
+  const UnitBatch& batch = walk.micros[static_cast<size_t>(action.micro)];
   const int64_t tokens = batch.tokens_count(), hidden = model_.spec.hidden_size;
-  const bool is_head = action.unit == model_.head();
-  const std::vector<Tensor> grads = gradients_of(action.unit);
-  std::vector<Tensor> params;
-  UnitCall call = model_.units[unit]->backward_reads_parameters()
-                      ? call_for(action.unit, batch, params)
-                      : call_for(batch, params);
-  call.grads = grads;
-  if (is_head)
-    walk.streams[micro] = ledger_.allocate(
-        Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "stream gradient");
-  if (held.input) call.input = held.input.as(tokens, hidden);
-  if (held.saved)
-    call.saved = held.saved.as(1, model_.units[unit]->saved_elems(batch.batch, batch.sequence));
-  call.stream = walk.streams[micro].as(tokens, hidden);
-  call.dropout = model_.spec.dropout;
-  call.accumulate = action.accumulate;
-  call.loss_scale = walk.loss_scale;
-  model_.units[unit]->backward(call);
-  if (is_head) {
-    const double loss = sum_losses(call.losses);
-    if (!std::isfinite(loss) && walk.diverged.empty())
-      walk.diverged = loss_not_finite(loss, action.micro);
-    walk.loss_sum += loss;
+  Walk::Held& own = held(walk, action.unit, action.micro);
+  if (action.phase <= 0) {  // all, or the first
+    open_frame(action, walk);
+    if (action.output) {
+      Buffer& next = held(walk, action.unit + 1, action.micro).input;
+      next = ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(DType::f32),
+                              "residual");
+      walk.frame.call->output = next.as(tokens, hidden);
+    }
   }
-  held = {};
-  if (action.unit == lowest_trained_) walk.streams[micro] = {};
+  run_phases(action, walk);
+  if (!is_last_phase(action, walk)) return;
+  if (unit(action.unit).has_loss())
+    device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
+  if (!action.keep_saved) own.saved = {};
+  if (!action.keep_input) own.input = {};
+}
+
+// The gradient of the residual connection is rewritten in place by each unit: from the one by its
+// output to the one by its input.
+void Executor::backward(const Action& action, Walk& walk) {
+  const auto micro = static_cast<size_t>(action.micro);
+  const int64_t tokens = walk.micros[micro].tokens_count(), hidden = model_.spec.hidden_size;
+  const bool has_loss = unit(action.unit).has_loss();
+  if (action.phase <= 0) {
+    open_frame(action, walk);
+    add_grads(action.unit, walk.frame.grads);
+    if (has_loss)
+      walk.gradients[micro] = ledger_.allocate(
+          Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "residual gradient");
+    UnitCall& call = *walk.frame.call;
+    call.grads = walk.frame.grads;
+    call.doutput = call.dinput = walk.gradients[micro].as(tokens, hidden);
+    call.accumulate = action.accumulate;
+    call.loss_scale = scalars_.loss_scale();
+  }
+  run_phases(action, walk);
+  if (!is_last_phase(action, walk)) return;
+  if (has_loss) device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
+  held(walk, action.unit, action.micro) = {};
+  if (!action.output) walk.gradients[micro] = {};
 }
 
 // A shard's pieces are summed one by one, at every stage, so that the norm has the same bits
 // wherever the gradient lives.
-double Engine::sum_squares(Tensor gradient, const Piece& piece) {
-  const Arena::Scope scope(arena_);
-  Tensor scratch = arena_.take(1, kernels_->sum_squares_scratch(gradient.cols));
-  return kernels_->sum_squares(gradient.col_range(piece.offset, piece.elems), scratch);
-}
-
-void Engine::norm(const Action& action, Walk& walk) {
-  const UnitState& unit = state(action.unit);
-  double sum = 0;
-  for (const Piece& piece : unit.layout().shard_pieces(rank()))
-    sum += sum_squares(unit.gradient_shard(), piece);
-  sum_squares_[static_cast<size_t>(action.unit)] = sum;
-  if (!std::isfinite(sum) && walk.diverged.empty())
-    walk.diverged = gradient_not_finite(action.unit);
-}
-
-void Engine::clip(Walk& walk) {
-  std::vector<double> mine = sum_squares_;
-  mine.push_back(walk.loss_sum);
-  const std::vector<double> all = exchange("clip", mine);
-  if (!std::all_of(all.begin(), all.end(), [](double value) { return std::isfinite(value); }))
-    report_divergence(walk, all);
-  std::vector<double> sums(mine.size());
-  for (size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
-  walk.loss_sum = sums.back();
-  sums.pop_back();
-  double sum = 0;
-  for (const double of_unit : sums) sum += of_unit;
-  walk.gradient_norm = std::sqrt(sum);
-  // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from
-  // dividing up.
-  if (options_.clipping > 0)
-    walk.gradient_scale = std::min(1.0, options_.clipping / (walk.gradient_norm + 1e-6));
-}
-
-void Engine::step(const Action& action, Walk& walk) {
-  UnitState& unit = state(action.unit);
-  const Tensor params = unit.stepped_parameters(), grads = unit.stepped_gradients();
-  for (const Piece& piece : unit.stepped_pieces()) {
-    std::vector<Tensor> moments;
-    for (int i = 0; i < options_.optimizer.state_count(); ++i)
-      moments.push_back(unit.stepped_state(i).col_range(piece.offset, piece.elems));
-    optimizer_step(*kernels_, options_.optimizer, steps_done_ + 1, walk.learning_rate,
-                   unit.layout().params()[static_cast<size_t>(piece.param)].decay,
-                   walk.gradient_scale, params.col_range(piece.offset, piece.elems),
-                   grads.col_range(piece.offset, piece.elems), moments);
+void Executor::squares(const Action& action) {
+  const UnitState& own = state_.unit(action.unit);
+  Kernels& kernels = device_.kernels();
+  const Tensor gradient = own.gradient_shard();
+  for (const SlabPiece& piece : own.layout().shard_pieces(control_.rank())) {
+    const Arena::Scope scope(arena_);
+    const Tensor scratch = arena_.take_bytes(kernels.sum_squares_scratch_bytes(piece.elems));
+    kernels.sum_squares(gradient.col_range(piece.offset, piece.elems),
+                        scalars_.squares(action.unit, piece.param), scratch);
   }
-  if (!options_.keep_gradients) unit.drop_gradients();
+  kernels.sum(scalars_.squares(action.unit), scalars_.sum_of(action.unit));
 }
 
-std::string Engine::at_rank() const { return ranks() == 1 ? "" : fmt::format(", rank {}", rank()); }
-
-std::string Engine::loss_not_finite(double loss, int micro) const {
-  return fmt::format(
-      "step {}, micro-batch {}{}: the loss is {} (unit head, tensor logits). The weights are those "
-      "before this step. Lower the learning rate, lengthen the warm-up or set gradient_clipping",
-      steps_done_ + 1, micro, at_rank(), loss);
-}
-
-std::string Engine::gradient_not_finite(int unit) {
-  const UnitState& own = state(unit);
-  for (const Piece& piece : own.layout().shard_pieces(rank())) {
-    if (std::isfinite(sum_squares(own.gradient_shard(), piece))) continue;
-    return fmt::format(
-        "step {}{}: the gradient is not finite (unit {}, tensor {}). The weights are those before "
-        "this step. Lower the learning rate, lengthen the warm-up or set gradient_clipping",
-        steps_done_ + 1, at_rank(), unit_name(unit),
-        own.layout().params()[static_cast<size_t>(piece.param)].name);
+// As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
+// up.
+void Executor::clip() {
+  Kernels& kernels = device_.kernels();
+  kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
+  if (control_.ranks() > 1) {
+    const Message message = scalars_.sums_message(control_.rank());
+    channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
   }
-  internal_error("step {}: the norm of unit {} is not finite but each tensor's is", steps_done_ + 1,
-                 unit);
+  kernels.clip({.sums = scalars_.sums(),
+                .squares = static_cast<int64_t>(model_.units.size()),
+                .limit = options_.clipping,
+                .eps = 1e-6,
+                .norm = scalars_.norm(),
+                .control = scalars_.control()});
 }
 
-void Engine::report_divergence(const Walk& walk, std::span<const double> clipped) {
-  const std::vector<std::string> texts = collect("diverged", walk.diverged);
-  const size_t stride = clipped.size() / texts.size();
-  // A loss that is not finite spoils the gradients of all ranks: it is named before them.
-  for (size_t r = 0; r < texts.size(); ++r)
-    if (!std::isfinite(clipped[(r + 1) * stride - 1])) throw DivergedError(texts[r]);
-  throw DivergedError(*std::find_if(texts.begin(), texts.end(),
-                                    [](const std::string& text) { return !text.empty(); }));
+void Executor::step(const Action& action, Walk& walk) {
+  UnitState& own = state_.unit(action.unit);
+  compute(action, [&] {
+    const Tensor params = own.stepped_parameters(), grads = own.stepped_gradients();
+    for (const SlabPiece& piece : own.stepped_pieces()) {
+      std::vector<Tensor> states;
+      for (int i = 0; i < own.states(); ++i)
+        states.push_back(own.stepped_state(i).col_range(piece.offset, piece.elems));
+      optimizer_step(device_.kernels(), options_.optimizer, step_ + 1, walk.learning_rate,
+                     own.layout().params()[static_cast<size_t>(piece.param)].decay,
+                     scalars_.control(), params.col_range(piece.offset, piece.elems),
+                     grads.col_range(piece.offset, piece.elems), states);
+    }
+  });
+  if (!options_.keep_gradients) own.drop_gradients();
 }
 
 }  // namespace onefold

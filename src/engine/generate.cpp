@@ -3,66 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/decoder.h"
+
 namespace onefold {
 namespace {
 
 // Prompts are read in pieces of this many tokens, which bounds the memory of a long one.
 constexpr int64_t kPromptPiece = 256;
-
-// The caches of all blocks for `batch` sequences, and the logits of their last positions.
-class Decoder {
- public:
-  Decoder(Engine& engine, int64_t batch, int64_t capacity) : engine_(engine), batch_(batch) {
-    const ModelSpec& spec = engine.model().spec;
-    const int64_t rows = batch * capacity, row_bytes = spec.kv_size() * dtype_bytes(DType::f32);
-    memory_ = engine.ledger().allocate(Kind::activations, 2 * spec.num_layers * rows * row_bytes,
-                                       "key-value cache");
-    logits_memory_ = engine.ledger().allocate(
-        Kind::activations, batch * spec.vocab_size * dtype_bytes(DType::f32), "logits");
-    auto* at = static_cast<float*>(memory_.data());
-    for (int64_t layer = 0; layer < spec.num_layers; ++layer, at += 2 * rows * spec.kv_size())
-      caches_.push_back({matrix(at, rows, spec.kv_size()),
-                         matrix(at + rows * spec.kv_size(), rows, spec.kv_size()), capacity, 0});
-  }
-
-  // Feeds tokens [batch, length], sequence after sequence; afterwards logits(b) are those of b's
-  // last position.
-  void feed(std::span<const int32_t> tokens) {
-    const auto length = static_cast<int64_t>(tokens.size()) / batch_;
-    BatchView view{.batch = batch_, .sequence = length};
-    view.tokens = matrix(const_cast<int32_t*>(tokens.data()), 1,
-                         static_cast<int64_t>(tokens.size()), DType::i32);
-    engine_.decode(view, caches_, logits_memory_.as(batch_, engine_.model().spec.vocab_size));
-  }
-
-  std::span<float> logits(int64_t b) {
-    const int64_t vocabulary = engine_.model().spec.vocab_size;
-    return {static_cast<float*>(logits_memory_.data()) + b * vocabulary,
-            static_cast<size_t>(vocabulary)};
-  }
-
-  // Sequence b's past becomes that of `from`'s sequence sources[b].
-  void take_past(const Decoder& from, std::span<const int64_t> sources) {
-    for (size_t layer = 0; layer < caches_.size(); ++layer) {
-      const KvCache& src = from.caches_[layer];
-      KvCache& dst = caches_[layer];
-      dst.length = src.length;
-      for (int64_t b = 0; b < batch_; ++b) {
-        const int64_t s = sources[static_cast<size_t>(b)] * src.capacity, d = b * dst.capacity;
-        engine_.kernels().copy(src.keys.row_range(s, src.length),
-                               dst.keys.row_range(d, src.length));
-        engine_.kernels().copy(src.values.row_range(s, src.length),
-                               dst.values.row_range(d, src.length));
-      }
-    }
-  }
-
- private:
-  Engine& engine_;
-  int64_t batch_;
-  Buffer memory_, logits_memory_;
-  std::vector<KvCache> caches_;
-};
 
 void read_prompt(Decoder& decoder, std::span<const int32_t> prompt, int64_t piece) {
   for (size_t at = 0; at < prompt.size(); at += static_cast<size_t>(piece))
@@ -185,6 +132,7 @@ EngineOptions generation_engine_options(const ModelSpec& spec, int64_t beams, in
   return {.threads = threads,
           .micro_batch = 1,
           .sequence = std::max(beams, std::min(spec.max_sequence_length, kPromptPiece)),
+          .positions = spec.max_sequence_length,
           .training = false};
 }
 

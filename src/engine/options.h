@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,24 +31,26 @@ struct ZeroOptions {
 };
 
 struct EngineOptions {
-  int threads = 0;  // of this rank; 0: all cores this thread may use
+  std::string device = "cpu";
+  int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;
-  Products products = Products::automatic;
   int64_t micro_batch = 1;  // sequences
   int64_t sequence = 0;     // tokens
+  int64_t positions = 0;    // that a rope table spans; 0: those of a sequence
+  bool documents = false;   // batches say where documents begin (BatchView::starts)
   int micros = 1;           // micro-batches of a step (gradient accumulation)
   Order order = Order::micro_first;
   bool training = true;  // false: no gradients and no optimizer state (generation, evaluation)
   bool recompute = false;
-  bool keep_gradients = false;      // after the step too, for for_each_gradient()
+  bool keep_gradients = false;      // after the step too, for RankState::for_each_gradient()
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OptimizerSpec optimizer;
   double clipping = 0;                            // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
-  // Fills elements [first, first + dst.cols) of a parameter: where weights start from. Without it:
-  // random ones, by the seed. Called from one thread.
-  std::function<void(const ParamSpec& param, int64_t first, Tensor dst)> initial;
+  // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without
+  // it: random ones, by the seed. Called from one thread.
+  std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)> initial;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
 };
 

@@ -7,9 +7,11 @@
 namespace onefold {
 namespace {
 
+// A unit by its name, a block by its number ("block.3"), or all whose names begin alike
+// ("block.*").
 bool frozen_by(const std::string& unit, const std::string& pattern) {
   if (pattern.ends_with('*')) return unit.starts_with(pattern.substr(0, pattern.size() - 1));
-  return unit == pattern;
+  return unit == pattern || unit.starts_with(pattern + ".");
 }
 
 std::vector<bool> frozen_units(const Model& model, const std::vector<std::string>& patterns) {
@@ -25,15 +27,13 @@ std::vector<bool> frozen_units(const Model& model, const std::vector<std::string
     if (!found)
       user_error(
           "run.freeze: the model has no unit \"{}\"{}; its units are embedding, block.0 to "
-          "block.{} and head (block.* means all blocks)",
+          "block.{} (each of block.N.attention and block.N.mlp) and head; block.* means all blocks",
           pattern, did_you_mean(pattern, names), model.spec.num_layers - 1);
   }
   if (std::find(frozen.begin(), frozen.end(), false) == frozen.end())
     user_error("run.freeze names every unit: nothing would be trained");
   return frozen;
 }
-
-bool tied(const Model& model) { return !model.units.back()->shared().empty(); }
 
 void apply_zero(Program& program, const std::vector<UnitTraits>& units, const ZeroOptions& zero) {
   shard(program, units,
@@ -48,11 +48,13 @@ void apply_zero(Program& program, const std::vector<UnitTraits>& units, const Ze
 
 }  // namespace
 
-Residence residence_of(const ZeroOptions& zero, int64_t unit_elems, int ranks) {
-  if (ranks == 1) return {};
-  return {.shard_parameters = zero.stage >= 3 && unit_elems > zero.persistence_elems,
-          .shard_gradients = zero.stage >= 2,
-          .shard_optimizer = zero.stage >= 1};
+Homes homes_of(const ZeroOptions& zero, int64_t unit_elems, int ranks) {
+  Homes homes;
+  if (ranks == 1) return homes;
+  homes.parameters.sharded = zero.stage >= 3 && unit_elems > zero.persistence_elems;
+  homes.gradients.sharded = zero.stage >= 2;
+  homes.optimizer.sharded = zero.stage >= 1;
+  return homes;
 }
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
@@ -62,44 +64,52 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     const Unit& unit = *model.units[u];
     UnitTraits one;
     one.elems = SlabLayout(unit.params(), ranks).elems();
-    one.residence = residence_of(options.zero, one.elems, ranks);
+    one.homes = homes_of(options.zero, one.elems, ranks);
     one.frozen = frozen[u];
+    one.is_first = unit.is_first();
+    one.has_loss = unit.has_loss();
+    one.segment = unit.block();
     one.forward_reads.push_back(static_cast<int>(u));
-    for (const Unit::Shared shared : unit.shared()) one.forward_reads.push_back(shared.unit);
+    for (const Unit::Shared shared : unit.shared()) {
+      one.forward_reads.push_back(shared.unit);
+      one.adds_to.push_back(shared.unit);
+    }
     if (unit.backward_reads_parameters()) one.backward_reads = one.forward_reads;
     traits.push_back(std::move(one));
   }
   return traits;
 }
 
-Program training_program(const Model& model, const EngineOptions& options, int ranks) {
-  const std::vector<UnitTraits> units = unit_traits(model, options, ranks);
-  StepShape shape{.units = static_cast<int>(units.size()),
-                  .micros = options.micros,
-                  .order = options.order,
-                  .tied = tied(model)};
-  for (const UnitTraits& unit : units) shape.frozen.push_back(unit.frozen);
-  Program program = build_training_step(shape);
+Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
+                         int ranks) {
+  Program program =
+      build_training_step({.units = units, .micros = options.micros, .order = options.order});
   accumulate(program);
-  if (options.recompute) recompute(program);
+  if (options.recompute) recompute(program, units);
   if (ranks > 1) apply_zero(program, units, options.zero);
   return program;
 }
 
-Program evaluation_program(const Model& model, const EngineOptions& options, int ranks) {
-  Program program = build_evaluation(static_cast<int>(model.units.size()));
-  if (ranks > 1) apply_zero(program, unit_traits(model, options, ranks), options.zero);
+Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
+                           int ranks) {
+  Program program = build_evaluation(static_cast<int>(units.size()));
+  if (ranks > 1) apply_zero(program, units, options.zero);
   return program;
 }
 
-StateBytes state_bytes(const std::vector<UnitTraits>& units, int ranks, const StateWidths& widths) {
+StateBytes state_bytes(const std::vector<UnitTraits>& units, const OptimizerSpec& optimizer,
+                       int ranks) {
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
-    const auto held = [&](bool sharded) { return sharded ? unit.elems / ranks : unit.elems; };
-    bytes.parameters += widths.parameters * held(unit.residence.shard_parameters);
+    const auto elems = [&](const Home& home) {
+      return home.sharded ? unit.elems / ranks : unit.elems;
+    };
+    const Homes& homes = unit.homes;
+    bytes.parameters += elems(homes.parameters) * dtype_bytes(homes.parameters.dtype);
     if (unit.frozen) continue;
-    bytes.gradients += widths.gradients * held(unit.residence.shard_gradients);
-    bytes.optimizer += widths.optimizer * held(unit.residence.shard_optimizer);
+    bytes.gradients += elems(homes.gradients) * dtype_bytes(homes.gradients.dtype);
+    for (const OptimizerState& state : optimizer.states(homes.parameters.dtype))
+      bytes.optimizer += elems(homes.optimizer) / state.block * dtype_bytes(state.dtype);
   }
   return bytes;
 }

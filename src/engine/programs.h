@@ -10,23 +10,23 @@
 namespace onefold {
 
 // What a stage says about a unit; one that is small enough keeps its parameters whole.
-Residence residence_of(const ZeroOptions& zero, int64_t unit_elems, int ranks);
+Homes homes_of(const ZeroOptions& zero, int64_t unit_elems, int ranks);
 
 // By unit. Throws UserError for a frozen name that no unit has.
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks);
 
-Program training_program(const Model& model, const EngineOptions& options, int ranks);
-Program evaluation_program(const Model& model, const EngineOptions& options, int ranks);
+Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
+                         int ranks);
+Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
+                           int ranks);
 
-// Bytes of parameters, gradients and optimizer state of one rank, in elements of the given widths.
-// fp32 training is {4, 4, 8}; mixed precision keeps a master copy beside the moments: {2, 2, 12}.
-struct StateWidths {
-  int64_t parameters = 4, gradients = 4, optimizer = 8;
-};
+// Bytes of parameters, gradients and optimizer state of one rank, from the homes that its slabs are
+// made by and the optimizer's states.
 struct StateBytes {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t total() const { return parameters + gradients + optimizer; }
 };
-StateBytes state_bytes(const std::vector<UnitTraits>& units, int ranks, const StateWidths& widths);
+StateBytes state_bytes(const std::vector<UnitTraits>& units, const OptimizerSpec& optimizer,
+                       int ranks);
 
 }  // namespace onefold

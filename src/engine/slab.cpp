@@ -6,28 +6,27 @@
 namespace onefold {
 namespace {
 
-constexpr int64_t kAlignElems = Ledger::kAlignment / 4;
-
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
-SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks)
+SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, DType narrowest)
     : params_(params.begin(), params.end()), ranks_(ranks) {
+  const int64_t align_elems = Ledger::kAlignment / dtype_bytes(narrowest);
   for (const ParamSpec& param : params_) {
     offsets_.push_back(elems_);
-    elems_ = round_up(elems_ + param.elems(), kAlignElems);
+    elems_ = round_up(elems_ + param.elems(), align_elems);
   }
-  elems_ = round_up(elems_, kAlignElems * ranks);
+  elems_ = round_up(elems_, align_elems * ranks);
 }
 
-Tensor SlabLayout::view(void* base, int param) const {
+Tensor SlabLayout::view(Tensor slab, int param) const {
   const ParamSpec& spec = params_[static_cast<size_t>(param)];
-  return matrix(base ? static_cast<float*>(base) + offset(param) : nullptr, spec.rows, spec.cols);
+  return slab.col_range(offset(param), spec.elems()).reshaped(spec.rows, spec.cols);
 }
 
-std::vector<Piece> SlabLayout::pieces(int64_t begin, int64_t end) const {
-  std::vector<Piece> result;
+std::vector<SlabPiece> SlabLayout::pieces(int64_t begin, int64_t end) const {
+  std::vector<SlabPiece> result;
   for (size_t p = 0; p < params_.size(); ++p) {
     const int64_t start = offsets_[p];
     const int64_t from = std::max(begin, start), to = std::min(end, start + params_[p].elems());
@@ -36,21 +35,70 @@ std::vector<Piece> SlabLayout::pieces(int64_t begin, int64_t end) const {
   return result;
 }
 
-void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index,
-                int64_t first, Tensor dst) {
-  float* to = dst.f32();
+Slab::Slab(Ledger& ledger, const SlabLayout& layout, const Home& home, Kind kind, int rank,
+           std::string name, int64_t block)
+    : ledger_(ledger),
+      layout_(layout),
+      home_(home),
+      kind_(kind),
+      rank_(rank),
+      name_(std::move(name)),
+      block_(block) {}
+
+void Slab::hold() {
+  if (held_) return;
+  held_ =
+      ledger_.allocate(kind_, elems(home_.sharded) * dtype_bytes(home_.dtype), name_, home_.tier);
+}
+
+void Slab::drop() {
+  held_.reset();
+  staged_.reset();
+}
+
+void Slab::stage() {
+  require(home_.sharded, "{} is whole and needs no copy", name_);
+  require(!staged_, "{} is gathered twice", name_);
+  staged_ = ledger_.allocate(Kind::communication, elems(false) * dtype_bytes(home_.dtype), name_);
+}
+
+void Slab::unstage() {
+  require(staged_.has_value(), "{} is released and was not gathered", name_);
+  staged_.reset();
+}
+
+Tensor Slab::flat(const std::optional<Buffer>& buffer, bool shard) const {
+  require(buffer.has_value(), "{} is used and is not there", name_);
+  return buffer->as(1, elems(shard), home_.dtype);
+}
+
+Tensor Slab::held() const { return flat(held_, home_.sharded); }
+
+Tensor Slab::whole() const {
+  require(staged_ || !home_.sharded, "{} is used and was not gathered", name_);
+  return staged_ ? flat(staged_, false) : held();
+}
+
+Tensor Slab::shard() const {
+  if (home_.sharded) return held();
+  return held().col_range(rank_ * elems(true), elems(true));
+}
+
+Message Slab::message() const { return {whole().data, shard().data, elems(true), home_.dtype}; }
+
+void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int64_t first,
+                std::span<float> dst) {
   if (param.init == Init::zeros || param.init == Init::ones) {
-    std::fill_n(to, dst.elems(), param.init == Init::ones ? 1.0f : 0.0f);
+    std::fill(dst.begin(), dst.end(), param.init == Init::ones ? 1.0f : 0.0f);
     return;
   }
-  const PhiloxKey key = philox_key(seed, Draw::initialisation, static_cast<uint32_t>(unit),
-                                   static_cast<uint32_t>(index));
+  const PhiloxKey key = philox_key(seed, Draw::initialisation, param.layer_key, param.place_key);
   const double depth_scale = param.init == Init::residual
                                  ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers))
                                  : 1.0;
   const auto deviation = static_cast<float>(spec.init_std * depth_scale);
-  for (int64_t i = 0; i < dst.elems(); ++i)
-    to[i] = deviation * philox_normal(key, static_cast<uint64_t>(first + i));
+  for (size_t i = 0; i < dst.size(); ++i)
+    dst[i] = deviation * philox_normal(key, static_cast<uint64_t>(first) + i);
 }
 
 }  // namespace onefold

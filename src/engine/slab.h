@@ -3,15 +3,18 @@
 // that share it, so that shards are equal.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "model/unit.h"
+#include "program/unit_traits.h"
 
 namespace onefold {
 
 // Elements [first, first + elems) of a parameter, found at `offset` of a shard (or of the slab).
-struct Piece {
+struct SlabPiece {
   int param = 0;
   int64_t first = 0;
   int64_t elems = 0;
@@ -20,7 +23,9 @@ struct Piece {
 
 class SlabLayout {
  public:
-  SlabLayout(std::span<const ParamSpec> params, int ranks);
+  // `narrowest`: the smallest type that a slab of this layout is held in; parameters are aligned in
+  // all of them.
+  SlabLayout(std::span<const ParamSpec> params, int ranks, DType narrowest = DType::f32);
 
   int ranks() const { return ranks_; }
   int64_t elems() const { return elems_; }  // with padding
@@ -28,17 +33,17 @@ class SlabLayout {
   std::span<const ParamSpec> params() const { return params_; }
   int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
 
-  // The parameter's view in a slab that starts at `base`.
-  Tensor view(void* base, int param) const;
+  // The parameter's view in a whole slab.
+  Tensor view(Tensor slab, int param) const;
 
   // What a rank's shard is made of, padding left out, in order; and the same of the whole slab.
-  std::vector<Piece> shard_pieces(int rank) const {
+  std::vector<SlabPiece> shard_pieces(int rank) const {
     return pieces(rank * shard_elems(), (rank + 1) * shard_elems());
   }
-  std::vector<Piece> whole_pieces() const { return pieces(0, elems_); }
+  std::vector<SlabPiece> whole_pieces() const { return pieces(0, elems_); }
 
  private:
-  std::vector<Piece> pieces(int64_t begin, int64_t end) const;
+  std::vector<SlabPiece> pieces(int64_t begin, int64_t end) const;
 
   std::vector<ParamSpec> params_;
   std::vector<int64_t> offsets_;
@@ -46,10 +51,50 @@ class SlabLayout {
   int ranks_;
 };
 
-// Writes initial values of one parameter: elements [first, first + dst.elems()) of it. Each element
-// is a function of (seed, unit, parameter, index) alone, so that any slice can be initialised
-// anywhere with the same bits.
-void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int unit, int index,
-                int64_t first, Tensor dst);
+// One kind of a unit's state on one rank. It is held where its home says, whole or as this rank's
+// shard; and, while it is in use and its home is not enough, a staged copy is whole on the device.
+class Slab {
+ public:
+  // `block`: parameter elements for each element of this state.
+  Slab(Ledger& ledger, const SlabLayout& layout, const Home& home, Kind kind, int rank,
+       std::string name, int64_t block = 1);
+
+  const Home& home() const { return home_; }
+
+  // Memory for the state itself, and for the whole of a sharded one.
+  void hold();
+  void drop();
+  void stage();
+  void unstage();
+  bool is_held() const { return held_.has_value(); }
+  bool is_staged() const { return staged_.has_value(); }
+
+  Tensor held() const;   // whole, or the shard
+  Tensor whole() const;  // staged, or held where the home is whole
+  Tensor shard() const;  // this rank's, wherever it lies
+  // For a gather into the whole, or a sum of it into the shard.
+  Message message() const;
+
+ private:
+  int64_t elems(bool shard) const {
+    return (shard ? layout_.shard_elems() : layout_.elems()) / block_;
+  }
+  Tensor flat(const std::optional<Buffer>& buffer, bool shard) const;
+
+  Ledger& ledger_;
+  const SlabLayout& layout_;
+  const Home home_;
+  const Kind kind_;
+  const int rank_;
+  const std::string name_;
+  const int64_t block_;
+  std::optional<Buffer> held_, staged_;
+};
+
+// Initial values of elements [first, first + dst.size()) of a parameter. Each element is a function
+// of (seed, layer, place, index) alone, so that any slice can be initialised anywhere with the same
+// bits.
+void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, int64_t first,
+                std::span<float> dst);
 
 }  // namespace onefold

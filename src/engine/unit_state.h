@@ -1,83 +1,76 @@
-// One unit's training state on one rank: parameters, gradients and optimizer state, each whole or
-// as this rank's shard, as its residence says. What is sharded is made whole by a protocol (gather,
-// use, release; backward, reduce, release), and misuse throws.
+// One unit's training state on one rank: a slab for parameters, gradients and each state of the
+// optimizer, each where its home says. What is sharded is made whole by a protocol (acquire, use,
+// release; backward, reduce, release), and misuse throws.
 #pragma once
 
-#include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "engine/slab.h"
-#include "program/passes.h"
+#include "optim/optimizer.h"
 #include "tensor/ledger.h"
 
 namespace onefold {
 
 class UnitState {
  public:
-  // `optimizer_states`: tensors of state for each parameter; 0 where nothing is trained.
+  // `states`: what the optimizer keeps; empty where nothing is trained.
   UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank, int ranks,
-            int optimizer_states);
+            const std::vector<OptimizerState>& states);
+  UnitState(const UnitState&) = delete;
+  UnitState& operator=(const UnitState&) = delete;
 
   const SlabLayout& layout() const { return layout_; }
-  const Residence& residence() const { return residence_; }
+  const Homes& homes() const { return homes_; }
   bool frozen() const { return frozen_; }
 
-  // Parameters. begin_gather takes memory for the whole; the bytes come through gather_part.
-  void begin_gather();
-  Part gather_part() const;
-  void release_parameters();
-  Tensor param(int index) const;  // whole
-  // The elements that this rank holds between steps, and what they are.
-  Tensor held_parameters() const;
-  std::vector<Piece> held_pieces() const;
+  // Parameters. acquire() takes memory for the whole where they are sharded; the bytes come through
+  // the message. After a step they may be gathered in place.
+  void acquire();
+  void release() { parameters_.unstage(); }
+  Message gather_message() const { return parameters_.message(); }
+  Tensor param(int index) const { return layout_.view(parameters_.whole(), index); }
+  Tensor held_parameters() const { return parameters_.held(); }
+  std::vector<SlabPiece> held_pieces() const { return pieces(homes_.parameters.sharded); }
 
   // Gradients. Memory is taken when a backward first asks for it: backward frees activations as it
-  // goes, so the two peaks do not add up.
-  Tensor grad(int index);
-  bool has_gradients() const { return gradients_.has_value(); }
+  // goes, so the two peaks do not add up. Where they are sharded, the whole is staged, and a
+  // reduction puts this rank's piece of the sum into the shard.
+  Tensor grad(int index);  // empty if frozen
+  bool has_gradients() const { return gradients_.is_held(); }
   void begin_reduce();
-  Part reduce_part() const;
-  void release_gradients();       // the whole ones, after a reduction into a shard
-  Tensor gradient_shard() const;  // this rank's piece of the sum
-  void drop_gradients();          // after the step
-
-  // This rank's share of the state, whatever its residence: what a checkpoint takes from it.
-  Tensor parameter_shard() const {
-    return residence_.shard_parameters ? held_parameters() : shard_of(held_parameters());
-  }
-  Tensor state_shard(int index) const {
-    return residence_.shard_optimizer ? stepped_state(index) : shard_of(stepped_state(index));
-  }
+  Message reduce_message() const { return gradients_.message(); }
+  void release_gradients() { gradients_.unstage(); }
+  void stage_gradients() { gradients_.stage(); }  // to gather them for a visitor
+  Tensor whole_gradient(int index) const { return layout_.view(gradients_.whole(), index); }
+  Tensor gradient_shard() const { return gradients_.shard(); }
+  void drop_gradients() { gradients_.drop(); }
 
   // What this rank's optimizer step works on: the shard, or everything where the optimizer is
   // replicated.
-  std::vector<Piece> stepped_pieces() const;
-  Tensor stepped_parameters() const;
-  Tensor stepped_gradients() const;
-  Tensor stepped_state(int index) const;
+  std::vector<SlabPiece> stepped_pieces() const { return pieces(homes_.optimizer.sharded); }
+  Tensor stepped_parameters() const { return of_step(parameters_); }
+  Tensor stepped_gradients() const { return of_step(gradients_); }
+  Tensor stepped_state(int index) const { return optimizer_[static_cast<size_t>(index)].held(); }
+  int states() const { return static_cast<int>(optimizer_.size()); }
+
+  // This rank's share of the state, wherever it lives: what a checkpoint takes from it.
+  Tensor parameter_shard() const { return parameters_.shard(); }
+  Tensor state_shard(int index) const { return optimizer_[static_cast<size_t>(index)].shard(); }
 
  private:
-  bool sharded() const { return layout_.ranks() > 1; }
-  Tensor shard_of(Tensor whole) const {
-    return whole.col_range(rank_ * layout_.shard_elems(), layout_.shard_elems());
+  std::vector<SlabPiece> pieces(bool shard) const {
+    return shard ? layout_.shard_pieces(rank_) : layout_.whole_pieces();
   }
-  Buffer take(Kind kind, bool shard) const;
-  Tensor flat(const Buffer& buffer, bool shard) const {
-    return buffer.as(1, shard ? layout_.shard_elems() : layout_.elems());
+  Tensor of_step(const Slab& slab) const {
+    return homes_.optimizer.sharded ? slab.shard() : slab.held();
   }
 
-  Ledger& ledger_;
-  const std::string name_;
   const SlabLayout layout_;
-  const Residence residence_;
+  const Homes homes_;
   const bool frozen_;
   const int rank_;
-  Buffer parameters_;
-  std::optional<Buffer> gathered_;        // parameters made whole, where they are sharded
-  std::optional<Buffer> gradients_;       // whole, from the first backward
-  std::optional<Buffer> gradient_shard_;  // the sum's piece, where gradients are sharded
-  std::vector<Buffer> optimizer_;
+  Slab parameters_, gradients_;
+  std::vector<Slab> optimizer_;
 };
 
 }  // namespace onefold

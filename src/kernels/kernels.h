@@ -1,12 +1,12 @@
-// The one list of operations. A device implements this interface (cpu/, dry/, later cuda/), file by
-// file under the same names; nothing above this layer knows which one runs. Kernels know no rank,
-// allocate nothing and keep no state between calls: scratch comes from the caller, who asks for its
-// size with the *_scratch() twin (in f32 elements).
+// The one list of operations. A device implements this interface; nothing above this layer knows
+// which one runs. Kernels know no rank, allocate nothing and keep no state between calls: scratch
+// comes from the caller, who asks for its size with the *_scratch_bytes() twin. No kernel returns a
+// value: numbers that follow from data stay in the device's memory, where other kernels read them.
 //
-// Shapes are written [rows, cols]. "tokens" counts the rows of one micro-batch: batch * sequence,
-// sequence innermost. `accumulate` says whether a result is added to dst or overwrites it (first
-// use of a gradient needs no zeroing pass). All sums have an order that depends on shapes alone,
-// never on the number of threads.
+// Shapes are written [rows, cols]; each tensor carries its type. "tokens" counts the rows of one
+// micro-batch: batch * sequence, sequence innermost. `accumulate` says whether a result is added to
+// dst or overwrites it (first use of a gradient needs no zeroing pass). All sums have an order that
+// depends on shapes alone, never on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -31,19 +31,23 @@ struct Gemm {
   bool accumulate = false;
   Tensor bias = {};      // [1, n] or empty
   Tensor residual = {};  // [m, n] or empty; may be dst's own memory only through accumulate
-  Tensor scratch = {};   // gemm_scratch() elements; empty where that is 0
+  Tensor scratch = {};   // gemm_scratch_bytes(); empty where that is 0
 };
-
-// How matrix products are computed: all by the library, all with a third fewer multiplications (see
-// cpu/paired_gemm.cpp), or each in the way that is faster for its size on this processor.
-enum class Products : uint8_t { automatic, library, paired };
 
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
 // the position in it.
 struct Dropout {
   float rate = 0;  // 0 switches it off
   PhiloxKey key;
-  const int64_t* samples = nullptr;  // [batch] ids of the sequences in this micro-batch
+  Tensor samples = {};  // [1, batch] i64: ids of the sequences in this micro-batch
+};
+
+// The position of each row of a micro-batch: first + row % length, less the start of the row's
+// document if there are `starts` (then first is 0).
+struct RowPositions {
+  int64_t first = 0;
+  int64_t length = 0;  // of a sequence
+  Tensor starts = {};  // [1, rows] i32: where in its sequence the row's document begins; or empty
 };
 
 struct AttentionShape {
@@ -53,26 +57,54 @@ struct AttentionShape {
   int64_t heads = 0;
   int64_t kv_heads = 0;  // divides heads; query head h reads key head h / (heads / kv_heads)
   int64_t head_dim = 0;
+  // [1, batch*query_length] i32, or empty: the first key that each query sees, so that documents
+  // packed into one sequence do not see each other. Only where query_length == key_length.
+  Tensor starts = {};
+};
+
+// What a step's clipping leaves for optimizers, in the device's memory.
+struct StepControl {
+  Tensor factor;  // [1, 1] f32: gradients are multiplied by it as they are read
+  Tensor finite;  // [1, 1] i32: 0 means that nothing may be changed
+};
+
+struct Clip {
+  Tensor sums;          // [1, n] f64: sums of squares first, then other sums that must be finite
+  int64_t squares = 0;  // how many of them are squares
+  double limit = 0;     // of the norm; 0: no limit
+  double eps = 0;       // added to the norm before dividing
+  Tensor norm;          // [1, 1] f64, written: the square root of all squares, summed in order
+  StepControl control;  // written: min(1, limit / (norm + eps)), and whether all sums are finite
 };
 
 struct AdamW {
   float learning_rate, beta1, beta2, eps, weight_decay;
   float bias_correction1, bias_correction2;  // 1 - beta^t
-  float gradient_scale;                      // clipping; applied to the gradient as it is read
 };
 
 struct Sgd {
-  float learning_rate, momentum, weight_decay, gradient_scale;
+  float learning_rate, momentum, weight_decay;
   bool nesterov;
   bool first;  // no momentum yet: it starts as the gradient
 };
 
-class Kernels {
+// How much scratch a device's kernels take: functions of shapes and of the device alone, so that
+// they can be asked where the device is not.
+class KernelScratch {
  public:
-  virtual ~Kernels() = default;
+  virtual ~KernelScratch() = default;
+  virtual int64_t gemm_scratch_bytes(const Gemm& args) const = 0;
+  virtual int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const = 0;
+  virtual int64_t attention_forward_scratch_bytes(const AttentionShape& shape) const = 0;
+  virtual int64_t attention_backward_scratch_bytes(const AttentionShape& shape) const = 0;
+  virtual int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const = 0;
+  virtual int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const = 0;
+  virtual int64_t sum_squares_scratch_bytes(int64_t elems) const = 0;
+};
 
+class Kernels : public KernelScratch {
+ public:
   virtual void gemm(const Gemm& args) = 0;
-  virtual int64_t gemm_scratch(const Gemm& args) const = 0;
 
   // y = norm(x) * weight (+ bias), for each of `groups` equal pieces of each row on its own (1: the
   // whole row; heads: QK-norm, where weight has cols / groups elements). x and dst may be the same
@@ -85,7 +117,6 @@ class Kernels {
   virtual void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
                              Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
                              bool accumulate_weights, Tensor scratch) = 0;
-  virtual int64_t norm_backward_scratch(int64_t rows, int64_t cols, int64_t groups) const = 0;
 
   // Plain: x is [rows, n]. Gated: x is [rows, 2n] with the gate first, dst = act(gate) * up.
   virtual void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) = 0;
@@ -94,9 +125,9 @@ class Kernels {
   virtual void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
                                    Tensor y) = 0;
 
-  // Rotates pairs (i, i + head_dim/2) of each head in place, by the angle of position `first + row
-  // % length`. table: [positions, head_dim], cosines then sines. `inverse` is the backward.
-  virtual void rope(Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length,
+  // Rotates pairs (i, i + head_dim/2) of each head in place, by the angle of the row's position.
+  // table: [positions, head_dim], cosines then sines. `inverse` is the backward.
+  virtual void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
                     bool inverse) = 0;
 
   // Causal attention in tiles. q [batch*query_length, heads*head_dim], k and v [batch*key_length,
@@ -106,58 +137,56 @@ class Kernels {
   virtual void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                                  Tensor out, Tensor lse, const Dropout& dropout,
                                  Tensor scratch) = 0;
-  virtual int64_t attention_forward_scratch(const AttentionShape& shape) const = 0;
   // query_length == key_length. dq, dk, dv are overwritten; they must not overlap q, k, v.
   virtual void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                                   Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk,
                                   Tensor dv, const Dropout& dropout, Tensor scratch) = 0;
-  virtual int64_t attention_backward_scratch(const AttentionShape& shape) const = 0;
 
   // dst = residual + x * mask / (1 - rate); residual may be empty, or dst. Forward and backward are
   // the same call. Element (row, col) is number (row % length) * cols + col of sample row / length.
   virtual void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
                        Tensor dst) = 0;
 
-  // dst[row] = table[tokens[row]] (+ positions[first + row % length]). tokens: [1, rows] i32.
-  virtual void embedding_forward(Tensor tokens, Tensor table, Tensor positions, int64_t first,
-                                 int64_t length, Tensor dst) = 0;
+  // dst[row] = table[tokens[row]] (+ position_table[the row's position], if not empty). tokens:
+  // [1, rows] i32.
+  virtual void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
+                                 const RowPositions& positions, Tensor dst) = 0;
   // dtable[token] (+)= the sum of dx over its rows, in row order; dpositions likewise if not empty.
-  virtual void embedding_backward(Tensor tokens, Tensor dx, int64_t length, Tensor dtable,
-                                  bool accumulate_table, Tensor dpositions,
+  virtual void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions,
+                                  Tensor dtable, bool accumulate_table, Tensor dpositions,
                                   bool accumulate_positions, Tensor scratch) = 0;
-  virtual int64_t embedding_backward_scratch(int64_t rows, int64_t vocabulary) const = 0;
 
   // losses[row] = -log softmax(logits[row])[targets[row]], 0 where the target is negative
-  // (ignored). With gradient_scale != 0, logits become (softmax - onehot) * gradient_scale in place
-  // (0 on ignored rows).
-  virtual void cross_entropy(Tensor logits, Tensor targets, float gradient_scale,
+  // (ignored). With a gradient_scale ([1, 1] f32), logits become (softmax - onehot) times it in
+  // place (0 on ignored rows).
+  virtual void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale,
                              Tensor losses) = 0;
 
   // dst (+)= the sum over rows of x: [rows, cols] -> [1, cols].
   virtual void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) = 0;
-  virtual int64_t column_sum_scratch(int64_t rows, int64_t cols) const = 0;
 
   virtual void copy(Tensor src, Tensor dst) = 0;
   virtual void fill(Tensor dst, float value) = 0;
   virtual void add(Tensor a, Tensor b, Tensor dst) = 0;  // dst may be a or b
 
-  // The sum of squares of a flat tensor, in double, chunk by chunk in order. Non-finite values come
-  // through as such.
-  virtual double sum_squares(Tensor x, Tensor scratch) = 0;
-  virtual int64_t sum_squares_scratch(int64_t elems) const = 0;
+  // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor, in order, in double.
+  virtual void sum(Tensor x, Tensor dst) = 0;
+  // dst [1, 1] f64 = the sum of squares of a flat tensor, in double, chunk by chunk in order.
+  // Values that are not finite come through as such.
+  virtual void sum_squares(Tensor x, Tensor dst, Tensor scratch) = 0;
+  virtual void clip(const Clip& args) = 0;
 
-  // One pass over flat, equally long tensors.
-  virtual void adamw(const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1,
-                     Tensor moment2) = 0;
-  virtual void sgd(const Sgd& hyper, Tensor params, Tensor grads, Tensor momentum) = 0;
+  // One pass over flat, equally long tensors; nothing if control.finite says so.
+  virtual void adamw(const AdamW& hyper, const StepControl& control, Tensor params, Tensor grads,
+                     Tensor moment1, Tensor moment2) = 0;
+  virtual void sgd(const Sgd& hyper, const StepControl& control, Tensor params, Tensor grads,
+                   Tensor momentum) = 0;
 };
 
 class ThreadPool;
-std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products);
-
-// Whether large products are faster when paired. That is a matter of what this processor is, not of
-// a measurement: the bits depend on it.
-bool cpu_gains_by_pairing();
+std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool);
+// What make_cpu_kernels' would take on so many threads.
+std::unique_ptr<KernelScratch> make_cpu_scratch(int threads);
 
 // The SIMD instruction set the vector kernels dispatch to on this machine ("AVX2", "AVX3", "NEON",
 // ...).

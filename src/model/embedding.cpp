@@ -9,40 +9,54 @@ constexpr uint32_t kDropoutSite = 0;
 class Embedding final : public Unit {
  public:
   explicit Embedding(const ModelSpec& spec) : Unit(spec, "embedding", 0) {
-    tokens_ = add(true, "tokens", spec.vocab_size, spec.hidden_size, Init::normal, true);
-    positions_ = add(spec.positions == Positions::learned, "positions", spec.max_sequence_length,
-                     spec.hidden_size, Init::normal, true);
+    tokens_ = add(true, "embedding.tokens", spec.vocab_size, spec.hidden_size, Init::normal, true);
+    positions_ = add(spec.positions == Positions::learned, "embedding.positions",
+                     spec.max_sequence_length, spec.hidden_size, Init::normal, true);
   }
 
+  bool is_first() const override { return true; }
   bool backward_reads_parameters() const override { return false; }
+  int64_t saved_bytes(int64_t, int64_t) const override { return 0; }
 
-  int64_t saved_elems(int64_t, int64_t) const override { return 0; }
+  int phases(bool backward, int64_t) const override { return backward ? 1 : 2; }
 
-  void forward(const UnitCall& call) const override {
-    const int64_t first = call.cache ? call.cache->length : 0;
-    call.kernels.embedding_forward(call.batch.tokens, at(call.params, tokens_),
-                                   at(call.params, positions_), first, call.batch.sequence,
-                                   call.output);
-    if (call.dropout > 0)
-      call.kernels.dropout(call.output, call.dropout_at(0, kDropoutSite), call.batch.sequence, {},
-                           call.output);
+  Phase phase(bool backward, int index, int64_t) const override {
+    static constexpr Phase kForward[] = {{"look up", Role::sum}, {"dropout"}};
+    static constexpr Phase kBackward[] = {{"tables", Role::none, true}};
+    return backward ? kBackward[index] : kForward[index];
   }
 
-  void backward(const UnitCall& call) const override {
+  void run(bool backward, int index, UnitCall& call) const override {
+    if (backward) return table_gradients(call);
+    if (index == 0)
+      call.kernels.embedding_forward(call.batch.tokens, at(call.params, tokens_),
+                                     at(call.params, positions_), positions_of(call), call.output);
+    else if (call.dropout > 0)
+      call.kernels.dropout(call.output, call.dropout_at(layer_, kDropoutSite), call.batch.sequence,
+                           {}, call.output);
+  }
+
+  Tensor boundary(bool, int, const UnitCall& call) const override { return call.output; }
+
+ private:
+  RowPositions positions_of(const UnitCall& call) const {
+    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
+  }
+
+  void table_gradients(UnitCall& call) const {
     const Arena::Scope scope(call.arena);
-    Tensor dx = call.stream;
+    const Tensor dx = call.doutput;
     if (call.dropout > 0)
-      call.kernels.dropout(dx, call.dropout_at(0, kDropoutSite), call.batch.sequence, {}, dx);
+      call.kernels.dropout(dx, call.dropout_at(layer_, kDropoutSite), call.batch.sequence, {}, dx);
     const int64_t scratch =
-        call.kernels.embedding_backward_scratch(call.batch.tokens_count(), spec_.vocab_size);
+        call.kernels.embedding_backward_scratch_bytes(call.batch.tokens_count(), spec_.vocab_size);
     // A tied head has already written this micro-batch's gradient of the token table.
     const bool accumulate_table = call.accumulate || spec_.tie_embeddings;
     call.kernels.embedding_backward(
-        call.batch.tokens, dx, call.batch.sequence, at(call.grads, tokens_), accumulate_table,
-        at(call.grads, positions_), call.accumulate, call.arena.take(1, scratch));
+        call.batch.tokens, dx, positions_of(call), at(call.grads, tokens_), accumulate_table,
+        at(call.grads, positions_), call.accumulate, call.arena.take_bytes(scratch));
   }
 
- private:
   int tokens_, positions_;
 };
 

@@ -12,28 +12,54 @@ namespace {
 // memory.
 constexpr int64_t kChunkBytes = int64_t{100} << 20;
 
+enum Temp : size_t { kNormed, kLogits };
+
+// Phases: the norm; two for each chunk of tokens, its logits and what follows from them; and, in
+// backward, the gradient through the norm.
 class Head final : public Unit {
  public:
   explicit Head(const ModelSpec& s) : Unit(s, "head", static_cast<int>(s.num_layers) + 1) {
-    norm_ = add(true, "norm.weight", 1, s.hidden_size, Init::ones, false);
-    norm_bias_ = add(s.norm == Norm::layernorm, "norm.bias", 1, s.hidden_size, Init::zeros, false);
-    weight_ = add(!s.tie_embeddings, "weight", s.vocab_size, s.hidden_size, Init::normal, true);
+    norm_ = add(true, "head.norm.weight", 1, s.hidden_size, Init::ones, false);
+    norm_bias_ =
+        add(s.norm == Norm::layernorm, "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
+    weight_ =
+        add(!s.tie_embeddings, "head.weight", s.vocab_size, s.hidden_size, Init::normal, true);
     if (s.tie_embeddings) {
       shared_.push_back({0, 0});
       weight_ = static_cast<int>(params_.size());
     }
   }
 
-  int64_t saved_elems(int64_t, int64_t) const override { return 0; }
+  bool has_loss() const override { return true; }
+  int64_t saved_bytes(int64_t, int64_t) const override { return 0; }
 
-  // Losses only (evaluation).
-  void forward(const UnitCall& call) const override { run(call, false); }
+  int phases(bool backward, int64_t tokens) const override {
+    return static_cast<int>(2 * chunks(tokens) + (backward ? 2 : 1));
+  }
 
-  void backward(const UnitCall& call) const override { run(call, true); }
+  Phase phase(bool backward, int index, int64_t tokens) const override {
+    if (index == 0) return {"norm"};
+    if (index > 2 * chunks(tokens)) return {"norm gradient"};
+    if (index % 2 == 1) return {"logits", Role::gather};
+    return backward ? Phase{"loss and gradients", Role::sum} : Phase{"loss"};
+  }
 
-  void logits(const UnitCall& call, Tensor rows, Tensor dst) const {
+  void run(bool backward, int index, UnitCall& call) const override {
+    const int64_t tokens = call.input.rows, chunk = (index - 1) / 2;
+    if (index == 0) return norm(call, call.input, call.temp(kNormed, tokens, spec_.hidden_size));
+    if (chunk == chunks(tokens)) return norm_gradient(call);
+    if (index % 2 == 1) return chunk_logits(call, chunk);
+    chunk_loss(call, chunk, backward);
+  }
+
+  Tensor boundary(bool, int index, const UnitCall& call) const override {
+    const int64_t chunk = (index - 1) / 2;
+    return index % 2 == 1 ? logits_of(call, chunk) : rows_of(call, chunk);
+  }
+
+  void logits(UnitCall& call, Tensor rows, Tensor dst) const {
     const Arena::Scope scope(call.arena);
-    Tensor normed = call.arena.take(rows.rows, rows.cols);
+    const Tensor normed = call.arena.take(rows.rows, rows.cols);
     norm(call, rows, normed);
     call.gemm({.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
   }
@@ -44,42 +70,58 @@ class Head final : public Unit {
                               spec_.norm_eps, dst);
   }
 
-  void run(const UnitCall& call, bool backward) const {
-    const Arena::Scope scope(call.arena);
-    const int64_t tokens = call.input.rows;
-    Tensor normed = call.arena.take(tokens, spec_.hidden_size);
-    norm(call, call.input, normed);
-    {
-      const Arena::Scope inner(call.arena);
-      const int64_t chunk = head_chunk_tokens(tokens, spec_.vocab_size);
-      Tensor logits = call.arena.take(chunk, spec_.vocab_size);
-      for (int64_t begin = 0; begin < tokens; begin += chunk)
-        run_chunk(call, backward, normed, logits, begin, std::min(chunk, tokens - begin));
-    }
-    if (!backward) return;
-    // Each chunk has replaced its rows of `normed` by their gradient.
-    Tensor scratch =
-        call.arena.take(1, call.kernels.norm_backward_scratch(tokens, spec_.hidden_size, 1));
-    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
-                               normed, call.stream, false, at(call.grads, norm_),
-                               at(call.grads, norm_bias_), call.accumulate, scratch);
+  int64_t chunk_tokens(int64_t tokens) const { return head_chunk_tokens(tokens, spec_.vocab_size); }
+  int64_t chunks(int64_t tokens) const {
+    const int64_t chunk = chunk_tokens(tokens);
+    return (tokens + chunk - 1) / chunk;
+  }
+  int64_t begin_of(const UnitCall& call, int64_t chunk) const {
+    return chunk * chunk_tokens(call.input.rows);
+  }
+  int64_t count_of(const UnitCall& call, int64_t chunk) const {
+    return std::min(chunk_tokens(call.input.rows), call.input.rows - begin_of(call, chunk));
+  }
+  Tensor rows_of(const UnitCall& call, int64_t chunk) const {
+    return call.temps[kNormed].row_range(begin_of(call, chunk), count_of(call, chunk));
+  }
+  Tensor logits_of(const UnitCall& call, int64_t chunk) const {
+    return call.temps[kLogits].row_range(0, count_of(call, chunk));
   }
 
-  void run_chunk(const UnitCall& call, bool backward, Tensor normed, Tensor logits, int64_t begin,
-                 int64_t count) const {
-    Tensor x = normed.row_range(begin, count), chunk = logits.row_range(0, count);
-    Tensor weight = at(call.params, weight_);
-    call.gemm({.a = x, .b = weight, .dst = chunk, .b_transposed = true});
-    call.kernels.cross_entropy(chunk, call.batch.targets.col_range(begin, count),
-                               backward ? call.loss_scale : 0, call.losses.col_range(begin, count));
+  void chunk_logits(UnitCall& call, int64_t chunk) const {
+    if (chunk == 0) call.arena_mark = call.arena.mark();
+    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size);
+    call.gemm({.a = rows_of(call, chunk),
+               .b = at(call.params, weight_),
+               .dst = logits_of(call, chunk),
+               .b_transposed = true});
+  }
+
+  void chunk_loss(UnitCall& call, int64_t chunk, bool backward) const {
+    const int64_t begin = begin_of(call, chunk), count = count_of(call, chunk);
+    const Tensor x = rows_of(call, chunk), logits = logits_of(call, chunk);
+    call.kernels.cross_entropy(logits, call.batch.targets.col_range(begin, count),
+                               backward ? call.loss_scale : Tensor{},
+                               call.losses.col_range(begin, count));
     if (!backward) return;
-    if (Tensor dweight = at(call.grads, weight_); !dweight.empty())
-      call.gemm({.a = chunk,
+    if (const Tensor dweight = at(call.grads, weight_); !dweight.empty())
+      call.gemm({.a = logits,
                  .b = x,
                  .dst = dweight,
                  .a_transposed = true,
                  .accumulate = call.accumulate || begin > 0});
-    call.gemm({.a = chunk, .b = weight, .dst = x});
+    call.gemm({.a = logits, .b = at(call.params, weight_), .dst = x});
+  }
+
+  // Each chunk has replaced its rows of the normalised input by their gradient.
+  void norm_gradient(UnitCall& call) const {
+    call.arena.release_to(call.arena_mark);
+    const int64_t bytes =
+        call.kernels.norm_backward_scratch_bytes(call.input.rows, spec_.hidden_size, 1);
+    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
+                               call.temps[kNormed], call.dinput, false, at(call.grads, norm_),
+                               at(call.grads, norm_bias_), call.accumulate,
+                               call.arena.take_bytes(bytes));
   }
 
   int norm_, norm_bias_, weight_;
@@ -94,7 +136,7 @@ int64_t head_chunk_tokens(int64_t tokens, int64_t vocabulary) {
 
 std::unique_ptr<Unit> make_head(const ModelSpec& spec) { return std::make_unique<Head>(spec); }
 
-void head_logits(const UnitCall& call, const Unit& head, Tensor rows, Tensor logits) {
+void head_logits(UnitCall& call, const Unit& head, Tensor rows, Tensor logits) {
   dynamic_cast<const Head&>(head).logits(call, rows, logits);
 }
 

@@ -7,26 +7,45 @@ namespace onefold {
 int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
               bool decay) {
   if (!present) return -1;
-  params_.push_back({name_ + "." + name, rows, cols, init, decay});
-  return static_cast<int>(params_.size()) - 1;
+  const int place = static_cast<int>(params_.size());
+  params_.push_back(
+      {name, rows, cols, init, decay, layer_, static_cast<uint32_t>(first_place_ + place)});
+  return place;
+}
+
+void Unit::run_all(bool backward, UnitCall& call) const {
+  const int count = phases(backward, call.batch.tokens_count());
+  for (int index = 0; index < count; ++index) run(backward, index, call);
+}
+
+Tensor Unit::boundary(bool backward, int index, const UnitCall&) const {
+  internal_error("{}: nothing travels after phase {} of {}", name_, index,
+                 backward ? "backward" : "forward");
 }
 
 void UnitCall::gemm(Gemm product) const {
   const Arena::Scope scope(arena);
-  if (const int64_t elems = kernels.gemm_scratch(product); elems > 0)
-    product.scratch = arena.take(1, elems);
+  product.scratch = arena.take_bytes(kernels.gemm_scratch_bytes(product));
   kernels.gemm(product);
 }
 
-Dropout UnitCall::dropout_at(uint32_t unit, uint32_t site) const {
+Tensor UnitCall::temp(size_t index, int64_t rows, int64_t cols) {
+  if (temps[index].empty()) temps[index] = arena.take(rows, cols);
+  return temps[index];
+}
+
+Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
   // Steps beyond 2^32 wrap: a mask may come back after four billion steps.
-  return {dropout, philox_key(seed, Draw::dropout, static_cast<uint32_t>(step), unit, site),
+  return {dropout, philox_key(seed, Draw::dropout, static_cast<uint32_t>(step), layer, site),
           batch.samples};
 }
 
 Model::Model(const ModelSpec& s) : spec(s) {
   units.push_back(make_embedding(spec));
-  for (int layer = 0; layer < spec.num_layers; ++layer) units.push_back(make_block(spec, layer));
+  for (int block = 0; block < spec.num_layers; ++block) {
+    units.push_back(make_attention(spec, block));
+    units.push_back(make_mlp(spec, block));
+  }
   units.push_back(make_head(spec));
 }
 
@@ -37,16 +56,13 @@ std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {
   return all;
 }
 
-void fill_rope_table(const ModelSpec& spec, Tensor table) {
+void rope_row(const ModelSpec& spec, int64_t position, std::span<float> row) {
   const int64_t half = spec.head_dim / 2;
-  for (int64_t position = 0; position < table.rows; ++position) {
-    float* row = table.f32() + position * table.stride;
-    for (int64_t i = 0; i < half; ++i) {
-      const double frequency = spec.rope_scaling.scaled(
-          std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half));
-      row[i] = static_cast<float>(std::cos(position * frequency));
-      row[half + i] = static_cast<float>(std::sin(position * frequency));
-    }
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = spec.rope_scaling.scaled(
+        std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half));
+    row[static_cast<size_t>(i)] = static_cast<float>(std::cos(position * frequency));
+    row[static_cast<size_t>(half + i)] = static_cast<float>(std::sin(position * frequency));
   }
 }
 

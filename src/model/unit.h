@@ -1,9 +1,14 @@
 // A unit is the piece of a model that is gathered, computed and released as a whole: the embedding,
-// each block, the head. It knows its parameters, how much it must keep between forward and
-// backward, and how to do both; it knows nothing of ranks, slabs, programs or devices. Everything
-// it works on arrives in a UnitCall.
+// each block's attention, each block's MLP, the head. It knows its parameters, how much it must
+// keep between forward and backward, and how to do both; it knows nothing of ranks, slabs, programs
+// or devices. Everything it works on arrives in a UnitCall.
+//
+// Forward and backward are lists of phases. Between two phases a unit names a tensor and a role
+// (sum, gather, exchange, shift), never a rank: there a program may put what tensor, sequence,
+// context and expert parallelism exchange. On one rank nothing travels.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -29,16 +34,33 @@ struct ParamSpec {
   int64_t cols = 0;
   Init init = Init::normal;
   bool decay = false;  // whether weight decay applies: matrices and tables, not norms and biases
+  // What its random numbers are keyed by: the layer (0: embedding, then the blocks, then the head)
+  // and the parameter's place in it, however a layer is divided into units.
+  uint32_t layer_key = 0, place_key = 0;
 
   int64_t elems() const { return rows * cols; }
 };
 
-// A micro-batch as units see it. In training and evaluation positions start at 0; in generation
-// they follow the cache.
+// A micro-batch on the host, as the engine is given it.
 struct BatchView {
-  Tensor tokens;                     // [1, batch*sequence] i32
-  Tensor targets;                    // same shape; negative: ignored
-  const int64_t* samples = nullptr;  // [batch] global ids, keys of dropout
+  std::span<const int32_t> tokens;   // [batch*sequence]
+  std::span<const int32_t> targets;  // likewise; negative: ignored. Empty in generation
+  std::span<const int64_t> samples;  // [batch] global ids, keys of dropout; may be empty without it
+  // [batch*sequence], or empty: where in its sequence each token's document begins. Tokens see only
+  // their own document, and positions count from its beginning.
+  std::span<const int32_t> starts;
+  int64_t batch = 0;
+  int64_t sequence = 0;
+
+  int64_t tokens_count() const { return batch * sequence; }
+};
+
+// The same in the device's memory, as units see it. In training and evaluation positions start at
+// 0; in generation they follow the cache.
+struct UnitBatch {
+  Tensor tokens, targets;  // [1, batch*sequence] i32
+  Tensor samples;          // [1, batch] i64
+  Tensor starts;           // [1, batch*sequence] i32, or empty
   int64_t batch = 0;
   int64_t sequence = 0;
 
@@ -54,29 +76,46 @@ struct KvCache {
   int64_t length = 0;  // positions filled before this call
 };
 
+// What happens to a unit's tensor between two phases where the unit is split over ranks.
+enum class Role : uint8_t { none, sum, gather, exchange, shift };
+
+struct Phase {
+  const char* name;
+  Role role = Role::none;   // of Unit::boundary(), after this phase
+  bool by_weights = false;  // backward: makes gradients of parameters alone, and may come later
+};
+
 struct UnitCall {
   Kernels& kernels;
   Arena& arena;
-  const BatchView& batch;
+  const UnitBatch& batch;
   std::span<const Tensor> params;  // in the order of Unit::params(), then Unit::shared()
   std::span<const Tensor> grads;   // the same; empty in forward. An empty tensor is not wanted: it
                                    // belongs to a frozen unit
   bool accumulate = false;  // grads hold a sum of earlier micro-batches (else: undefined memory)
   Tensor input;             // [tokens, hidden]; kept by the engine until backward
-  Tensor saved;             // [1, saved_elems()]; likewise
+  Tensor saved;             // [1, saved_bytes()] u8; likewise
   Tensor output;            // [tokens, hidden]: the next unit's input; empty where it is not wanted
-  Tensor stream;  // backward: the loss's gradient by output; becomes the one by input, in place
-  Tensor rope;    // [positions, head_dim] cosines and sines, or empty
-  Tensor losses;  // head: [1, tokens] loss of each token
-  float loss_scale = 0;  // head, backward: 1 / valid targets of the whole global batch
-  float dropout = 0;     // 0 outside training
+  // Backward: the loss's gradient by output, and by input. They may be the same memory if the
+  // phases run in their order.
+  Tensor doutput, dinput;
+  Tensor rope;        // [positions, head_dim] cosines and sines, or empty
+  Tensor losses;      // head: [1, tokens] loss of each token
+  Tensor loss_scale;  // head, backward: [1, 1] 1 / valid targets of the whole global batch
+  float dropout = 0;  // 0 outside training
   uint64_t seed = 0;
   int64_t step = 0;
   KvCache* cache = nullptr;  // generation only
 
-  Dropout dropout_at(uint32_t unit, uint32_t site) const;
+  // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
+  std::array<Tensor, 4> temps = {};
+  int64_t arena_mark = 0;
+
+  Dropout dropout_at(uint32_t layer, uint32_t site) const;
   // A product, with scratch from the arena where the device wants some.
   void gemm(Gemm product) const;
+  // temps[index], taken from the arena at first use.
+  Tensor temp(size_t index, int64_t rows, int64_t cols);
 };
 
 class Unit {
@@ -92,18 +131,35 @@ class Unit {
   };
   const std::vector<Shared>& shared() const { return shared_; }
 
+  // What programs need to know of it.
+  virtual bool is_first() const { return false; }  // reads tokens, has no input
+  virtual bool has_loss() const { return false; }  // entered backwards only; nothing follows it
+  // Units of one block are recomputed together; -1: nothing is kept that could be recomputed.
+  virtual int block() const { return -1; }
   // False where backward needs gradients alone (the embedding): nothing is gathered for it.
   virtual bool backward_reads_parameters() const { return true; }
 
-  virtual int64_t saved_elems(int64_t batch, int64_t sequence) const = 0;
-  virtual void forward(const UnitCall& call) const = 0;
-  virtual void backward(const UnitCall& call) const = 0;
+  virtual int64_t saved_bytes(int64_t batch, int64_t sequence) const = 0;
+
+  virtual int phases(bool backward, int64_t tokens) const = 0;
+  virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;
+  virtual void run(bool backward, int index, UnitCall& call) const = 0;
+  // What travels after a phase whose role is not none.
+  virtual Tensor boundary(bool backward, int index, const UnitCall& call) const;
+
+  // All phases in order, which is how a unit that is not split runs.
+  void forward(UnitCall& call) const { run_all(false, call); }
+  void backward(UnitCall& call) const { run_all(true, call); }
 
  protected:
-  Unit(const ModelSpec& spec, std::string name, int index)
-      : spec_(spec), name_(std::move(name)), index_(index) {}
+  Unit(const ModelSpec& spec, std::string name, int layer, int first_place = 0)
+      : spec_(spec),
+        name_(std::move(name)),
+        layer_(static_cast<uint32_t>(layer)),
+        first_place_(first_place) {}
   // Adds a parameter and returns its place in call.params; -1 if `present` is false.
   int add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay);
+  void run_all(bool backward, UnitCall& call) const;
 
   // The tensor at a place that add() returned; empty for -1.
   static Tensor at(std::span<const Tensor> list, int place) {
@@ -112,14 +168,15 @@ class Unit {
 
   const ModelSpec spec_;
   const std::string name_;
-  const int index_;
+  const uint32_t layer_;  // the key of random numbers: 0 is the embedding, then the blocks
+  const int first_place_;
   std::vector<ParamSpec> params_;
   std::vector<Shared> shared_;
 };
 
-// A model is its units in order: embedding, blocks, head. The head is entered backwards only: its
-// forward, the loss and its backward are one pass over chunks of tokens, so that logits exist for
-// one chunk at a time and are computed once.
+// A model is its units in order: embedding, then attention and MLP of each block, head. The head is
+// entered backwards only: its forward, the loss and its backward are one pass over chunks of
+// tokens, so that logits exist for one chunk at a time and are computed once.
 struct Model {
   ModelSpec spec;
   std::vector<std::unique_ptr<Unit>> units;
@@ -132,16 +189,17 @@ struct Model {
 std::vector<ParamSpec> parameters_of(const ModelSpec& spec);
 
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec);
-std::unique_ptr<Unit> make_block(const ModelSpec& spec, int layer);
+std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block);
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block);
 std::unique_ptr<Unit> make_head(const ModelSpec& spec);
 
 // How many of a micro-batch's tokens the head takes at a time.
 int64_t head_chunk_tokens(int64_t tokens, int64_t vocabulary);
 
 // The head's logits for given rows of its input (generation): logits [rows, vocab].
-void head_logits(const UnitCall& call, const Unit& head, Tensor rows, Tensor logits);
+void head_logits(UnitCall& call, const Unit& head, Tensor rows, Tensor logits);
 
-// Rope's table for `positions` positions, computed in double: [positions, head_dim].
-void fill_rope_table(const ModelSpec& spec, Tensor table);
+// One row of rope's table, computed in double: head_dim/2 cosines, then as many sines.
+void rope_row(const ModelSpec& spec, int64_t position, std::span<float> row);
 
 }  // namespace onefold

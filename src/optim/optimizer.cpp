@@ -4,18 +4,29 @@
 
 namespace onefold {
 
+std::vector<OptimizerState> OptimizerSpec::states(DType parameters) const {
+  std::vector<OptimizerState> list;
+  if (parameters != DType::f32) list.push_back({"master"});
+  if (type == Type::adamw) {
+    list.push_back({"moment1"});
+    list.push_back({"moment2"});
+  } else if (momentum != 0) {
+    list.push_back({"momentum"});
+  }
+  return list;
+}
+
 void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, double gradient_scale, Tensor params, Tensor grads,
+                    bool decay, const StepControl& control, Tensor params, Tensor grads,
                     std::span<const Tensor> state) {
   const double weight_decay = decay ? spec.weight_decay : 0.0;
   if (spec.type == OptimizerSpec::Type::sgd) {
     const Sgd hyper{.learning_rate = static_cast<float>(learning_rate),
                     .momentum = static_cast<float>(spec.momentum),
                     .weight_decay = static_cast<float>(weight_decay),
-                    .gradient_scale = static_cast<float>(gradient_scale),
                     .nesterov = spec.nesterov,
                     .first = step == 1};
-    kernels.sgd(hyper, params.flat(), grads.flat(), state.empty() ? Tensor{} : state[0].flat());
+    kernels.sgd(hyper, control, params.flat(), grads.flat(), state.empty() ? Tensor{} : state[0].flat());
     return;
   }
   const auto t = static_cast<double>(step);
@@ -25,9 +36,8 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .eps = static_cast<float>(spec.eps),
                     .weight_decay = static_cast<float>(weight_decay),
                     .bias_correction1 = static_cast<float>(1 - std::pow(spec.beta1, t)),
-                    .bias_correction2 = static_cast<float>(1 - std::pow(spec.beta2, t)),
-                    .gradient_scale = static_cast<float>(gradient_scale)};
-  kernels.adamw(hyper, params.flat(), grads.flat(), state[0].flat(), state[1].flat());
+                    .bias_correction2 = static_cast<float>(1 - std::pow(spec.beta2, t))};
+  kernels.adamw(hyper, control, params.flat(), grads.flat(), state[0].flat(), state[1].flat());
 }
 
 }  // namespace onefold

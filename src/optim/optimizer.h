@@ -1,10 +1,22 @@
-// Which optimizer, with which constants. The arithmetic is a kernel; how often and on what it runs
-// is the engine's affair.
+// Which optimizer, with which constants, and what it keeps of each parameter. The arithmetic is a
+// kernel; how often and on what it runs is the engine's affair.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "kernels/kernels.h"
 
 namespace onefold {
+
+// One tensor of state beside a parameter: what is allocated, sharded, saved and planned.
+struct OptimizerState {
+  std::string name;  // in checkpoints
+  DType dtype = DType::f32;
+  int64_t block = 1;  // parameter elements that share one element of it
+
+  int64_t elements(int64_t parameter_elems) const { return (parameter_elems + block - 1) / block; }
+};
 
 struct OptimizerSpec {
   enum class Type : uint8_t { adamw, sgd };
@@ -16,18 +28,14 @@ struct OptimizerSpec {
   double momentum = 0;
   bool nesterov = false;
 
-  // State tensors kept for each parameter: AdamW's two moments, SGD's momentum if it has one.
-  int state_count() const { return type == Type::adamw ? 2 : (momentum != 0 ? 1 : 0); }
-  // Its name in checkpoints.
-  const char* state_name(int index) const {
-    if (type == Type::sgd) return "momentum";
-    return index == 0 ? "moment1" : "moment2";
-  }
+  // A master copy where parameters are narrower than fp32; then AdamW's two moments, or SGD's
+  // momentum if it has one.
+  std::vector<OptimizerState> states(DType parameters = DType::f32) const;
 };
 
-// One optimizer step (counted from 1) on one parameter and its state.
+// One optimizer step (counted from 1) on one parameter and its state, in the order of states().
 void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, double gradient_scale, Tensor params, Tensor grads,
+                    bool decay, const StepControl& control, Tensor params, Tensor grads,
                     std::span<const Tensor> state);
 
 }  // namespace onefold

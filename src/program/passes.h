@@ -1,5 +1,5 @@
 // The passes: each technique rewrites the program in one file under passes/. They know units by
-// number and size alone.
+// number, size and traits alone.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,18 @@
 
 namespace onefold {
 
-// Where a unit's state lives across the ranks of the data axis.
-struct Residence {
-  bool shard_parameters = false;
-  bool shard_gradients = false;
-  bool shard_optimizer = false;
-};
-
-// What the passes of ZeRO need to know of a unit.
-struct UnitTraits {
-  int64_t elems = 0;  // of its slab
-  Residence residence;
-  bool frozen = false;
-  // The units whose parameters its forward and its backward read: itself, and the owner of what it
-  // shares (a tied head: the embedding). An embedding's backward reads none.
-  std::vector<int> forward_reads, backward_reads;
-};
+// Says for each forward what of it is read later: its input, what it saves, its output. What nobody
+// reads is not kept. Builders and recompute() apply it; whatever else adds or removes a forward or
+// a backward must do so too.
+void liveness(Program& program);
 
 // Gradients of the first micro-batch overwrite, those of later ones add: no pass over memory to
 // zero them.
 void accumulate(Program& program);
 
-// Activation checkpointing: blocks keep only their input; their forward runs again just before
-// their backward.
-void recompute(Program& program);
+// Activation checkpointing: of each segment only the input of its first unit is kept; the forwards
+// of the segment run again just before the backward of its last unit.
+void recompute(Program& program, const std::vector<UnitTraits>& units);
 
 struct ShardLimits {
   int64_t max_live_elems = INT64_MAX;  // whole parameters held at once, besides those in use
@@ -49,7 +37,7 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
             int64_t gather_elems);
 
 // Puts gathers and reductions on lanes of their own. Whoever needs a result waits for its ticket; a
-// reduction's norm and release move behind the next backward, so that it can hide there.
+// reduction's squares and release move behind the next backward, so that it can hide there.
 void overlap(Program& program, const std::vector<UnitTraits>& units);
 
 // Hoists gathers above earlier computation, as long as what has been gathered ahead of its use
@@ -58,5 +46,13 @@ void overlap(Program& program, const std::vector<UnitTraits>& units);
 inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);
+
+// Cuts each forward and backward into its unit's phases, with an exchange between two of them where
+// the unit says that something would travel. `phases[unit]` counts those of forward and backward.
+// On one rank exchanges do nothing: the bits are those of the whole actions.
+struct PhaseCounts {
+  int forward = 1, backward = 1;
+};
+void split_phases(Program& program, const std::vector<PhaseCounts>& phases);
 
 }  // namespace onefold

@@ -4,54 +4,78 @@
 
 #include <array>
 
+#include "base/error.h"
+#include "program/passes.h"
+
 namespace onefold {
 namespace {
 
-// A tied table collects all of the head's gradients before the first of the embedding's, so that
-// its sum is the same in both orders: the embedding's backward then waits for the last micro-batch.
-bool embedding_comes_last(const StepShape& shape) { return shape.tied && shape.micros > 1; }
+int lowest_trained(const std::vector<UnitTraits>& units) {
+  int lowest = 0;
+  while (lowest < static_cast<int>(units.size()) && units[static_cast<size_t>(lowest)].frozen)
+    ++lowest;
+  return lowest;
+}
+
+// Whether another unit's backward adds to this unit's gradient. With several micro-batches such a
+// gradient collects all of the other's contributions before the first of its own, so that the sum
+// is the same in both orders.
+bool is_added_to(const std::vector<UnitTraits>& units, int unit) {
+  for (const UnitTraits& other : units)
+    for (const int receiver : other.adds_to)
+      if (receiver == unit) return true;
+  return false;
+}
+
+void add_forward(const StepShape& shape, int unit, int micro, std::vector<Action>& actions) {
+  if (!shape.units[static_cast<size_t>(unit)].has_loss)
+    actions.push_back({.verb = Verb::forward, .unit = unit, .micro = micro});
+}
+
+void add_backward(int unit, int micro, std::vector<Action>& actions) {
+  actions.push_back({.verb = Verb::backward, .unit = unit, .micro = micro});
+}
 
 void add_micro_first(const StepShape& shape, int lowest, std::vector<Action>& actions) {
-  const int head = shape.units - 1;
-  const bool later = lowest == 0 && embedding_comes_last(shape);
+  const int units = static_cast<int>(shape.units.size());
+  // Nothing below the lowest unit waits for its backward: it may come after all micro-batches.
+  const bool later = shape.micros > 1 && is_added_to(shape.units, lowest);
   for (int micro = 0; micro < shape.micros; ++micro) {
-    for (int unit = 0; unit < head; ++unit)
-      actions.push_back({.verb = Verb::forward, .unit = unit, .micro = micro});
-    for (int unit = head; unit >= (later ? 1 : lowest); --unit)
-      actions.push_back({.verb = Verb::backward, .unit = unit, .micro = micro});
+    for (int unit = 0; unit < units; ++unit) add_forward(shape, unit, micro, actions);
+    for (int unit = units - 1; unit >= (later ? lowest + 1 : lowest); --unit)
+      add_backward(unit, micro, actions);
   }
-  for (int micro = 0; later && micro < shape.micros; ++micro)
-    actions.push_back({.verb = Verb::backward, .unit = 0, .micro = micro});
+  for (int micro = 0; later && micro < shape.micros; ++micro) add_backward(lowest, micro, actions);
 }
 
 void add_unit_first(const StepShape& shape, int lowest, std::vector<Action>& actions) {
-  const int head = shape.units - 1;
-  for (int unit = 0; unit < head; ++unit)
-    for (int micro = 0; micro < shape.micros; ++micro)
-      actions.push_back({.verb = Verb::forward, .unit = unit, .micro = micro});
-  for (int unit = head; unit >= lowest; --unit)
-    for (int micro = 0; micro < shape.micros; ++micro)
-      actions.push_back({.verb = Verb::backward, .unit = unit, .micro = micro});
+  const int units = static_cast<int>(shape.units.size());
+  for (int unit = 0; unit < units; ++unit)
+    for (int micro = 0; micro < shape.micros; ++micro) add_forward(shape, unit, micro, actions);
+  for (int unit = units - 1; unit >= lowest; --unit)
+    for (int micro = 0; micro < shape.micros; ++micro) add_backward(unit, micro, actions);
 }
 
 // The last micro-batch leaves a unit's gradient complete and its end still in cache: its squares
 // are summed there. A tied table belongs to the embedding, whose backward comes last.
-void add_norms(const StepShape& shape, std::vector<Action>& actions) {
-  std::vector<Action> with_norms;
-  for (const Action& action : actions) {
-    with_norms.push_back(action);
-    if (action.verb == Verb::backward && action.micro == shape.micros - 1 &&
-        !shape.is_frozen(action.unit))
-      with_norms.push_back({.verb = Verb::norm, .unit = action.unit});
+void add_squares(const StepShape& shape, std::vector<Action>& actions) {
+  std::vector<Action> with_squares;
+  with_squares.reserve(actions.size() + 2 * shape.units.size() + 1);
+  for (Action& action : actions) {
+    const bool complete = action.verb == Verb::backward && action.micro == shape.micros - 1 &&
+                          !shape.units[static_cast<size_t>(action.unit)].frozen;
+    const int unit = action.unit;
+    with_squares.push_back(std::move(action));
+    if (complete) with_squares.push_back({.verb = Verb::squares, .unit = unit});
   }
-  actions = std::move(with_norms);
+  actions = std::move(with_squares);
 }
 
 }  // namespace
 
 const char* verb_name(Verb verb) {
   static constexpr std::array<const char*, kVerbs> kNames = {
-      "gather", "release", "forward", "backward", "reduce", "norm", "clip", "step"};
+      "gather", "release", "forward", "backward", "exchange", "reduce", "squares", "clip", "step"};
   return kNames[static_cast<size_t>(verb)];
 }
 
@@ -64,12 +88,31 @@ const char* order_name(Order order) {
   return order == Order::micro_first ? "micro_first" : "unit_first";
 }
 
+std::vector<int> units_of(const Action& action) {
+  std::vector<int> units{action.unit};
+  units.insert(units.end(), action.joined.begin(), action.joined.end());
+  return units;
+}
+
+const std::vector<int>& reads_of(const Action& action, const std::vector<UnitTraits>& units) {
+  static const std::vector<int> kNone;
+  const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
+  if (action.verb == Verb::forward) return unit.forward_reads;
+  if (action.verb == Verb::backward) return unit.backward_reads;
+  return kNone;
+}
+
 std::string describe(const Action& action, const std::string& unit_name) {
   const char* verb = verb_name(action.verb);
   switch (action.verb) {
     case Verb::forward:
     case Verb::backward:
-      return fmt::format("{} {}, micro {}", verb, unit_name, action.micro);
+      if (action.phase == Action::kAllPhases)
+        return fmt::format("{} {}, micro {}", verb, unit_name, action.micro);
+      return fmt::format("{} {}, micro {}, phase {}", verb, unit_name, action.micro, action.phase);
+    case Verb::exchange:
+      return fmt::format("{} {}, micro {}, after phase {} of {}", verb, unit_name, action.micro,
+                         action.phase, action.of_backward ? "backward" : "forward");
     case Verb::clip:
       return verb;
     case Verb::gather:
@@ -83,24 +126,27 @@ std::string describe(const Action& action, const std::string& unit_name) {
 }
 
 Program build_training_step(const StepShape& shape) {
-  Program program{shape.units, shape.micros, {}};
-  int lowest = 0;
-  while (lowest < shape.units && shape.is_frozen(lowest)) ++lowest;
+  Program program{static_cast<int>(shape.units.size()), shape.micros, {}};
+  const int lowest = lowest_trained(shape.units);
+  require(lowest < program.units, "a training step without a unit to train");
   if (shape.order == Order::micro_first)
     add_micro_first(shape, lowest, program.actions);
   else
     add_unit_first(shape, lowest, program.actions);
-  add_norms(shape, program.actions);
+  add_squares(shape, program.actions);
   program.actions.push_back({.verb = Verb::clip});
-  for (int unit = 0; unit < shape.units; ++unit)
-    if (!shape.is_frozen(unit)) program.actions.push_back({.verb = Verb::step, .unit = unit});
+  for (int unit = 0; unit < program.units; ++unit)
+    if (!shape.units[static_cast<size_t>(unit)].frozen)
+      program.actions.push_back({.verb = Verb::step, .unit = unit});
+  liveness(program);
   return program;
 }
 
 Program build_evaluation(int units) {
   Program program{units, 1, {}};
   for (int unit = 0; unit < units; ++unit)
-    program.actions.push_back({.verb = Verb::forward, .unit = unit, .keep = false});
+    program.actions.push_back({.verb = Verb::forward, .unit = unit});
+  liveness(program);
   return program;
 }
 

@@ -1,11 +1,14 @@
 // A training step is a program: the list of actions of one rank. A builder writes the plain step;
-// each technique is a pass that rewrites the list (passes.h); the executor walks it. Order and
-// overlap can be read off the list.
+// each technique is a pass that rewrites the list (passes.h); the executor walks it; verify.h
+// checks it. Order and overlap can be read off the list. Units are known by number, size and
+// traits (unit_traits.h), never by what they compute.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "program/unit_traits.h"
 
 namespace onefold {
 
@@ -14,19 +17,21 @@ enum class Verb : uint8_t {
   release,   // unit: give back what a gather (or a backward, see State) holds beyond the shard
   forward,   // unit, micro: compute the unit's output
   backward,  // unit, micro: gradients of its parameters and of its input
+  exchange,  // unit, micro, phase: what travels between two phases of a unit (see Unit's phases)
   reduce,    // units: sum their gradients over ranks
-  norm,      // unit: the sum of squares of its gradient, for clipping and for finding what is not
+  squares,   // unit: the sums of squares of its gradient, for clipping and for finding what is not
              // finite
   clip,      // all ranks: the global norm, the loss, and how much gradients are scaled
   step,      // unit: the optimizer updates its parameters
 };
-inline constexpr int kVerbs = 8;
+inline constexpr int kVerbs = 9;
 
-// An in-order queue of actions; one thread on the CPU, one stream on a GPU. The program's order is
-// the order in which actions are handed out, and memory is taken and given back then: what a rank
-// holds never depends on timing.
+// An in-order queue of actions; a thread on the CPU, a stream on a GPU. The program's order is the
+// order in which actions are handed out, and memory is taken and given back then: what a rank holds
+// never depends on timing.
 enum class Lane : uint8_t { compute, gather, reduce };
 inline constexpr int kLanes = 3;
+inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
 
 enum class State : uint8_t { parameters, gradients };
 
@@ -34,18 +39,34 @@ const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);
 
 struct Action {
+  static constexpr int kAllPhases = -1;
+
   Verb verb;
   int unit = 0;
   int micro = 0;
   Lane lane = Lane::compute;
-  bool keep = true;         // forward: keep what backward needs (a recompute pass clears it)
-  bool again = false;       // forward: for backward alone; the output is known and not wanted
-  bool accumulate = false;  // backward: add to the gradients instead of overwriting them
+  // What a later action reads, by the pass `liveness`; the rest is given back at once.
+  bool keep_input = false;   // forward: the unit's input
+  bool keep_saved = false;   // forward: what its backward needs
+  bool output = false;       // forward: the next unit's input; backward: the gradient of its input
+  bool accumulate = false;   // backward: add to the gradients instead of overwriting them
+  int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
+  bool of_backward = false;  // exchange: between phases of backward
   State state = State::parameters;  // release: of what
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins
 };
+
+// Whether the action makes parameters whole.
+inline bool acquires(const Action& action) { return action.verb == Verb::gather; }
+inline bool computes(const Action& action) {
+  return action.verb == Verb::forward || action.verb == Verb::backward;
+}
+// The action's unit, then those that were joined to it.
+std::vector<int> units_of(const Action& action);
+// The units whose parameters a forward or backward reads; none for other verbs.
+const std::vector<int>& reads_of(const Action& action, const std::vector<UnitTraits>& units);
 
 struct Program {
   int units = 0;
@@ -53,7 +74,7 @@ struct Program {
   std::vector<Action> actions;
 };
 
-// "backward block.3, micro 0"
+// "backward block.3.mlp, micro 0"
 std::string describe(const Action& action, const std::string& unit_name);
 
 // In which order a step goes through its micro-batches. Sums over micro-batches are the same either
@@ -66,21 +87,17 @@ enum class Order : uint8_t {
 const char* order_name(Order order);
 
 struct StepShape {
-  int units = 0;
+  std::vector<UnitTraits> units;
   int micros = 1;
   Order order = Order::micro_first;
-  bool tied = false;              // the head adds to the gradient of the first unit
-  std::vector<bool> frozen = {};  // by unit; empty: none
-
-  bool is_frozen(int unit) const { return !frozen.empty() && frozen[static_cast<size_t>(unit)]; }
 };
 
-// The plain step: forward each unit for each micro-batch, backward each unit in reverse, norms,
-// clipping, optimizer steps. The head (the last unit) has no forward: its backward does both.
-// Backward ends at the lowest unit that is not frozen.
+// The plain step: forward each unit for each micro-batch, backward each unit in reverse, squares,
+// clipping, optimizer steps. A unit that has the loss has no forward: its backward does both.
+// Backward ends at the lowest unit that is not frozen. liveness() has been applied.
 Program build_training_step(const StepShape& shape);
 
-// Forward of every unit for one micro-batch, keeping nothing.
+// Forward of every unit for one micro-batch, keeping nothing. liveness() has been applied.
 Program build_evaluation(int units);
 
 }  // namespace onefold

@@ -1,17 +1,11 @@
 #include "tensor/ledger.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/text.h"
 
 namespace onefold {
 namespace {
-
-// Blocks at least this large come straight from the system and on huge pages where it grants them.
-constexpr int64_t kHugePage = int64_t{2} << 20;
 
 int64_t rounded(int64_t bytes) {
   return (bytes + Ledger::kAlignment - 1) / Ledger::kAlignment * Ledger::kAlignment;
@@ -34,117 +28,175 @@ Buffer::~Buffer() {
   if (ledger_) ledger_->give_back(*this);
 }
 
-Ledger::Ledger(Memory memory, int64_t limit_bytes) : memory_(memory), limit_bytes_(limit_bytes) {}
+Ledger::Ledger(const Tiers& tiers) {
+  for (size_t t = 0; t < kTiers; ++t) books_[t].setup = tiers[t];
+  moment("start");
+}
 
 Ledger::~Ledger() {
-  for (auto& [bytes, block] : spare_) ::munmap(block, static_cast<size_t>(bytes));
+  for (Books& books : books_)
+    for (auto& [bytes, block] : books.spare) books.setup.source->give_back(block, bytes);
+}
+
+void Ledger::moment(Moment text) {
+  std::lock_guard lock(mutex_);
+  moment_ = std::move(text);
+}
+
+void Ledger::moment(std::string text) {
+  moment([text = std::move(text)] { return text; });
 }
 
 Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier tier) {
   require(bytes >= 0, "allocation of {} bytes for {}", bytes, what);
-  bytes = rounded(bytes);
   std::lock_guard lock(mutex_);
-  const auto t = static_cast<size_t>(tier), k = static_cast<size_t>(kind);
-  if (tier == Tier::device && total_ + bytes > limit_bytes_)
+  Books& own = books(tier);
+  require(own.setup.source != nullptr, "{} for {} on the {} tier, which this device lacks", bytes,
+          what, tier_name(tier));
+  bytes = own.setup.source->block_bytes(bytes);
+  if (bytes > own.setup.limit_bytes - own.total)
     user_error(
-        "out of memory: {} for {} ({}) would pass the limit of {}: {} are held, at \"{}\". Lower "
-        "the micro-batch or the "
-        "sequence length, or raise the limit (run.memory)",
-        format_bytes(bytes), what, kind_name(kind), format_bytes(limit_bytes_),
-        format_bytes(total_), moment_);
+        "out of {}memory: {} for {} ({}) would pass the limit of {}: {} are held, at \"{}\". Lower "
+        "the micro-batch or the sequence length, or raise the limit (run.memory)",
+        tier == Tier::device ? "" : fmt::format("{} ", tier_name(tier)), format_bytes(bytes), what,
+        kind_name(kind), format_bytes(own.setup.limit_bytes), format_bytes(own.total), moment_());
   Buffer buffer;
+  if (bytes > 0) buffer.data_ = take(own, bytes);
   buffer.bytes_ = bytes;
-  if (memory_ == Memory::real && bytes > 0) take(buffer);
   buffer.ledger_ = this;
   buffer.tier_ = tier;
   buffer.kind_ = kind;
-  held_[t][k] += bytes;
-  own_peak_[t][k] = std::max(own_peak_[t][k], held_[t][k]);
-  if (tier == Tier::device) total_ += bytes;
-  if (total_ > peak_) {
-    peak_ = total_;
-    at_peak_ = held_;
-    peak_moment_ = moment_;
+  const auto k = static_cast<size_t>(kind);
+  own.held[k] += bytes;
+  own.own_peak[k] = std::max(own.own_peak[k], own.held[k]);
+  own.total += bytes;
+  if (own.total > own.peak) {
+    own.peak = own.total;
+    own.at_peak = own.held;
+    own.peak_moment = moment_;
   }
   return buffer;
 }
 
-void Ledger::take(Buffer& buffer) {
-  const int64_t bytes = buffer.bytes_;
-  // An eighth more is close enough: a block's gradients then take over what its activations left.
-  const auto spare = spare_.lower_bound(bytes);
-  if (spare != spare_.end() && spare->first <= bytes + bytes / 8) {
-    buffer.block_bytes_ = spare->first;
-    buffer.data_ = spare->second;
-    spare_.erase(spare);
-    return;
+// A spare of about the same size, made to fit: cut, or grown. An eighth is the most that is thrown
+// away or faulted in anew: a unit's gradients then take over what its activations left.
+void* Ledger::take_spare(Books& books, int64_t bytes) {
+  const auto resized = [&](std::multimap<int64_t, void*>::iterator spare) -> void* {
+    void* block = spare->first == bytes
+                      ? spare->second
+                      : books.setup.source->resize(spare->second, spare->first, bytes);
+    if (!block) return nullptr;
+    books.spare_bytes -= spare->first;
+    books.spare.erase(spare);
+    return block;
+  };
+  const auto above = books.spare.lower_bound(bytes);
+  if (above != books.spare.end() && above->first <= bytes + bytes / 8)
+    if (void* block = resized(above)) return block;
+  if (above == books.spare.begin()) return nullptr;
+  const auto below = std::prev(above);
+  return below->first >= bytes - bytes / 8 ? resized(below) : nullptr;
+}
+
+// Spares may stay as long as the process holds no more than at its peak.
+void Ledger::drop_spares(Books& books, int64_t bytes) {
+  const int64_t bound = std::max(books.peak, books.total + bytes);
+  while (!books.spare.empty() && books.total + bytes + books.spare_bytes > bound) {
+    const auto smallest = books.spare.begin();
+    books.setup.source->give_back(smallest->second, smallest->first);
+    books.spare_bytes -= smallest->first;
+    books.spare.erase(smallest);
   }
-  // Spares may stay as long as the process holds no more than at its peak.
-  int64_t spare_bytes = 0;
-  for (const auto& [size, block] : spare_) spare_bytes += size;
-  const int64_t bound = std::max(peak_, total_ + bytes);
-  for (auto it = spare_.begin(); it != spare_.end() && total_ + bytes + spare_bytes > bound;) {
-    ::munmap(it->second, static_cast<size_t>(it->first));
-    spare_bytes -= it->first;
-    it = spare_.erase(it);
-  }
-  void* block = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (block == MAP_FAILED)
+}
+
+void* Ledger::take(Books& books, int64_t bytes) {
+  void* block = take_spare(books, bytes);
+  drop_spares(books, bytes);
+  if (!block) block = books.setup.source->take(bytes);
+  if (!block && books.setup.source->real())
     user_error("the system refused {} of memory; {} are held", format_bytes(bytes),
-               format_bytes(total_));
-  if (bytes >= kHugePage) ::madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  buffer.data_ = block;
-  buffer.block_bytes_ = bytes;
+               format_bytes(books.total));
+  return block;
 }
 
 void Ledger::give_back(Buffer& buffer) {
   std::lock_guard lock(mutex_);
-  held_[static_cast<size_t>(buffer.tier_)][static_cast<size_t>(buffer.kind_)] -= buffer.bytes_;
-  if (buffer.tier_ == Tier::device) total_ -= buffer.bytes_;
-  if (buffer.data_) spare_.emplace(buffer.block_bytes_, buffer.data_);
+  Books& own = books(buffer.tier_);
+  own.held[static_cast<size_t>(buffer.kind_)] -= buffer.bytes_;
+  own.total -= buffer.bytes_;
+  if (!buffer.data_) return;
+  if (!own.setup.source->worth_keeping(buffer.bytes_))
+    return own.setup.source->give_back(buffer.data_, buffer.bytes_);
+  own.spare.emplace(buffer.bytes_, buffer.data_);
+  own.spare_bytes += buffer.bytes_;
 }
 
-int64_t Ledger::held_bytes() const {
+int64_t Ledger::held_bytes(Tier tier) const {
   std::lock_guard lock(mutex_);
-  return total_;
+  return books(tier).total;
 }
 
-int64_t Ledger::peak_bytes() const {
+int64_t Ledger::peak_bytes(Tier tier) const {
   std::lock_guard lock(mutex_);
-  return peak_;
+  return books(tier).peak;
 }
 
 int64_t Ledger::held_bytes(Kind kind, Tier tier) const {
   std::lock_guard lock(mutex_);
-  return held_[static_cast<size_t>(tier)][static_cast<size_t>(kind)];
+  return books(tier).held[static_cast<size_t>(kind)];
 }
 
 int64_t Ledger::peak_bytes(Kind kind, Tier tier) const {
   std::lock_guard lock(mutex_);
-  return own_peak_[static_cast<size_t>(tier)][static_cast<size_t>(kind)];
+  return books(tier).own_peak[static_cast<size_t>(kind)];
 }
 
 int64_t Ledger::bytes_at_peak(Kind kind, Tier tier) const {
   std::lock_guard lock(mutex_);
-  return at_peak_[static_cast<size_t>(tier)][static_cast<size_t>(kind)];
+  return books(tier).at_peak[static_cast<size_t>(kind)];
 }
 
-std::string Ledger::table() const {
-  std::string text =
-      fmt::format("  {:<14}{:>14}{:>9}{:>14}\n", "memory", "at the peak", "share", "now");
+std::string Ledger::peak_moment(Tier tier) const {
   std::lock_guard lock(mutex_);
-  for (int k = 0; k < kKinds; ++k) {
-    const int64_t at_peak = at_peak_[0][static_cast<size_t>(k)];
-    if (own_peak_[0][static_cast<size_t>(k)] == 0) continue;
-    text += fmt::format(
-        "  {:<14}{:>14}{:>8.1f}%{:>14}\n", kind_name(static_cast<Kind>(k)), format_bytes(at_peak),
-        100.0 * static_cast<double>(at_peak) / static_cast<double>(std::max<int64_t>(peak_, 1)),
-        format_bytes(held_[0][static_cast<size_t>(k)]));
+  return books(tier).peak_moment ? books(tier).peak_moment() : "";
+}
+
+int64_t Ledger::spare_bytes(Tier tier) const {
+  std::lock_guard lock(mutex_);
+  return books(tier).spare_bytes;
+}
+
+int64_t Ledger::limit_bytes(Tier tier) const { return books(tier).setup.limit_bytes; }
+
+std::string Ledger::table() const {
+  std::lock_guard lock(mutex_);
+  std::string header = fmt::format("  {:<14}", "memory"), totals = fmt::format("  {:<14}", "total");
+  std::array<std::string, kKinds> rows;
+  std::array<bool, kKinds> used{};
+  for (size_t k = 0; k < kKinds; ++k)
+    rows[k] = fmt::format("  {:<14}", kind_name(static_cast<Kind>(k)));
+  for (size_t t = 0; t < kTiers; ++t) {
+    const Books& own = books_[t];
+    if (own.peak == 0) continue;
+    const bool device = static_cast<Tier>(t) == Tier::device;
+    header += fmt::format(
+        "{:>14}{:>9}{:>14}",
+        device ? "at the peak" : fmt::format("{} peak", tier_name(static_cast<Tier>(t))), "share",
+        "now");
+    totals += fmt::format("{:>14}{:>9}{:>14}", format_bytes(own.peak), "", format_bytes(own.total));
+    for (size_t k = 0; k < kKinds; ++k) {
+      used[k] = used[k] || own.own_peak[k] > 0;
+      rows[k] +=
+          fmt::format("{:>14}{:>8.1f}%{:>14}", format_bytes(own.at_peak[k]),
+                      100.0 * static_cast<double>(own.at_peak[k]) / static_cast<double>(own.peak),
+                      format_bytes(own.held[k]));
+    }
   }
-  text += fmt::format("  {:<14}{:>14}{:>9}{:>14}   peak at: {}\n", "total", format_bytes(peak_), "",
-                      format_bytes(total_), peak_moment_);
-  return text;
+  std::string text = header + "\n";
+  for (size_t k = 0; k < kKinds; ++k)
+    if (used[k]) text += rows[k] + "\n";
+  const Moment& peak = books(Tier::device).peak_moment;
+  return text + totals + fmt::format("   peak at: {}\n", peak ? peak() : "");
 }
 
 Tensor Arena::take(int64_t rows, int64_t cols, DType dtype) {

@@ -1,17 +1,20 @@
 // The ledger is the one owner of memory. Every byte that training holds is booked here by tier and
-// by kind, with its peak and the moment of the peak; a limit is enforced before memory is taken. On
-// the dry device the same books are kept over no memory at all, which is what makes a plan equal to
-// the run.
+// by kind, with its peak and the moment of the peak; each tier has a source of memory and a limit
+// that is enforced before memory is taken. What is booked is the block that the source hands out,
+// not the request. Over dry sources the same books are kept over no memory at all, which is what
+// makes a plan equal to the run.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tensor/memory_source.h"
 #include "tensor/tensor.h"
 
 namespace onefold {
@@ -62,69 +65,85 @@ class Buffer {
     std::swap(ledger_, other.ledger_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
-    std::swap(block_bytes_, other.block_bytes_);
     std::swap(tier_, other.tier_);
     std::swap(kind_, other.kind_);
   }
 
   Ledger* ledger_ = nullptr;
   void* data_ = nullptr;
-  int64_t bytes_ = 0;
-  int64_t block_bytes_ = 0;  // of the memory behind it, which may be a little larger
+  int64_t bytes_ = 0;  // of the block
   Tier tier_ = Tier::device;
   Kind kind_ = Kind::workspace;
 };
 
 class Ledger {
  public:
-  enum class Memory { real, dry };
   static constexpr int64_t kNoLimit = INT64_MAX;
   static constexpr int64_t kAlignment = 64;  // bytes; a cache line, and the widest SIMD vector
 
-  explicit Ledger(Memory memory = Memory::real, int64_t limit_bytes = kNoLimit);
+  struct TierSetup {
+    MemorySource* source = nullptr;  // null: nothing can be taken from this tier
+    int64_t limit_bytes = kNoLimit;
+  };
+  using Tiers = std::array<TierSetup, kTiers>;
+
+  explicit Ledger(const Tiers& tiers);
+  // One tier, the device's.
+  explicit Ledger(MemorySource& device, int64_t limit_bytes = kNoLimit)
+      : Ledger(Tiers{TierSetup{&device, limit_bytes}, {}, {}}) {}
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // Books and takes `bytes` (rounded up to the alignment). `what` names the block in errors.
-  // Contents are undefined. Throws UserError when the limit would be passed, with the table of what
-  // is held.
+  // Books and takes a block for `bytes`. `what` names it in errors. Contents are undefined. Throws
+  // UserError when the tier's limit would be passed.
   Buffer allocate(Kind kind, int64_t bytes, std::string_view what, Tier tier = Tier::device);
 
-  int64_t held_bytes() const;  // now, over all kinds, device tier
-  int64_t peak_bytes() const;  // the largest sum over kinds at one moment, device tier
+  int64_t held_bytes(Tier tier = Tier::device) const;  // now, over all kinds
+  int64_t peak_bytes(Tier tier = Tier::device) const;  // the largest sum over kinds at one moment
   int64_t held_bytes(Kind kind, Tier tier = Tier::device) const;
   int64_t peak_bytes(Kind kind, Tier tier = Tier::device) const;  // this kind's own peak
-  int64_t bytes_at_peak(Kind kind,
-                        Tier tier = Tier::device) const;  // this kind's share when the sum peaked
-  const std::string& peak_moment() const { return peak_moment_; }  // the moment() in force then
+  // This kind's share when the tier's sum peaked.
+  int64_t bytes_at_peak(Kind kind, Tier tier = Tier::device) const;
+  std::string peak_moment(Tier tier = Tier::device) const;  // the moment() in force then
+  // Blocks that were given back and are kept for later requests; held and kept together never
+  // exceed the peak.
+  int64_t spare_bytes(Tier tier = Tier::device) const;
 
-  // Names what happens now ("backward block.3, micro 0"), for the peak's explanation.
-  void moment(std::string name) { moment_ = std::move(name); }
+  // Says what happens now ("backward block.3.mlp, micro 0"), for the peak's explanation and for
+  // errors. Called only when the text is wanted: it must stay callable as long as the ledger lives.
+  using Moment = std::function<std::string()>;
+  void moment(Moment text);
+  void moment(std::string text);
 
-  Memory memory() const { return memory_; }
-  int64_t limit_bytes() const { return limit_bytes_; }
+  int64_t limit_bytes(Tier tier = Tier::device) const;
 
-  // A table of kinds: at the peak, own peak, now.
+  // A table of kinds, with columns for each tier that was used: at the peak, share, now.
   std::string table() const;
 
  private:
   friend class Buffer;
-  void give_back(Buffer& buffer);
-  void take(Buffer& buffer);
 
-  using Books = std::array<std::array<int64_t, kKinds>, kTiers>;
-  const Memory memory_;
-  const int64_t limit_bytes_;
+  // One tier's books.
+  struct Books {
+    TierSetup setup;
+    std::array<int64_t, kKinds> held{}, own_peak{}, at_peak{};
+    int64_t total = 0, peak = 0, spare_bytes = 0;
+    Moment peak_moment;
+    // Activations come and go every step in a few sizes, and fresh pages cost a fault each.
+    std::multimap<int64_t, void*> spare;
+  };
+  Books& books(Tier tier) { return books_[static_cast<size_t>(tier)]; }
+  const Books& books(Tier tier) const { return books_[static_cast<size_t>(tier)]; }
+
+  void give_back(Buffer& buffer);
+  void* take(Books& books, int64_t bytes);
+  static void* take_spare(Books& books, int64_t bytes);
+  static void drop_spares(Books& books, int64_t bytes);
+
   mutable std::mutex mutex_;
-  Books held_{}, own_peak_{}, at_peak_{};
-  int64_t total_ = 0;
-  int64_t peak_ = 0;
-  std::string moment_ = "start", peak_moment_;
-  // Blocks given back and kept for the next request of about the same size: activations come and go
-  // every step in a few sizes, and fresh pages cost a fault each. They are freed before a different
-  // size is taken from the system.
-  std::multimap<int64_t, void*> spare_;
+  std::array<Books, kTiers> books_;
+  Moment moment_;
 };
 
 // Scratch memory for kernels and temporaries of one unit, as a stack over one block: take() moves
@@ -137,7 +156,12 @@ class Arena {
   explicit Arena(Buffer block) : block_(std::move(block)) {}
 
   Tensor take(int64_t rows, int64_t cols, DType dtype = DType::f32);
+  // Untyped scratch of so many bytes (u8); empty for 0.
+  Tensor take_bytes(int64_t bytes) { return bytes == 0 ? Tensor{} : take(1, bytes, DType::u8); }
   int64_t high_water_bytes() const { return high_water_; }
+  // Where the top is, and back to it: what was taken since is given back.
+  int64_t mark() const { return top_; }
+  void release_to(int64_t mark) { top_ = mark; }
 
   class Scope {
    public:

@@ -193,7 +193,7 @@ struct HeadRows {
 TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h,
                          int64_t query, int64_t key) {
   if (dropout.rate == 0) return {};
-  return {dropout.rate, dropout.key, dropout.samples[b],
+  return {dropout.rate, dropout.key, dropout.samples.i64()[b],
           static_cast<uint64_t>((h * s.query_length + query) * s.key_length + key),
           static_cast<uint64_t>(s.key_length)};
 }
@@ -282,27 +282,28 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
   require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
           s.key_length);
   require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
-  require(scratch.elems() >= needed, "attention: scratch of {} elements, {} needed",
-          scratch.elems(), needed);
+  require(scratch.elems() >= needed, "attention: scratch of {} bytes, {} needed", scratch.elems(),
+          needed);
 }
 
+// In elements of f32.
 int64_t backward_scratch_of_thread(const AttentionShape& s) {
   return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16;
 }
 
 }  // namespace
 
-int64_t attention_forward_scratch(const AttentionShape&, int threads) {
-  return threads * kTile * kTile;
+int64_t attention_forward_scratch_bytes(const AttentionShape&, int threads) {
+  return threads * kTile * kTile * 4;
 }
 
-int64_t attention_backward_scratch(const AttentionShape& s, int threads) {
-  return threads * backward_scratch_of_thread(s);
+int64_t attention_backward_scratch_bytes(const AttentionShape& s, int threads) {
+  return threads * backward_scratch_of_thread(s) * 4;
 }
 
 void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
                        Tensor out, Tensor lse, const Dropout& dropout, Tensor scratch) {
-  check(s, q, k, v, dropout, scratch, attention_forward_scratch(s, pool.threads()));
+  check(s, q, k, v, dropout, scratch, attention_forward_scratch_bytes(s, pool.threads()));
   const Chunks tiles{s.query_length, kTile};
   pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
     // The last tiles see the most keys: hand them out first, so that no thread is left with a long
@@ -310,7 +311,7 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
     const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads),
                   rest = chunk % (s.batch * s.heads);
     forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
-                       scratch.f32() + thread * kTile * kTile);
+                       scratch.as_f32() + thread * kTile * kTile);
   });
 }
 
@@ -318,12 +319,12 @@ void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Ten
                         Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                         const Dropout& dropout, Tensor scratch) {
   require(s.query_length == s.key_length, "attention backward over a cache");
-  check(s, q, k, v, dropout, scratch, attention_backward_scratch(s, pool.threads()));
+  check(s, q, k, v, dropout, scratch, attention_backward_scratch_bytes(s, pool.threads()));
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
   const int64_t group = s.heads / s.kv_heads;
   pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
     const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    float* mine = scratch.f32() + thread * backward_scratch_of_thread(s);
+    float* mine = scratch.as_f32() + thread * backward_scratch_of_thread(s);
     for (int64_t member = 0; member < group; ++member)
       backward_head(s, b, kv_head * group + member, member == 0, tensors, dropout, mine);
   });

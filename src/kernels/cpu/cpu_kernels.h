@@ -11,22 +11,20 @@
 
 namespace onefold::cpu {
 
-// With scratch: paired. Without: by the library.
 void gemm(ThreadPool& pool, const Gemm& args);
-int64_t gemm_scratch(const Gemm& args, Products products, int threads);
 
 void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                   float eps, Tensor dst);
 void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
                    Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
                    bool accumulate_weights, Tensor scratch);
-int64_t norm_backward_scratch(int64_t rows, int64_t cols, int64_t groups);
+int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups);
 
 void activation_forward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dst);
 void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dy,
                          Tensor dx, Tensor y);
 
-void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length,
+void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
           bool inverse);
 
 void attention_forward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
@@ -34,29 +32,30 @@ void attention_forward(ThreadPool& pool, const AttentionShape& shape, Tensor q, 
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                         Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                         const Dropout& dropout, Tensor scratch);
-int64_t attention_forward_scratch(const AttentionShape& shape, int threads);
-int64_t attention_backward_scratch(const AttentionShape& shape, int threads);
+int64_t attention_forward_scratch_bytes(const AttentionShape& shape, int threads);
+int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
 
 void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
              Tensor dst);
 
-void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor positions,
-                       int64_t first, int64_t length, Tensor dst);
-void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, int64_t length, Tensor dtable,
-                        bool accumulate_table, Tensor dpositions, bool accumulate_positions,
-                        Tensor scratch);
-int64_t embedding_backward_scratch(int64_t rows, int64_t vocabulary);
+void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor position_table,
+                       const RowPositions& positions, Tensor dst);
+void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPositions& positions,
+                        Tensor dtable, bool accumulate_table, Tensor dpositions,
+                        bool accumulate_positions, Tensor scratch);
+int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary);
 
-void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradient_scale,
+void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradient_scale,
                    Tensor losses);
 
 void column_sum(ThreadPool& pool, Tensor x, Tensor dst, bool accumulate, Tensor scratch);
-int64_t column_sum_scratch(int64_t rows, int64_t cols);
+int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols);
 void copy(ThreadPool& pool, Tensor src, Tensor dst);
 void fill(ThreadPool& pool, Tensor dst, float value);
 void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst);
-double sum_squares(ThreadPool& pool, Tensor x, Tensor scratch);
-int64_t sum_squares_scratch(int64_t elems);
+void sum(Tensor x, Tensor dst);
+void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch);
+int64_t sum_squares_scratch_bytes(int64_t elems);
 
 // dst = ((sources[0] + sources[1]) + sources[2]) + ..., in one pass on the calling thread: what
 // reductions over ranks add with. dst may be one of the sources.
@@ -64,8 +63,10 @@ void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elem
 // memcpy, faster for large blocks that are not used at once. dst may be src.
 void copy_bytes(const void* src, void* dst, int64_t bytes);
 
-void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1,
-           Tensor moment2);
-void sgd(ThreadPool& pool, const Sgd& hyper, Tensor params, Tensor grads, Tensor momentum);
+void clip(const Clip& args);
+void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Tensor params,
+           Tensor grads, Tensor moment1, Tensor moment2);
+void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, Tensor params,
+         Tensor grads, Tensor momentum);
 
 }  // namespace onefold::cpu

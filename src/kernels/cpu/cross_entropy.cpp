@@ -60,12 +60,12 @@ HWY_INLINE void Scale(float* x, size_t n, float factor) {
   Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(f, io.Load(d, x + i)), d, x + i); });
 }
 
-// The loss of one row; the row becomes its gradient if gradient_scale is not 0.
-float RowLoss(float* logits, size_t n, size_t target, float gradient_scale) {
+// The loss of one row; the row becomes its gradient, times the scale, if that is wanted.
+float RowLoss(float* logits, size_t n, size_t target, bool gradient, float gradient_scale) {
   const float max = RowMax(logits, n);
   const double below_max = static_cast<double>(logits[target]) - max;
-  const double sum = SumExp(logits, n, max, gradient_scale != 0);
-  if (gradient_scale != 0) {
+  const double sum = SumExp(logits, n, max, gradient);
+  if (gradient) {
     Scale(logits, n, static_cast<float>(gradient_scale / sum));
     logits[target] -= gradient_scale;
   }
@@ -83,11 +83,13 @@ namespace {
 HWY_EXPORT(RowLoss);
 }  // namespace
 
-void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradient_scale,
+void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradient_scale,
                    Tensor losses) {
   require(targets.elems() == logits.rows && losses.elems() == logits.rows,
           "cross_entropy: {} targets and {} losses for {} rows", targets.elems(), losses.elems(),
           logits.rows);
+  const bool gradient = !gradient_scale.empty();
+  const float scale = gradient ? *gradient_scale.f32() : 0.0f;
   const auto row_loss = HWY_DYNAMIC_DISPATCH(RowLoss);
   const Chunks chunks = row_chunks(logits.rows, logits.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
@@ -99,10 +101,10 @@ void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, float gradie
               row, logits.cols);
       if (target >= 0) {
         losses.f32()[row] = row_loss(x, static_cast<size_t>(logits.cols),
-                                     static_cast<size_t>(target), gradient_scale);
+                                     static_cast<size_t>(target), gradient, scale);
       } else {
         losses.f32()[row] = 0;
-        if (gradient_scale != 0) std::fill_n(x, logits.cols, 0.0f);
+        if (gradient) std::fill_n(x, logits.cols, 0.0f);
       }
     }
   });

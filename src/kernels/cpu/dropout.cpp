@@ -57,7 +57,7 @@ void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length,
   if (dropout.rate == 0) return residual.empty() ? copy(pool, x, dst) : add(pool, residual, x, dst);
   const auto drop_row = HWY_DYNAMIC_DISPATCH(DropRow);
   for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    drop_row(dropout.key, dropout.samples[row / length], dropout.rate,
+    drop_row(dropout.key, dropout.samples.i64()[row / length], dropout.rate,
              static_cast<uint64_t>((row % length) * x.cols + begin),
              x.f32() + row * x.stride + begin,
              residual.empty() ? nullptr : residual.f32() + row * residual.stride + begin,

@@ -93,16 +93,19 @@ Tensor joined(const Tensor& x, bool all_contiguous) { return all_contiguous ? x.
 // scratch: the partial sums of each row chunk, [chunks, cols].
 void column_sum(ThreadPool& pool, Tensor x, Tensor dst, bool accumulate, Tensor scratch) {
   require(dst.elems() == x.cols, "column_sum: {} sums of {} columns", dst.elems(), x.cols);
-  require(scratch.elems() >= column_sum_scratch(x.rows, x.cols), "column_sum: scratch of {}",
+  require(scratch.elems() >= column_sum_scratch_bytes(x.rows, x.cols), "column_sum: scratch of {}",
           scratch.elems());
   const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
   const Chunks chunks = sum_chunks(x.rows);
-  pool.run(chunks.count(),
-           [&](int64_t chunk, int) { sum_rows(x, chunks[chunk], scratch.f32() + chunk * x.cols); });
-  add_partials(pool, scratch.f32(), chunks.count(), x.cols, accumulate, dst);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    sum_rows(x, chunks[chunk], scratch.as_f32() + chunk * x.cols);
+  });
+  add_partials(pool, scratch.as_f32(), chunks.count(), x.cols, accumulate, dst);
 }
 
-int64_t column_sum_scratch(int64_t rows, int64_t cols) { return sum_chunks(rows).count() * cols; }
+int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) {
+  return sum_chunks(rows).count() * cols * 4;
+}
 
 void copy(ThreadPool& pool, Tensor src, Tensor dst) {
   require(src.rows == dst.rows && src.cols == dst.cols && src.dtype == dst.dtype,
@@ -142,28 +145,36 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst) {
   });
 }
 
-// scratch: one double for each chunk of kChunkElems, moved by memcpy: scratch is aligned for float.
-double sum_squares(ThreadPool& pool, Tensor x, Tensor scratch) {
+void sum(Tensor x, Tensor dst) {
   x = x.flat();
-  require(scratch.elems() >= sum_squares_scratch(x.elems()), "sum_squares: scratch of {}",
+  double total = 0;
+  if (x.dtype == DType::f64)
+    for (int64_t i = 0; i < x.cols; ++i) total += x.f64()[i];
+  else
+    for (int64_t i = 0; i < x.cols; ++i) total += x.f32()[i];
+  *dst.f64() = total;
+}
+
+// scratch: one double for each chunk of kChunkElems.
+void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch) {
+  x = x.flat();
+  require(scratch.elems() >= sum_squares_scratch_bytes(x.elems()), "sum_squares: scratch of {}",
           scratch.elems());
   const auto chunk_sum = HWY_DYNAMIC_DISPATCH(SumSquares);
   const Chunks chunks{x.elems(), kChunkElems};
+  auto* sums = static_cast<double*>(scratch.data);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
-    const double sum = chunk_sum(x.f32() + range.begin, static_cast<size_t>(range.size()));
-    std::memcpy(scratch.f32() + 2 * chunk, &sum, sizeof(sum));
+    sums[chunk] = chunk_sum(x.f32() + range.begin, static_cast<size_t>(range.size()));
   });
   double total = 0;
-  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) {
-    double sum = 0;
-    std::memcpy(&sum, scratch.f32() + 2 * chunk, sizeof(sum));
-    total += sum;
-  }
-  return total;
+  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) total += sums[chunk];
+  *dst.f64() = total;
 }
 
-int64_t sum_squares_scratch(int64_t elems) { return 2 * ceil_div(elems, kChunkElems); }
+int64_t sum_squares_scratch_bytes(int64_t elems) {
+  return ceil_div(elems, kChunkElems) * static_cast<int64_t>(sizeof(double));
+}
 
 }  // namespace onefold::cpu
 #endif

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/positions.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/embedding.cpp"
@@ -108,6 +109,26 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
   });
 }
 
+// Where documents begin anywhere: the rows of a position are found by looking at all of them.
+void add_document_position_gradients(ThreadPool& pool, const Tensor& dx,
+                                     const RowPositions& positions, const Tensor& dpositions,
+                                     bool accumulate) {
+  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
+  const Chunks chunks = row_chunks(dpositions.rows, dpositions.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range range = chunks[chunk];
+    if (!accumulate)
+      for (int64_t position = range.begin; position < range.end; ++position)
+        std::fill_n(dpositions.f32() + position * dpositions.stride, dpositions.cols, 0.0f);
+    for (int64_t row = 0; row < dx.rows; ++row) {
+      const int64_t position = position_of(positions, row);
+      if (position < range.begin || position >= range.end) continue;
+      float* dst = dpositions.f32() + position * dpositions.stride;
+      add_rows(dst, dx.f32() + row * dx.stride, static_cast<size_t>(dx.cols), dst);
+    }
+  });
+}
+
 void add_position_gradients(ThreadPool& pool, const Tensor& dx, int64_t length,
                             const Tensor& dpositions, bool accumulate) {
   const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumStridedRows);
@@ -126,14 +147,16 @@ void add_position_gradients(ThreadPool& pool, const Tensor& dx, int64_t length,
 
 }  // namespace
 
-void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor positions,
-                       int64_t first, int64_t length, Tensor dst) {
+void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor position_table,
+                       const RowPositions& positions, Tensor dst) {
   require(tokens.elems() == dst.rows && table.cols == dst.cols,
           "embedding: {} tokens and a table of {} columns for {}x{}", tokens.elems(), table.cols,
           dst.rows, dst.cols);
-  require(positions.empty() ||
-              (positions.cols == dst.cols && first >= 0 && first + length <= positions.rows),
-          "embedding: positions {}+{} of {}x{}", first, length, positions.rows, positions.cols);
+  if (!position_table.empty()) {
+    require(position_table.cols == dst.cols, "embedding: positions of {} columns for {}",
+            position_table.cols, dst.cols);
+    check_positions(positions, dst.rows, position_table.rows);
+  }
   const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
   const Chunks chunks = row_chunks(dst.rows, dst.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
@@ -141,31 +164,37 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const float* src = table.f32() + checked_token(tokens, row, table.rows) * table.stride;
       float* out = dst.f32() + row * dst.stride;
-      if (positions.empty())
+      if (position_table.empty())
         std::memcpy(out, src, static_cast<size_t>(dst.cols) * sizeof(float));
       else
-        add_rows(src, positions.f32() + (first + row % length) * positions.stride,
+        add_rows(src, position_table.f32() + position_of(positions, row) * position_table.stride,
                  static_cast<size_t>(dst.cols), out);
     }
   });
 }
 
-void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, int64_t length, Tensor dtable,
-                        bool accumulate_table, Tensor dpositions, bool accumulate_positions,
-                        Tensor scratch) {
+void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPositions& positions,
+                        Tensor dtable, bool accumulate_table, Tensor dpositions,
+                        bool accumulate_positions, Tensor scratch) {
   require(tokens.elems() == dx.rows && dtable.cols == dx.cols,
           "embedding: {} tokens and a table of {} columns for {}x{}", tokens.elems(), dtable.cols,
           dx.rows, dx.cols);
-  require(scratch.elems() >= embedding_backward_scratch(dx.rows, dtable.rows),
+  require(scratch.elems() >= embedding_backward_scratch_bytes(dx.rows, dtable.rows),
           "embedding: scratch of {}", scratch.elems());
   add_token_gradients(pool, tokens, dx, dtable, accumulate_table, scratch);
   if (dpositions.empty()) return;
-  require(dpositions.cols == dx.cols && length <= dpositions.rows,
-          "embedding: {} positions of {}x{}", length, dpositions.rows, dpositions.cols);
-  add_position_gradients(pool, dx, length, dpositions, accumulate_positions);
+  require(dpositions.cols == dx.cols, "embedding: positions of {} columns for {}", dpositions.cols,
+          dx.cols);
+  check_positions(positions, dx.rows, dpositions.rows);
+  if (positions.starts.empty())
+    add_position_gradients(pool, dx, positions.length, dpositions, accumulate_positions);
+  else
+    add_document_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
 }
 
-int64_t embedding_backward_scratch(int64_t rows, int64_t vocabulary) { return vocabulary + rows; }
+int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) {
+  return (vocabulary + rows) * static_cast<int64_t>(sizeof(int32_t));
+}
 
 }  // namespace onefold::cpu
 #endif

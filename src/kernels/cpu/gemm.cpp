@@ -111,18 +111,7 @@ void library_gemm(ThreadPool& pool, const Gemm& g) {
 
 void gemm(ThreadPool& pool, const Gemm& g) {
   check(g);
-  if (g.scratch.empty())
-    library_gemm(pool, g);
-  else
-    paired_gemm(pool, g);
-}
-
-int64_t gemm_scratch(const Gemm& g, Products products, int threads) {
-  const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
-  const bool paired =
-      products == Products::paired ||
-      (products == Products::automatic && cpu_gains_by_pairing() && pairing_gains(m, n, k));
-  return paired ? paired_gemm_scratch(m, n, k, threads) : 0;
+  library_gemm(pool, g);
 }
 
 }  // namespace onefold::cpu

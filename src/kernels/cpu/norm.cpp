@@ -185,11 +185,11 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
   require(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols,
           "norm: dy {}x{} and dx {}x{} for x {}x{}", dy.rows, dy.cols, dx.rows, dx.cols, x.rows,
           x.cols);
-  require(scratch.elems() >= norm_backward_scratch(x.rows, x.cols, groups), "norm: scratch of {}",
-          scratch.elems());
+  require(scratch.elems() >= norm_backward_scratch_bytes(x.rows, x.cols, groups),
+          "norm: scratch of {}", scratch.elems());
   const auto backward_rows = HWY_DYNAMIC_DISPATCH(BackwardRows);
   const Chunks chunks = sum_chunks(x.rows);
-  float* partials = scratch.f32();
+  float* partials = scratch.as_f32();
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     float* partial = partials + chunk * 2 * n;
     backward_rows(norm, x, groups, weight.f32(), eps, dy, dx, accumulate_dx, partial,
@@ -201,8 +201,8 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
     add_partials(pool, partials + n, chunks.count(), 2 * n, accumulate_weights, dbias);
 }
 
-int64_t norm_backward_scratch(int64_t rows, int64_t cols, int64_t groups) {
-  return sum_chunks(rows).count() * 2 * (cols / groups);
+int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) {
+  return sum_chunks(rows).count() * 2 * (cols / groups) * 4;
 }
 
 }  // namespace onefold::cpu

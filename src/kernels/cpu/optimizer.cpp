@@ -1,5 +1,7 @@
 // Optimizer steps: one pass over flat tensors, bound by memory. Each element's arithmetic is the
 // same wherever it lies in the tensor, so a shard's step has the bits of the whole's.
+#include <cmath>
+
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -17,9 +19,10 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
-void AdamWPiece(const AdamW& hyper, size_t n, float* p, const float* g, float* m, float* v) {
+void AdamWPiece(const AdamW& hyper, float factor, size_t n, float* p, const float* g, float* m,
+                float* v) {
   const DF d;
-  const VF scale = hn::Set(d, hyper.gradient_scale);
+  const VF scale = hn::Set(d, factor);
   const VF beta1 = hn::Set(d, hyper.beta1);
   const VF beta2 = hn::Set(d, hyper.beta2);
   const VF rest1 = hn::Set(d, 1.0f - hyper.beta1);
@@ -42,9 +45,9 @@ void AdamWPiece(const AdamW& hyper, size_t n, float* p, const float* g, float* m
 }
 
 // momentum is null if there is none.
-void SgdPiece(const Sgd& hyper, size_t n, float* p, const float* g, float* momentum) {
+void SgdPiece(const Sgd& hyper, float factor, size_t n, float* p, const float* g, float* momentum) {
   const DF d;
-  const VF scale = hn::Set(d, hyper.gradient_scale);
+  const VF scale = hn::Set(d, factor);
   const VF decay = hn::Set(d, hyper.weight_decay);
   const VF mu = hn::Set(d, hyper.momentum);
   const VF rate = hn::Set(d, hyper.learning_rate);
@@ -73,32 +76,54 @@ HWY_EXPORT(AdamWPiece);
 HWY_EXPORT(SgdPiece);
 }  // namespace
 
-void adamw(ThreadPool& pool, const AdamW& hyper, Tensor params, Tensor grads, Tensor moment1,
-           Tensor moment2) {
+void clip(const Clip& args) {
+  const double* sums = args.sums.f64();
+  double squares = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < args.sums.elems(); ++i) {
+    if (i < args.squares) squares += sums[i];
+    finite = finite && std::isfinite(sums[i]);
+  }
+  const double norm = std::sqrt(squares);
+  *args.norm.f64() = norm;
+  *args.control.factor.f32() =
+      args.limit > 0 ? static_cast<float>(std::min(1.0, args.limit / (norm + args.eps))) : 1.0f;
+  *args.control.finite.i32() = finite && std::isfinite(norm) ? 1 : 0;
+}
+
+void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Tensor params,
+           Tensor grads, Tensor moment1, Tensor moment2) {
   const int64_t n = params.elems();
   require(grads.elems() == n && moment1.elems() == n && moment2.elems() == n,
           "adamw: {} parameters, {} gradients, {} and {} moments", n, grads.elems(),
           moment1.elems(), moment2.elems());
+  if (*control.finite.i32() == 0) return;
+  const float factor = *control.factor.f32();
   float* p = params.flat().f32();
   const float* g = grads.flat().f32();
   float* m = moment1.flat().f32();
   float* v = moment2.flat().f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);
   for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    piece(hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m + begin, v + begin);
+    piece(hyper, factor, static_cast<size_t>(end - begin), p + begin, g + begin, m + begin,
+          v + begin);
   });
 }
 
-void sgd(ThreadPool& pool, const Sgd& hyper, Tensor params, Tensor grads, Tensor momentum) {
+void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, Tensor params,
+         Tensor grads, Tensor momentum) {
   const int64_t n = params.elems();
   require(grads.elems() == n && (hyper.momentum == 0 || momentum.elems() == n),
           "sgd: {} parameters, {} gradients, {} momenta", n, grads.elems(), momentum.elems());
+  if (*control.finite.i32() == 0) return;
+  const float factor = *control.factor.f32();
   float* p = params.flat().f32();
   const float* g = grads.flat().f32();
   float* m = hyper.momentum == 0 ? nullptr : momentum.flat().f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(SgdPiece);
   for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    piece(hyper, static_cast<size_t>(end - begin), p + begin, g + begin, m ? m + begin : nullptr);
+    piece(hyper, factor, static_cast<size_t>(end - begin), p + begin, g + begin,
+          m ? m + begin : nullptr);
   });
 }
 

@@ -1,6 +1,7 @@
 // Rotary position embedding, in place.
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/positions.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"
@@ -44,19 +45,18 @@ namespace {
 HWY_EXPORT(RotateRow);
 }  // namespace
 
-void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, int64_t first, int64_t length,
+void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
           bool inverse) {
   require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
           "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
-  require(first >= 0 && first + length <= table.rows, "rope: positions {}+{} of {}", first, length,
-          table.rows);
+  check_positions(positions, x.rows, table.rows);
   const auto rotate_row = HWY_DYNAMIC_DISPATCH(RotateRow);
   const Chunks chunks = row_chunks(x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row)
       rotate_row(x.f32() + row * x.stride, heads, static_cast<size_t>(table.cols / 2),
-                 table.f32() + (first + row % length) * table.stride, inverse);
+                 table.f32() + position_of(positions, row) * table.stride, inverse);
   });
 }
 

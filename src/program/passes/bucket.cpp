@@ -59,8 +59,9 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
       reduces.flush();
       stepping = true;
     }
-    const bool concludes_reduce = action.verb == Verb::norm || (action.verb == Verb::release &&
-                                                                action.state == State::gradients);
+    const bool concludes_reduce =
+        action.verb == Verb::squares ||
+        (action.verb == Verb::release && action.state == State::gradients);
     if (action.verb == Verb::reduce)
       reduces.add(action.unit, elems);
     else if (action.verb == Verb::gather && stepping)

@@ -20,7 +20,7 @@ class Overlapper {
       case Verb::reduce:
         settle();
         return issue(std::move(action), Lane::reduce, reduced_);
-      case Verb::norm:
+      case Verb::squares:
         action.waits.push_back(reduced_[static_cast<size_t>(action.unit)]);
         return concluding_.push_back(std::move(action));
       case Verb::release:
@@ -35,6 +35,7 @@ class Overlapper {
       case Verb::clip:
         settle();
         break;
+      case Verb::exchange:
       case Verb::step:
         break;
     }

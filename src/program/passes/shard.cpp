@@ -1,61 +1,52 @@
 #include <algorithm>
+#include <set>
 
 #include "program/passes.h"
 
 namespace onefold {
 namespace {
 
-bool computes(const Action& action) {
-  return action.verb == Verb::forward || action.verb == Verb::backward;
-}
-
-const std::vector<int>& reads(const Action& action, const std::vector<UnitTraits>& units) {
-  static const std::vector<int> kNone;
-  const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
-  if (action.verb == Verb::forward) return unit.forward_reads;
-  if (action.verb == Verb::backward) return unit.backward_reads;
-  return kNone;
-}
-
 class Sharder {
  public:
   Sharder(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits)
       : units_(units), limits_(limits), plain_(std::move(program.actions)) {
-    live_.resize(units.size());
     for (size_t i = 0; i < plain_.size(); ++i) add(i);
     program.actions = std::move(actions_);
   }
 
  private:
   const UnitTraits& traits(int unit) const { return units_[static_cast<size_t>(unit)]; }
-  auto live(int unit) { return live_[static_cast<size_t>(unit)]; }
 
   void add(size_t i) {
     const Action& action = plain_[i];
-    for (const int unit : reads(action, units_)) gather_for_use(unit);
-    if (action.verb == Verb::norm) actions_.push_back({.verb = Verb::reduce, .unit = action.unit});
+    for (const int unit : reads_of(action, units_)) gather_for_use(unit);
+    if (action.verb == Verb::squares)
+      actions_.push_back({.verb = Verb::reduce, .unit = action.unit});
     actions_.push_back(action);
     if (computes(action)) release_after(i);
-    const Residence residence = traits(action.unit).residence;
-    if (action.verb == Verb::norm && residence.shard_gradients)
+    const Homes& homes = traits(action.unit).homes;
+    if (action.verb == Verb::squares && homes.gradients.sharded)
       actions_.push_back({.verb = Verb::release, .unit = action.unit, .state = State::gradients});
-    if (action.verb == Verb::step && residence.shard_optimizer && !residence.shard_parameters)
+    if (action.verb == Verb::step && homes.optimizer.sharded && !homes.parameters.sharded)
       actions_.push_back({.verb = Verb::gather, .unit = action.unit});
   }
 
   void gather_for_use(int unit) {
-    if (!traits(unit).residence.shard_parameters || live(unit)) return;
+    if (!traits(unit).homes.parameters.sharded || live_.contains(unit)) return;
     actions_.push_back({.verb = Verb::gather, .unit = unit});
-    live(unit) = true;
+    live_.insert(unit);
     live_elems_ += traits(unit).elems;
   }
 
   void release_after(size_t i) {
-    for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) {
-      if (!live(unit) || keeps(unit, i)) continue;
-      actions_.push_back({.verb = Verb::release, .unit = unit});
-      live(unit) = false;
-      live_elems_ -= traits(unit).elems;
+    for (auto unit = live_.begin(); unit != live_.end();) {
+      if (keeps(*unit, i)) {
+        ++unit;
+        continue;
+      }
+      actions_.push_back({.verb = Verb::release, .unit = *unit});
+      live_elems_ -= traits(*unit).elems;
+      unit = live_.erase(unit);
     }
   }
 
@@ -66,7 +57,7 @@ class Sharder {
     bool next = true;
     for (size_t j = i + 1; j < plain_.size(); ++j) {
       if (!computes(plain_[j])) continue;
-      const std::vector<int>& used = reads(plain_[j], units_);
+      const std::vector<int>& used = reads_of(plain_[j], units_);
       if (std::find(used.begin(), used.end(), unit) != used.end())
         return next ||
                (distance <= limits_.max_reuse_distance && live_elems_ <= limits_.max_live_elems);
@@ -83,7 +74,7 @@ class Sharder {
   const ShardLimits limits_;
   const std::vector<Action> plain_;
   std::vector<Action> actions_;
-  std::vector<bool> live_;
+  std::set<int> live_;
   int64_t live_elems_ = 0;
 };
 

@@ -8,13 +8,15 @@ namespace onefold {
 // The order of micro-batches that peaks lower, for a step that has several: gradients of all units
 // against activations of all micro-batches. Where gradients are whole anyway, micro-batches go
 // first.
-Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks);
+Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                   const Hardware& hardware = {});
 
 // What a plan is made for, besides the model.
 struct FitContext {
   int ranks = 1;
   int64_t comm_scratch_bytes = 0;  // of a channel
   bool order_is_given = false;     // else it is chosen anew for each change
+  Hardware hardware = {};
 };
 
 struct Remedy {

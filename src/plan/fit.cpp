@@ -1,4 +1,4 @@
-#include "engine/fit.h"
+#include "plan/fit.h"
 
 #include <algorithm>
 
@@ -12,8 +12,9 @@ constexpr int kMostRanks = 1 << 16;  // beyond that nobody is helped by hearing 
 
 int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitContext& context) {
   options.memory_limit_bytes = Ledger::kNoLimit;
-  if (!context.order_is_given) options.order = choose_order(spec, options, context.ranks);
-  return Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes)
+  if (!context.order_is_given)
+    options.order = choose_order(spec, options, context.ranks, context.hardware);
+  return Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware)
       ->ledger()
       .peak_bytes();
 }
@@ -106,13 +107,14 @@ std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& optio
 
 }  // namespace
 
-Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks) {
+Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                   const Hardware& hardware) {
   if (options.micros == 1 || ranks == 1 || options.zero.stage < 2) return Order::micro_first;
   const auto peak = [&](Order order) {
     EngineOptions tried = options;
     tried.order = order;
     tried.memory_limit_bytes = Ledger::kNoLimit;
-    return Engine::plan(spec, tried, ranks)->ledger().peak_bytes();
+    return Engine::plan(spec, tried, ranks, 0, hardware)->ledger().peak_bytes();
   };
   return peak(Order::unit_first) <= peak(Order::micro_first) ? Order::unit_first
                                                              : Order::micro_first;
@@ -140,7 +142,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
   if (options.memory_limit_bytes == Ledger::kNoLimit) return;
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto plan = Engine::plan(spec, unlimited, context.ranks, context.comm_scratch_bytes);
+  const auto plan =
+      Engine::plan(spec, unlimited, context.ranks, context.comm_scratch_bytes, context.hardware);
   const int64_t peak = plan->ledger().peak_bytes();
   if (peak <= options.memory_limit_bytes) return;
   std::string advice;

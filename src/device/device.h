@@ -1,0 +1,73 @@
+// A device brings everything that computes and holds: kernels, a source of memory for each tier,
+// lanes and a clock. Nothing above this layer knows which one runs. Host code reaches a device's
+// memory through write() and read() alone.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/hardware.h"
+#include "device/lane.h"
+#include "kernels/kernels.h"
+#include "tensor/ledger.h"
+
+namespace onefold {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const char* name() const = 0;
+  virtual Kernels& kernels() = 0;
+  virtual MemorySource* memory(Tier tier) = 0;  // null: the device lacks this tier
+
+  // The lane that kernels() computes on; there is one.
+  virtual LaneQueue& compute() = 0;
+  // A lane of its own for work beside computation.
+  virtual std::unique_ptr<LaneQueue> open_lane() = 0;
+  virtual double now() const = 0;  // seconds on the clock that spans are measured by
+
+  virtual int threads() const = 0;  // of the host that work for this rank
+  // Idle between calls; null on a device that starts no thread.
+  virtual ThreadPool* pool() { return nullptr; }
+  virtual bool dry() const { return false; }
+
+  // Writes a contiguous tensor: `make(first, piece)` fills its elements from `first` on, on the
+  // host, piece by piece; on the calling thread in order, or shared out over many threads. Not
+  // called on a dry device.
+  using Make = std::function<void(int64_t first, std::span<std::byte> piece)>;
+  enum class Calls : uint8_t { in_order, shared_out };
+  virtual void write(Tensor dst, const Make& make, Calls calls = Calls::in_order) = 0;
+  // Reads a contiguous tensor, when all that was posted to compute() is done: `take(first, piece)`
+  // gets its elements in order, on the calling thread. Not called on a dry device.
+  using Take = std::function<void(int64_t first, std::span<const std::byte> piece)>;
+  virtual void read(Tensor src, const Take& take) = 0;
+};
+
+// Values of the tensor's own type, copied to the device or back.
+template <typename T>
+void upload(Device& device, std::span<const T> values, Tensor dst) {
+  device.write(dst, [&](int64_t first, std::span<std::byte> piece) {
+    std::memcpy(piece.data(), values.data() + first, piece.size());
+  });
+}
+template <typename T>
+void download(Device& device, Tensor src, std::span<T> values) {
+  device.read(src, [&](int64_t first, std::span<const std::byte> piece) {
+    std::memcpy(values.data() + first, piece.data(), piece.size());
+  });
+}
+
+// The one place where devices are chosen. `threads` of 0: as many as the cores that this process
+// may use.
+std::unique_ptr<Device> open_device(const std::string& name, int threads);
+
+// Stands for the described hardware: books memory, advances virtual time, computes nothing, starts
+// no thread. `threads` of 0: the described cores.
+std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads);
+
+}  // namespace onefold

@@ -1,0 +1,93 @@
+#include <algorithm>
+
+#include "device/device.h"
+#include "device/dry_kernels.h"
+
+namespace onefold {
+namespace {
+
+// Virtual time: a job takes as long as the work that it books, and begins when this lane is free
+// and what it comes after is done.
+class VirtualLane final : public LaneQueue {
+ public:
+  VirtualLane(DryKernels& kernels, const Hardware& hardware)
+      : kernels_(kernels), hardware_(hardware) {}
+
+  Ticket post(JobLabel label, Job job) override {
+    const Work before = kernels_.work();
+    job();
+    const Work after = kernels_.work();
+    const double begin = ready_;
+    ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes}, label.bytes);
+    ends_.push_back(ready_);
+    spans_.push_back({std::move(label), begin, ready_});
+    return mark();
+  }
+  void after(const Ticket& ticket) override {
+    if (!ticket.lane || ticket.lane == this) return;
+    const double end = static_cast<const VirtualLane*>(ticket.lane)->end_of(ticket.number);
+    if (end > ready_) spans_.push_back({{}, ready_, end, ticket.lane});
+    ready_ = std::max(ready_, end);
+  }
+  void wait(int64_t) override {}
+  Ticket mark() override { return {this, static_cast<int64_t>(ends_.size())}; }
+  std::vector<LaneSpan> take_spans() override { return std::move(spans_); }
+  double ready() const { return ready_; }
+
+ private:
+  double end_of(int64_t number) const {
+    return number == 0 ? 0 : ends_[static_cast<size_t>(number - 1)];
+  }
+  double seconds(const Work& work, int64_t sent_bytes) const {
+    const double link = sent_bytes == 0
+                            ? 0
+                            : hardware_.link_latency_us * 1e-6 +
+                                  static_cast<double>(sent_bytes) / (hardware_.link_gb_per_s * 1e9);
+    return link + std::max(work.flops / (hardware_.product_gflops * 1e9),
+                           work.bytes / (hardware_.memory_gb_per_s * 1e9));
+  }
+
+  DryKernels& kernels_;
+  const Hardware& hardware_;
+  double ready_ = 0;
+  std::vector<double> ends_;
+  std::vector<LaneSpan> spans_;
+};
+
+class DryDevice final : public Device {
+ public:
+  DryDevice(const Hardware& hardware, int threads)
+      : hardware_(hardware),
+        threads_(threads > 0 ? threads : hardware.cores),
+        kernels_(make_cpu_scratch(threads_)),
+        memory_(make_dry_memory()),
+        compute_(kernels_, hardware_) {}
+
+  const char* name() const override { return "dry"; }
+  Kernels& kernels() override { return kernels_; }
+  MemorySource* memory(Tier) override { return memory_.get(); }
+  LaneQueue& compute() override { return compute_; }
+  std::unique_ptr<LaneQueue> open_lane() override {
+    return std::make_unique<VirtualLane>(kernels_, hardware_);
+  }
+  double now() const override { return compute_.ready(); }
+  int threads() const override { return threads_; }
+  bool dry() const override { return true; }
+  void write(Tensor, const Make&, Calls) override {}
+  void read(Tensor, const Take&) override {}
+
+ private:
+  const Hardware hardware_;
+  const int threads_;
+  DryKernels kernels_;
+  std::unique_ptr<MemorySource> memory_;
+  VirtualLane compute_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads) {
+  return std::make_unique<DryDevice>(hardware, threads);
+}
+
+}  // namespace onefold

@@ -1,0 +1,41 @@
+// What a rank runs on, as data: a small JSON file, a preset, or a description of this machine. The
+// dry device is made from one and from nothing else, so that a plan is the same wherever it is
+// made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace onefold {
+
+// Of one rank: ranks that share a machine share out its cores and its memory.
+struct Hardware {
+  std::string name = "cpu";
+  std::string device = "cpu";            // whose kernels are planned: cpu
+  std::string instruction_set = "AVX2";  // of the processor's vector kernels, as `info` names it
+  int cores = 1;                         // threads of a rank, unless run.threads says otherwise
+  double product_gflops = 100;           // matrix products in fp32, on all cores
+  double memory_gb_per_s = 20;
+  double link_gb_per_s = 10;  // to other ranks, one way
+  double link_latency_us = 5;
+  int64_t device_bytes = 0;  // memory by tier; 0: not said
+  int64_t host_bytes = 0;
+  int64_t disk_bytes = 0;
+
+  Json to_json() const;
+};
+
+// Strict: an unknown key is an error with a suggestion. `where` names the file in errors.
+Hardware hardware_from_json(const Json& json, const std::string& where);
+// A preset's name, or the path of a file that holds a description.
+Hardware hardware_named(const std::string& name_or_path);
+std::vector<std::string> hardware_presets();
+
+// This machine, with `cores` of it for each rank: what a run is planned for before it starts. Rates
+// are not measured.
+Hardware this_machine(int cores);
+
+}  // namespace onefold

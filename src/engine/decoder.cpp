@@ -1,0 +1,64 @@
+#include "engine/decoder.h"
+
+#include "program/passes.h"
+
+namespace onefold {
+
+Decoder::Decoder(Engine& engine, int64_t batch, int64_t capacity)
+    : engine_(engine), batch_(batch), blocks_(engine.evaluation()) {
+  require(engine.ranks() == 1, "generation on {} ranks", engine.ranks());
+  blocks_.actions.pop_back();            // the head, of which only the last rows are wanted
+  blocks_.actions.back().output = true;  // its input
+  const ModelSpec& spec = engine.model().spec;
+  const int64_t rows = batch * capacity, cols = spec.kv_size();
+  memory_ = engine.ledger().allocate(Kind::activations,
+                                     2 * spec.num_layers * rows * cols * dtype_bytes(DType::f32),
+                                     "key-value cache");
+  logits_memory_ = engine.ledger().allocate(
+      Kind::activations, batch * spec.vocab_size * dtype_bytes(DType::f32), "logits");
+  logits_.resize(static_cast<size_t>(batch * spec.vocab_size));
+  const Tensor all = memory_.as(2 * spec.num_layers * rows, cols);
+  for (int64_t block = 0; block < spec.num_layers; ++block)
+    caches_.push_back({all.row_range(2 * block * rows, rows),
+                       all.row_range((2 * block + 1) * rows, rows), capacity, 0});
+}
+
+void Decoder::feed(std::span<const int32_t> tokens) {
+  const auto length = static_cast<int64_t>(tokens.size()) / batch_;
+  const BatchView view{.tokens = tokens, .batch = batch_, .sequence = length};
+  const std::vector<UnitBatch> batches = engine_.batches().upload({&view, 1});
+  Walk walk{.micros = batches, .caches = caches_};
+  engine_.executor().run(blocks_, walk, engine_.steps_done());
+  const int head = static_cast<int>(engine_.model().units.size()) - 1;
+  const Tensor residual = engine_.executor().input_of(walk, head, 0);
+  // Every sequence's last row.
+  const Tensor last = {residual.row_range(length - 1, 1).data, residual.dtype, batch_,
+                       residual.cols, residual.stride * length};
+  const Tensor logits = logits_memory_.as(batch_, engine_.model().spec.vocab_size);
+  engine_.executor().call_unit(head, batches[0], [&](UnitCall& call) {
+    head_logits(call, *engine_.model().units.back(), last, logits);
+  });
+  download(engine_.device(), logits.flat(), std::span(logits_));
+  for (KvCache& cache : caches_) cache.length += length;
+}
+
+std::span<float> Decoder::logits(int64_t b) {
+  const auto vocabulary = static_cast<size_t>(engine_.model().spec.vocab_size);
+  return std::span(logits_).subspan(static_cast<size_t>(b) * vocabulary, vocabulary);
+}
+
+void Decoder::take_past(const Decoder& from, std::span<const int64_t> sources) {
+  Kernels& kernels = engine_.device().kernels();
+  for (size_t block = 0; block < caches_.size(); ++block) {
+    const KvCache& src = from.caches_[block];
+    KvCache& dst = caches_[block];
+    dst.length = src.length;
+    for (int64_t b = 0; b < batch_; ++b) {
+      const int64_t s = sources[static_cast<size_t>(b)] * src.capacity, d = b * dst.capacity;
+      kernels.copy(src.keys.row_range(s, src.length), dst.keys.row_range(d, src.length));
+      kernels.copy(src.values.row_range(s, src.length), dst.values.row_range(d, src.length));
+    }
+  }
+}
+
+}  // namespace onefold

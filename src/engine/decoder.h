@@ -1,0 +1,34 @@
+// Decoding: the caches of all blocks for some sequences, and the logits of their last positions.
+// One rank.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace onefold {
+
+class Decoder {
+ public:
+  // For `batch` sequences of at most `capacity` tokens.
+  Decoder(Engine& engine, int64_t batch, int64_t capacity);
+
+  // Feeds tokens [batch, length], sequence after sequence; afterwards logits(b) are those of b's
+  // last position.
+  void feed(std::span<const int32_t> tokens);
+  // On the host; they may be changed.
+  std::span<float> logits(int64_t b);
+  // Sequence b's past becomes that of `from`'s sequence sources[b].
+  void take_past(const Decoder& from, std::span<const int64_t> sources);
+
+ private:
+  Engine& engine_;
+  const int64_t batch_;
+  Program blocks_;  // an evaluation without the head
+  Buffer memory_, logits_memory_;
+  std::vector<KvCache> caches_;  // by block
+  std::vector<float> logits_;    // [batch, vocab]
+};
+
+}  // namespace onefold

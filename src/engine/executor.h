@@ -1,0 +1,119 @@
+// The executor walks a program. Memory is taken and given back here, on one thread and in program
+// order, so that what a rank holds is a function of the program alone; lanes only move bytes and
+// compute. It knows units by what they say of themselves, never by their place.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "device/device.h"
+#include "engine/channels.h"
+#include "engine/control.h"
+#include "engine/options.h"
+#include "engine/rank_state.h"
+#include "engine/step_scalars.h"
+#include "engine/times.h"
+#include "program/program.h"
+
+namespace onefold {
+
+// One program's run: what it is given, what has been computed and is still needed, and what is
+// under way on the lanes.
+struct Walk {
+  struct Held {
+    Buffer input, saved;
+  };
+  // A unit between two of its phases.
+  struct Frame {
+    std::vector<Tensor> params, grads;
+    std::optional<UnitCall> call;
+    int64_t arena_top = 0;
+  };
+
+  std::span<const UnitBatch> micros;
+  std::span<KvCache> caches = {};  // by block; generation only
+  bool training = false;
+  double learning_rate = 0;
+
+  std::vector<Held> held = {};         // [unit][micro]
+  std::vector<Buffer> gradients = {};  // [micro]: of the residual connection
+  Frame frame = {};
+  std::map<int, Ticket> tickets = {};
+};
+
+class Executor {
+ public:
+  Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
+           const EngineOptions& options, Channels& channels, Control& control, bool own_lanes);
+
+  // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
+  void set_arena(Arena arena) { arena_ = std::move(arena); }
+  int64_t scratch_bytes() const { return arena_.high_water_bytes(); }
+
+  // Walks the program. `step` is the number of steps done before it. A rank that fails tells the
+  // others before it throws.
+  void run(const Program& program, Walk& walk, int64_t step);
+
+  // A unit's call outside of a program (the head's logits in generation).
+  void call_unit(int unit, const UnitBatch& batch, const std::function<void(UnitCall&)>& body);
+  // The input of a unit that a walk has left.
+  Tensor input_of(const Walk& walk, int unit, int micro) const;
+
+  StepScalars& scalars() { return scalars_; }
+  Times& times() { return times_; }
+  const Times& times() const { return times_; }
+
+ private:
+  void execute(const Action& action, Walk& walk);
+  void wait_for(const Action& action, Walk& walk);
+  void finish_lanes();
+  void forward(const Action& action, Walk& walk);
+  void backward(const Action& action, Walk& walk);
+  void open_frame(const Action& action, Walk& walk);
+  void run_phases(const Action& action, Walk& walk);
+  bool is_last_phase(const Action& action, const Walk& walk) const;
+  void gather(const Action& action, Walk& walk);
+  void reduce(const Action& action, Walk& walk);
+  void release(const Action& action);
+  void squares(const Action& action);
+  void clip();
+  void step(const Action& action, Walk& walk);
+  void communicate(const Action& action, Walk& walk, int64_t bytes,
+                   std::function<void(const std::string& what)> call);
+  void compute(const Action& action, const std::function<void()>& job);
+
+  void add_params(int unit, std::vector<Tensor>& params) const;
+  void add_grads(int unit, std::vector<Tensor>& grads);
+  UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
+
+  const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
+  Walk::Held& held(Walk& walk, int unit, int micro) const {
+    return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];
+  }
+  JobLabel label_of(const Action& action, int64_t bytes = 0) const;
+  LaneQueue* lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
+
+  Device& device_;
+  Ledger& ledger_;
+  const Model& model_;
+  RankState& state_;
+  const EngineOptions& options_;
+  Channels& channels_;
+  Control& control_;
+  StepScalars scalars_;
+  Arena arena_;
+  Buffer rope_, losses_;
+  int64_t rope_positions_ = 0;
+  int64_t step_ = 0;  // steps done before the walk under way
+  Times times_;
+  std::array<LaneQueue*, kLanes> lanes_{};  // null: at its place, on the compute lane
+  std::array<std::unique_ptr<LaneQueue>, kLanes> own_lanes_;  // last: they use the rest
+};
+
+}  // namespace onefold

@@ -1,0 +1,69 @@
+// The training state of one rank: a UnitState for each unit, and the ways to visit what is in it
+// from the host, for initialising, loading, saving and comparing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/channels.h"
+#include "engine/options.h"
+#include "engine/unit_state.h"
+
+namespace onefold {
+
+class RankState {
+ public:
+  RankState(Device& device, Ledger& ledger, const Model& model,
+            const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
+            int ranks);
+
+  UnitState& unit(int index) { return *units_[static_cast<size_t>(index)]; }
+  const UnitState& unit(int index) const { return *units_[static_cast<size_t>(index)]; }
+  int units() const { return static_cast<int>(units_.size()); }
+
+  // Initial values of everything: by options.initial, or random by the seed.
+  void initialise();
+
+  // Every parameter in order, whole. All ranks call it together; sharded units are gathered through
+  // the channel, one at a time.
+  using VisitWhole = std::function<void(const ParamSpec&, std::span<const float> values)>;
+  void for_each_parameter(Channel& gather, const VisitWhole& visit);
+  // The same of gradients, which options.keep_gradients has kept.
+  void for_each_gradient(Channel& gather, const VisitWhole& visit);
+
+  // Lets `fill` write elements [first, first + dst.size()) of each parameter, as far as this rank
+  // holds them: for loading.
+  using Fill = std::function<void(const ParamSpec&, int64_t first, std::span<float> dst)>;
+  void write_parameters(const Fill& fill, Device::Calls calls = Device::Calls::in_order);
+  // The same of the optimizer's states, by name.
+  using FillState = std::function<void(const std::string& state, const ParamSpec&, int64_t first,
+                                       std::span<float> dst)>;
+  void write_optimizer(const FillState& fill);
+
+  // What this rank alone puts into a checkpoint of a unit: its share of parameters and optimizer
+  // state. It stays as it is until the unit's next step action.
+  struct SavedPiece {
+    const ParamSpec* param;
+    std::string state;  // "parameters", or the optimizer's
+    int64_t first;
+    Tensor data;
+  };
+  std::vector<SavedPiece> saved_pieces(int unit) const;
+  // The states that are saved of a unit's parameters.
+  std::vector<OptimizerState> saved_states(int unit) const;
+
+ private:
+  void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
+
+  Device& device_;
+  const Model& model_;
+  const EngineOptions& options_;
+  const int rank_;
+  std::vector<std::unique_ptr<UnitState>> units_;
+};
+
+}  // namespace onefold

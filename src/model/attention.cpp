@@ -1,0 +1,251 @@
+// A block's attention: output = input + dropout(out(attention(norm(input)))).
+//
+// Kept from forward to backward, in elements for each token: the input (by the engine), q/k/v and
+// the attention's result. The norm is computed again in backward: it costs a pass over memory, and
+// keeping it would cost as much memory as the input.
+#include "model/branch.h"
+
+namespace onefold {
+namespace {
+
+struct Saved {
+  Tensor qkv;        // [tokens, qkv_size]: rotated, unless qk_norm: then as the product left it
+  Tensor qk;         // [tokens, query_size + kv_size]: normalised and rotated; only with qk_norm
+  Tensor attention;  // [tokens, query_size]
+  Tensor lse;        // [batch*heads, sequence]
+  int64_t bytes;
+
+  Saved(const ModelSpec& spec, Tensor block, int64_t batch, int64_t sequence) {
+    Carver carver(block);
+    const int64_t tokens = batch * sequence;
+    qkv = carver.next(tokens, spec.qkv_size());
+    if (spec.qk_norm) qk = carver.next(tokens, spec.query_size() + spec.kv_size());
+    attention = carver.next(tokens, spec.query_size());
+    lse = carver.next(batch * spec.num_heads, sequence);
+    bytes = carver.bytes();
+  }
+};
+
+enum Temp : size_t { kDqkv, kDy, kNormed };
+
+class Attention final : public Branch {
+ public:
+  Attention(const ModelSpec& s, int block)
+      : Branch(s, block, "attention", 0, DropoutSite::attention_out) {
+    const int64_t d = s.hidden_size;
+    const std::string in = prefix_ + "attention.";
+    qkv_ = add(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true);
+    qkv_bias_ = add(s.qkv_bias, in + "qkv.bias", 1, s.qkv_size(), Init::zeros, false);
+    q_norm_ = add(s.qk_norm, in + "q_norm.weight", 1, s.head_dim, Init::ones, false);
+    k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, s.head_dim, Init::ones, false);
+    out_ = add(true, in + "out.weight", d, s.query_size(), Init::residual, true);
+    out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
+  }
+
+  int64_t saved_bytes(int64_t batch, int64_t sequence) const override {
+    return Saved(spec_, {}, batch, sequence).bytes;
+  }
+
+  int phases(bool backward, int64_t) const override { return backward ? 5 : 4; }
+
+  Phase phase(bool backward, int index, int64_t) const override {
+    static constexpr Phase kForward[] = {
+        {"qkv", Role::exchange}, {"attend", Role::exchange}, {"out", Role::sum}, {"residual"}};
+    static constexpr Phase kBackward[] = {{"out weights", Role::none, true},
+                                          {"attend", Role::exchange},
+                                          {"qkv weights", Role::none, true},
+                                          {"input", Role::sum},
+                                          {"norm"}};
+    return backward ? kBackward[index] : kForward[index];
+  }
+
+  void run(bool backward, int index, UnitCall& call) const override {
+    static constexpr Step kForward[] = {&Attention::project_in, &Attention::attend,
+                                        &Attention::project, &Attention::add_residual};
+    static constexpr Step kBackward[] = {&Attention::out_weights, &Attention::attend_backward,
+                                         &Attention::qkv_weights, &Attention::input_gradient,
+                                         &Attention::norm_gradient};
+    (this->*(backward ? kBackward : kForward)[index])(call, saved_of(call));
+  }
+
+  Tensor boundary(bool backward, int index, const UnitCall& call) const override {
+    if (backward && index == 1) return call.temps[kDqkv];
+    if (backward && index == 3) return call.temps[kNormed];
+    if (!backward && index == 2) return call.output;
+    if (!backward && index == 0) return saved_of(call).qkv;
+    if (!backward && index == 1) return saved_of(call).attention;
+    return Unit::boundary(backward, index, call);
+  }
+
+ private:
+  using Step = void (Attention::*)(UnitCall&, const Saved&) const;
+
+  Saved saved_of(const UnitCall& call) const {
+    return {spec_, call.saved, call.batch.batch, call.batch.sequence};
+  }
+
+  AttentionShape shape_of(const UnitCall& call) const {
+    const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
+    return {call.batch.batch, call.batch.sequence, keys, spec_.num_heads, spec_.num_kv_heads,
+            spec_.head_dim,   call.batch.starts};
+  }
+
+  RowPositions positions_of(const UnitCall& call) const {
+    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
+  }
+
+  void project_in(UnitCall& call, const Saved& saved) const {
+    const Arena::Scope scope(call.arena);
+    const Tensor normed = call.arena.take(call.input.rows, call.input.cols);
+    norm(call, normed);
+    call.gemm({.a = normed,
+               .b = at(call.params, qkv_),
+               .dst = saved.qkv,
+               .b_transposed = true,
+               .bias = at(call.params, qkv_bias_)});
+  }
+
+  // Normalises (qk_norm) and rotates (rope) queries and keys; returns where they are now.
+  Tensor prepare_qk(const UnitCall& call, const Saved& saved) const {
+    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+    Tensor qk = saved.qkv.col_range(0, q + kv);
+    if (spec_.qk_norm) {
+      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(0, q), spec_.num_heads,
+                                at(call.params, q_norm_), {}, spec_.norm_eps,
+                                saved.qk.col_range(0, q));
+      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(q, kv), spec_.num_kv_heads,
+                                at(call.params, k_norm_), {}, spec_.norm_eps,
+                                saved.qk.col_range(q, kv));
+      qk = saved.qk;
+    }
+    if (spec_.positions == Positions::rope)
+      call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, call.rope, positions_of(call),
+                        false);
+    return qk;
+  }
+
+  void attend(UnitCall& call, const Saved& saved) const {
+    const Arena::Scope scope(call.arena);
+    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+    const Tensor qk = prepare_qk(call, saved);
+    const Tensor keys = qk.col_range(q, kv), values = saved.qkv.col_range(q + kv, kv);
+    const AttentionShape shape = shape_of(call);
+    const Tensor scratch =
+        call.arena.take_bytes(call.kernels.attention_forward_scratch_bytes(shape));
+    if (call.cache)
+      attend_over_cache(call, shape, qk.col_range(0, q), keys, values, saved, scratch);
+    else
+      call.kernels.attention_forward(shape, qk.col_range(0, q), keys, values, saved.attention,
+                                     saved.lse, dropout_of(call, DropoutSite::probabilities),
+                                     scratch);
+  }
+
+  // Appends the new keys and values to each sequence's cache, and attends over it.
+  void attend_over_cache(const UnitCall& call, const AttentionShape& shape, Tensor queries,
+                         Tensor keys, Tensor values, const Saved& saved, Tensor scratch) const {
+    KvCache& cache = *call.cache;
+    require(shape.key_length <= cache.capacity, "a cache of {} positions, {} needed",
+            cache.capacity, shape.key_length);
+    AttentionShape one = shape;
+    one.batch = 1;
+    for (int64_t b = 0; b < shape.batch; ++b) {
+      const int64_t row = b * shape.query_length, start = b * cache.capacity;
+      call.kernels.copy(keys.row_range(row, shape.query_length),
+                        cache.keys.row_range(start + cache.length, shape.query_length));
+      call.kernels.copy(values.row_range(row, shape.query_length),
+                        cache.values.row_range(start + cache.length, shape.query_length));
+      call.kernels.attention_forward(one, queries.row_range(row, shape.query_length),
+                                     cache.keys.row_range(start, shape.key_length),
+                                     cache.values.row_range(start, shape.key_length),
+                                     saved.attention.row_range(row, shape.query_length),
+                                     saved.lse.row_range(b * shape.heads, shape.heads), {},
+                                     scratch);
+    }
+  }
+
+  // Computed again for backward, which needs no more than `attention`, there may be no output.
+  void project(UnitCall& call, const Saved& saved) const {
+    if (!call.output.empty()) project_out(call, saved.attention, out_, out_bias_);
+  }
+
+  void add_residual(UnitCall& call, const Saved&) const { drop_and_add_residual(call); }
+
+  // Backward. dqkv outlives the rest, and so lies below it in the arena.
+  Tensor dqkv_of(UnitCall& call) const {
+    if (call.temps[kDqkv].empty()) {
+      call.temp(kDqkv, call.input.rows, spec_.qkv_size());
+      call.arena_mark = call.arena.mark();
+    }
+    return call.temps[kDqkv];
+  }
+
+  void out_weights(UnitCall& call, const Saved& saved) const {
+    dqkv_of(call);
+    weight_gradient(call, saved.attention, branch_gradient(call, kDy), out_, out_bias_);
+  }
+
+  void attend_backward(UnitCall& call, const Saved& saved) const {
+    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+    const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy);
+    const Tensor dattention = call.arena.take(call.input.rows, q);
+    call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
+    const AttentionShape shape = shape_of(call);
+    const Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;
+    const Tensor scratch =
+        call.arena.take_bytes(call.kernels.attention_backward_scratch_bytes(shape));
+    call.kernels.attention_backward(
+        shape, qk.col_range(0, q), qk.col_range(q, kv), saved.qkv.col_range(q + kv, kv),
+        saved.attention, dattention, saved.lse, dqkv.col_range(0, q), dqkv.col_range(q, kv),
+        dqkv.col_range(q + kv, kv), dropout_of(call, DropoutSite::probabilities), scratch);
+    unprepare_qk(call, saved, dqkv);
+    release_to_mark(call, {kDy});
+  }
+
+  // The backward of prepare_qk on dq and dk, in place.
+  void unprepare_qk(const UnitCall& call, const Saved& saved, Tensor dqkv) const {
+    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+    if (spec_.positions == Positions::rope)
+      call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads, call.rope,
+                        positions_of(call), true);
+    if (!spec_.qk_norm) return;
+    head_norm_backward(call, saved.qkv.col_range(0, q), spec_.num_heads, q_norm_,
+                       dqkv.col_range(0, q));
+    head_norm_backward(call, saved.qkv.col_range(q, kv), spec_.num_kv_heads, k_norm_,
+                       dqkv.col_range(q, kv));
+  }
+
+  void head_norm_backward(const UnitCall& call, Tensor x, int64_t heads, int weight,
+                          Tensor dy) const {
+    const Arena::Scope scope(call.arena);
+    const Tensor scratch =
+        call.arena.take_bytes(call.kernels.norm_backward_scratch_bytes(x.rows, x.cols, heads));
+    call.kernels.norm_backward(Norm::rmsnorm, x, heads, at(call.params, weight), spec_.norm_eps, dy,
+                               dy, false, at(call.grads, weight), {}, call.accumulate, scratch);
+  }
+
+  void qkv_weights(UnitCall& call, const Saved&) const {
+    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    norm(call, normed);
+    weight_gradient(call, normed, call.temps[kDqkv], qkv_, qkv_bias_);
+  }
+
+  void input_gradient(UnitCall& call, const Saved&) const {
+    // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
+    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    call.gemm({.a = call.temps[kDqkv], .b = at(call.params, qkv_), .dst = dnormed});
+  }
+
+  void norm_gradient(UnitCall& call, const Saved&) const {
+    norm_backward(call, call.temps[kNormed]);
+  }
+
+  int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block) {
+  return std::make_unique<Attention>(spec, block);
+}
+
+}  // namespace onefold

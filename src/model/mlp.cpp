@@ -1,0 +1,128 @@
+// A block's MLP: output = input + dropout(down(act(up(norm(input))))).
+//
+// Kept from forward to backward, in elements for each token: the input (by the engine) and the
+// result of `up`, before the activation. Norm and activation are computed again in backward.
+#include "model/branch.h"
+
+namespace onefold {
+namespace {
+
+enum Temp : size_t { kDup, kDy, kActivated, kNormed };
+
+class Mlp final : public Branch {
+ public:
+  Mlp(const ModelSpec& s, int block, int first_place)
+      : Branch(s, block, "mlp", first_place, DropoutSite::mlp_out),
+        up_size_(s.intermediate_size * (s.gated ? 2 : 1)) {
+    const std::string in = prefix_ + "mlp.";
+    up_ = add(true, in + "up.weight", up_size_, s.hidden_size, Init::normal, true);
+    up_bias_ = add(s.mlp_bias, in + "up.bias", 1, up_size_, Init::zeros, false);
+    down_ = add(true, in + "down.weight", s.hidden_size, s.intermediate_size, Init::residual, true);
+    down_bias_ = add(s.mlp_bias, in + "down.bias", 1, s.hidden_size, Init::zeros, false);
+  }
+
+  int64_t saved_bytes(int64_t batch, int64_t sequence) const override {
+    Carver carver({});
+    carver.next(batch * sequence, up_size_);
+    return carver.bytes();
+  }
+
+  int phases(bool backward, int64_t) const override { return backward ? 5 : 3; }
+
+  Phase phase(bool backward, int index, int64_t) const override {
+    static constexpr Phase kForward[] = {{"up"}, {"down", Role::sum}, {"residual"}};
+    static constexpr Phase kBackward[] = {{"activation"},
+                                          {"down weights", Role::none, true},
+                                          {"up weights", Role::none, true},
+                                          {"input", Role::sum},
+                                          {"norm"}};
+    return backward ? kBackward[index] : kForward[index];
+  }
+
+  void run(bool backward, int index, UnitCall& call) const override {
+    static constexpr Step kForward[] = {&Mlp::project_up, &Mlp::project_down,
+                                        &Mlp::drop_and_add_residual};
+    static constexpr Step kBackward[] = {&Mlp::activation_gradient, &Mlp::down_weights,
+                                         &Mlp::up_weights, &Mlp::input_gradient,
+                                         &Mlp::norm_gradient};
+    (this->*(backward ? kBackward : kForward)[index])(call);
+  }
+
+  Tensor boundary(bool backward, int index, const UnitCall& call) const override {
+    if (backward && index == 3) return call.temps[kNormed];
+    if (!backward && index == 1) return call.output;
+    return Unit::boundary(backward, index, call);
+  }
+
+ private:
+  using Step = void (Mlp::*)(UnitCall&) const;
+
+  Tensor up_of(const UnitCall& call) const {
+    return Carver(call.saved).next(call.input.rows, up_size_);
+  }
+
+  void project_up(UnitCall& call) const {
+    const Arena::Scope scope(call.arena);
+    const Tensor normed = call.arena.take(call.input.rows, spec_.hidden_size);
+    norm(call, normed);
+    call.gemm({.a = normed,
+               .b = at(call.params, up_),
+               .dst = up_of(call),
+               .b_transposed = true,
+               .bias = at(call.params, up_bias_)});
+  }
+
+  // Computed again for backward, which needs no more than `up`, there is no output.
+  void project_down(UnitCall& call) const {
+    if (call.output.empty()) return;
+    const Arena::Scope scope(call.arena);
+    const Tensor activated = call.arena.take(call.input.rows, spec_.intermediate_size);
+    call.kernels.activation_forward(spec_.activation, spec_.gated, up_of(call), activated);
+    project_out(call, activated, down_, down_bias_);
+  }
+
+  // Backward. dup outlives the rest, and so lies below it in the arena.
+  void activation_gradient(UnitCall& call) const {
+    const int64_t tokens = call.input.rows;
+    const Tensor dup = call.temp(kDup, tokens, up_size_);
+    call.arena_mark = call.arena.mark();
+    const Tensor dy = branch_gradient(call, kDy);
+    const Tensor activated = call.temp(kActivated, tokens, spec_.intermediate_size);
+    const Arena::Scope scope(call.arena);
+    const Tensor dactivated = call.arena.take(tokens, spec_.intermediate_size);
+    call.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
+    call.kernels.activation_backward(spec_.activation, spec_.gated, up_of(call), dactivated, dup,
+                                     activated);
+  }
+
+  void down_weights(UnitCall& call) const {
+    weight_gradient(call, call.temps[kActivated], branch_gradient(call, kDy), down_, down_bias_);
+    release_to_mark(call, {kDy, kActivated, kNormed});
+  }
+
+  void up_weights(UnitCall& call) const {
+    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    norm(call, normed);
+    weight_gradient(call, normed, call.temps[kDup], up_, up_bias_);
+  }
+
+  void input_gradient(UnitCall& call) const {
+    // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
+    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    call.gemm({.a = call.temps[kDup], .b = at(call.params, up_), .dst = dnormed});
+  }
+
+  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
+
+  const int64_t up_size_;
+  int up_, up_bias_, down_, down_bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block) {
+  const auto attention = static_cast<int>(make_attention(spec, block)->params().size());
+  return std::make_unique<Mlp>(spec, block, attention);
+}
+
+}  // namespace onefold

@@ -1,0 +1,41 @@
+// What programs and passes know of a unit: its size, where its state lives, what it reads. Units
+// are numbers here; what they compute is the model's affair.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/ledger.h"
+
+namespace onefold {
+
+// Where one kind of a unit's state lives, and as what.
+struct Home {
+  bool sharded = false;  // over the ranks of the data axis; else whole on each rank
+  Tier tier = Tier::device;
+  DType dtype = DType::f32;
+};
+
+// ZeRO's stages, offloading, mixed precision and lean states are tables of these. A state of the
+// optimizer has a type of its own (OptimizerState), so only the first two fields count there.
+struct Homes {
+  Home parameters, gradients, optimizer;
+};
+
+struct UnitTraits {
+  int64_t elems = 0;  // of its slab
+  Homes homes;
+  bool frozen = false;
+  // The units whose parameters its forward and its backward read: itself, and the owner of what it
+  // shares (a tied head: the embedding). An embedding's backward reads none.
+  std::vector<int> forward_reads, backward_reads;
+  // Further units to whose gradients its backward adds (a tied head: the embedding).
+  std::vector<int> adds_to;
+  bool has_loss = false;  // the last unit: forward, loss and backward are one
+  bool is_first = false;  // reads tokens, and passes no gradient on
+  // Units of one segment are recomputed together from the input of the first; -1: keeps nothing
+  // that could be recomputed.
+  int segment = -1;
+};
+
+}  // namespace onefold

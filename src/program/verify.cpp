@@ -1,0 +1,299 @@
+#include "program/verify.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace onefold {
+namespace {
+
+// Walks the program once, as an executor with no memory and no time would, and notes what cannot
+// be.
+class Verifier {
+ public:
+  Verifier(const Program& program, const std::vector<UnitTraits>& units, int ranks)
+      : program_(program),
+        units_(units),
+        ranks_(ranks),
+        parameters_(units.size()),
+        gradients_(units.size()),
+        activations_((units.size() + 1) * static_cast<size_t>(program.micros)) {
+    for (position_ = 0; position_ < program.actions.size(); ++position_) visit(current());
+    finish();
+  }
+
+  std::vector<std::string> take() { return std::move(problems_); }
+
+ private:
+  struct Parameters {
+    bool whole = false, read = false;  // while a gather holds them
+    int ticket = -1;                   // of a gather that nobody has waited for yet
+    bool stepped = false, stale = false;
+  };
+  struct Gradient {
+    int backwards = 0;
+    bool reduced = false, squared = false, released = false;
+    int ticket = -1;
+  };
+  // Of one unit and micro-batch.
+  struct Activation {
+    bool input = false, input_read = false;
+    bool saved = false;
+    bool doutput = false;  // the gradient of the unit's output is there
+    int next_phase = 0;    // of the action under way
+  };
+
+  const Action& current() const { return program_.actions[position_]; }
+  const UnitTraits& traits(int unit) const { return units_[static_cast<size_t>(unit)]; }
+  Parameters& parameters(int unit) { return parameters_[static_cast<size_t>(unit)]; }
+  Gradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
+  Activation& activation(int unit, int micro) {
+    return activations_[static_cast<size_t>(unit) * static_cast<size_t>(program_.micros) +
+                        static_cast<size_t>(micro)];
+  }
+
+  template <typename... Args>
+  void expect(bool sound, fmt::format_string<Args...> what, Args&&... args) {
+    if (sound) return;
+    const std::string where =
+        position_ < program_.actions.size()
+            ? fmt::format("action {} ({})", position_,
+                          describe(current(), fmt::format("unit {}", current().unit)))
+            : std::string("the end");
+    problems_.push_back(where + ": " + fmt::format(what, std::forward<Args>(args)...));
+  }
+
+  void visit(const Action& action) {
+    const int last = static_cast<int>(units_.size());
+    expect(action.unit >= 0 && action.unit < last, "no such unit");
+    expect(action.micro >= 0 && action.micro < program_.micros, "no such micro-batch");
+    if (action.unit < 0 || action.unit >= last || action.micro < 0 ||
+        action.micro >= program_.micros)
+      return;
+    check_tickets(action);
+    switch (action.verb) {
+      case Verb::gather:
+        for (const int unit : units_of(action)) gather(unit, action.ticket);
+        break;
+      case Verb::release:
+        return action.state == State::parameters ? release_parameters(action.unit)
+                                                 : release_gradients(action.unit);
+      case Verb::forward:
+        return forward(action);
+      case Verb::backward:
+        return backward(action);
+      case Verb::exchange:
+        return;
+      case Verb::reduce:
+        for (const int unit : units_of(action)) reduce(unit, action.ticket);
+        break;
+      case Verb::squares:
+        return squares(action.unit);
+      case Verb::clip:
+        return clip();
+      case Verb::step:
+        return step(action.unit);
+    }
+  }
+
+  void check_tickets(const Action& action) {
+    for (const int ticket : action.waits) {
+      expect(issued_.contains(ticket), "waits for ticket {}, which nothing before it issues",
+             ticket);
+      done_.insert(ticket);
+    }
+    expect(action.lane == Lane::compute || action.ticket >= 0,
+           "has a lane of its own but no ticket");
+    if (action.ticket < 0) return;
+    expect(issued_.insert(action.ticket).second, "ticket {} is issued twice", action.ticket);
+  }
+  bool is_done(int ticket) const { return ticket < 0 || done_.contains(ticket); }
+
+  void gather(int unit, int ticket) {
+    Parameters& own = parameters(unit);
+    const Homes& homes = traits(unit).homes;
+    if (stepping_) {  // in place, of what a step has changed
+      expect(own.stepped && homes.optimizer.sharded && !homes.parameters.sharded,
+             "unit {} has nothing to gather after its step", unit);
+      own.stale = false;
+      return;
+    }
+    expect(homes.parameters.sharded, "unit {} is whole and is gathered", unit);
+    expect(!own.whole, "unit {} is gathered twice", unit);
+    own.whole = true;
+    own.read = false;
+    own.ticket = ticket;
+  }
+
+  void release_parameters(int unit) {
+    Parameters& own = parameters(unit);
+    expect(own.whole, "unit {} is released and was not gathered", unit);
+    expect(own.read, "unit {} was gathered and is released without a reader", unit);
+    expect(is_done(own.ticket), "unit {} is released while its gather may be under way", unit);
+    own.whole = false;
+  }
+
+  void read_parameters(const Action& action) {
+    for (const int unit : reads_of(action, units_)) {
+      Parameters& own = parameters(unit);
+      own.read = true;
+      if (!traits(unit).homes.parameters.sharded) continue;
+      expect(own.whole, "reads unit {}, which is not gathered", unit);
+      expect(is_done(own.ticket), "reads unit {} without waiting for its gather", unit);
+    }
+  }
+
+  // True on an action's last phase: its effects are then complete.
+  bool enter_phase(const Action& action, Activation& own) {
+    if (action.phase == Action::kAllPhases) return true;
+    expect(action.phase == own.next_phase, "phase {} comes where phase {} is due", action.phase,
+           own.next_phase);
+    const Action* next = nullptr;
+    for (size_t i = position_ + 1; i < program_.actions.size() && !next; ++i)
+      if (computes(program_.actions[i])) next = &program_.actions[i];
+    const bool more = next && next->verb == action.verb && next->unit == action.unit &&
+                      next->micro == action.micro && next->phase == action.phase + 1;
+    own.next_phase = more ? action.phase + 1 : 0;
+    return !more;
+  }
+
+  void forward(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    read_parameters(action);
+    expect(own.input || traits(action.unit).is_first, "its input is not there");
+    if (!enter_phase(action, own)) return;
+    own.input_read = true;
+    if (!action.keep_input) own.input = false;
+    own.saved = action.keep_saved;
+    if (!action.output) return;
+    Activation& next = activation(action.unit + 1, action.micro);
+    expect(!next.input, "writes the next unit's input, which is there already");
+    next.input = true;
+    next.input_read = false;
+  }
+
+  void backward(const Action& action) {
+    const UnitTraits& unit = traits(action.unit);
+    Activation& own = activation(action.unit, action.micro);
+    read_parameters(action);
+    expect(own.input || unit.is_first, "its input is not there");
+    expect(own.saved || unit.has_loss, "what its forward saved is not there");
+    expect(own.doutput || unit.has_loss, "the gradient of its output is not there");
+    if (!enter_phase(action, own)) return;
+    own = {};
+    if (!unit.frozen) add_gradient(action.unit, action.accumulate);
+    for (const int other : unit.adds_to)
+      if (!traits(other).frozen) add_gradient(other, action.accumulate);
+    if (action.output) activation(action.unit - 1, action.micro).doutput = true;
+  }
+
+  void add_gradient(int unit, bool accumulate) {
+    Gradient& own = gradient(unit);
+    const bool shared = unit != current().unit || is_added_to(unit);
+    expect(shared || accumulate == (own.backwards > 0), "{} the gradient of unit {} {} backward",
+           accumulate ? "adds to" : "overwrites", unit,
+           own.backwards > 0 ? "after an earlier" : "before any");
+    expect(!own.reduced && !own.squared, "changes the gradient of unit {} after it was used", unit);
+    ++own.backwards;
+  }
+  bool is_added_to(int unit) const {
+    for (const UnitTraits& other : units_)
+      for (const int receiver : other.adds_to)
+        if (receiver == unit) return true;
+    return false;
+  }
+
+  void reduce(int unit, int ticket) {
+    Gradient& own = gradient(unit);
+    expect(own.backwards > 0, "unit {} has no gradient to reduce", unit);
+    expect(!own.reduced, "unit {} is reduced twice", unit);
+    own.reduced = true;
+    own.ticket = ticket;
+  }
+
+  void squares(int unit) {
+    Gradient& own = gradient(unit);
+    expect(own.backwards > 0, "unit {} has no gradient", unit);
+    expect(!own.squared, "the squares of unit {} are summed twice", unit);
+    expect(ranks_ == 1 || own.reduced, "the gradient of unit {} is not reduced", unit);
+    expect(is_done(own.ticket), "reads the gradient of unit {} without waiting for its reduction",
+           unit);
+    own.squared = true;
+  }
+
+  void release_gradients(int unit) {
+    Gradient& own = gradient(unit);
+    expect(traits(unit).homes.gradients.sharded && own.reduced,
+           "unit {} gives back a gradient that was not reduced into a shard", unit);
+    expect(!own.released, "the gradient of unit {} is released twice", unit);
+    expect(is_done(own.ticket),
+           "the gradient of unit {} is released while its reduction may be "
+           "under way",
+           unit);
+    own.released = true;
+  }
+
+  void clip() {
+    for (size_t u = 0; u < units_.size(); ++u)
+      expect(units_[u].frozen || gradients_[u].squared, "the squares of unit {} are missing", u);
+    stepping_ = true;
+  }
+
+  void step(int unit) {
+    Parameters& own = parameters(unit);
+    const Homes& homes = traits(unit).homes;
+    expect(stepping_, "comes before clip");
+    expect(!own.stepped, "unit {} steps twice", unit);
+    expect(!traits(unit).frozen, "unit {} is frozen", unit);
+    expect(!homes.gradients.sharded || gradient(unit).released,
+           "the whole gradient of unit {} is still held", unit);
+    own.stepped = true;
+    own.stale = ranks_ > 1 && homes.optimizer.sharded && !homes.parameters.sharded;
+  }
+
+  void finish() {
+    for (size_t u = 0; u < units_.size(); ++u) {
+      expect(!parameters_[u].whole, "unit {} stays gathered", u);
+      expect(!parameters_[u].stale, "unit {} is not gathered after its step", u);
+      expect(!stepping_ || units_[u].frozen || parameters_[u].stepped, "unit {} has no step", u);
+      for (int micro = 0; micro < program_.micros; ++micro) {
+        const Activation& own = activation(static_cast<int>(u), micro);
+        expect(!own.input, "the input of unit {}, micro {}, is held without a reader", u, micro);
+        expect(!own.doutput, "the gradient of unit {}'s output, micro {}, has no reader", u, micro);
+        expect(!own.saved, "what unit {} saved, micro {}, is held without a reader", u, micro);
+      }
+    }
+  }
+
+  const Program& program_;
+  const std::vector<UnitTraits>& units_;
+  const int ranks_;
+  size_t position_ = 0;
+  bool stepping_ = false;
+  std::vector<Parameters> parameters_;
+  std::vector<Gradient> gradients_;
+  std::vector<Activation> activations_;
+  std::set<int> issued_, done_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> problems_of(const Program& program, const std::vector<UnitTraits>& units,
+                                     int ranks) {
+  return Verifier(program, units, ranks).take();
+}
+
+void verify(const Program& program, const std::vector<UnitTraits>& units, int ranks) {
+  constexpr size_t kShown = 3;
+  const std::vector<std::string> problems = problems_of(program, units, ranks);
+  if (problems.empty()) return;
+  std::string text;
+  for (size_t i = 0; i < problems.size() && i < kShown; ++i) text += "\n  " + problems[i];
+  internal_error("the program is not sound ({} problems):{}", problems.size(), text);
+}
+
+}  // namespace onefold

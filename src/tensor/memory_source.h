@@ -1,0 +1,40 @@
+// Where a tier's memory comes from: the system, a card's driver, a file, or (dry) nowhere. The
+// ledger asks it for blocks and books them; nobody else does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace onefold {
+
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+
+  // The size of the block that a request of `bytes` gets: what is booked. A function of `bytes`
+  // alone, and the same on the dry source that stands for this one.
+  virtual int64_t block_bytes(int64_t bytes) const = 0;
+
+  // A block of exactly this size, which block_bytes() has returned; contents are undefined. Null if
+  // the system refuses, or (not real()) because there is no memory.
+  virtual void* take(int64_t block_bytes) = 0;
+  virtual void give_back(void* block, int64_t block_bytes) = 0;
+
+  // Turns a block into one of another size, keeping the pages that both have; null if this source
+  // cannot, or the block is of a kind that cannot: then nothing has changed.
+  virtual void* resize(void* /*block*/, int64_t /*from*/, int64_t /*to*/) { return nullptr; }
+  // Whether blocks given back are worth keeping for a later request (fresh ones cost page faults).
+  virtual bool worth_keeping(int64_t /*block_bytes*/) const { return false; }
+
+  virtual bool real() const { return true; }
+};
+
+// The system's memory. Blocks of a megabyte and more are whole pages of their own mapping (on huge
+// pages where the system grants them); smaller ones come from the C library, aligned to
+// Ledger::kAlignment.
+std::unique_ptr<MemorySource> make_host_memory();
+
+// Books blocks of the same sizes, and has none.
+std::unique_ptr<MemorySource> make_dry_memory();
+
+}  // namespace onefold
