@@ -179,13 +179,13 @@ std::vector<double> Engine::exchange(std::string_view what, std::span<const doub
   if (ranks() == 1) return all;
   const double begin = now_seconds();
   std::vector<double> shard(mine.begin(), mine.end());
-  const Part part{dry() ? nullptr : all.data(), dry() ? nullptr : shard.data(),
-                  static_cast<int64_t>(mine.size_bytes())};
+  const Message part{dry() ? nullptr : all.data(), dry() ? nullptr : shard.data(),
+                     static_cast<int64_t>(mine.size()), DType::f64};
   channel(Lane::compute).all_gather(fmt::format("{}, step {}", what, steps_done_ + 1), {&part, 1});
   const double seconds = now_seconds() - begin;
   times_.communication += seconds;
   exposed_[static_cast<size_t>(Lane::compute)] += seconds;
-  trace_.add(Lane::compute, std::string(what), begin, part.shard_bytes * (ranks() - 1));
+  trace_.add(Lane::compute, std::string(what), begin, part.shard_bytes() * (ranks() - 1));
   return all;
 }
 
@@ -196,7 +196,7 @@ std::vector<std::string> Engine::collect(std::string_view what, const std::strin
   std::string shard = mine, all(longest * sizes.size(), ' ');
   shard.resize(longest);
   if (ranks() == 1) return {mine};
-  const Part part{all.data(), shard.data(), static_cast<int64_t>(longest)};
+  const Message part{all.data(), shard.data(), static_cast<int64_t>(longest), DType::u8};
   channel(Lane::compute).all_gather(what, {&part, 1});
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < sizes.size(); ++rank)
@@ -228,7 +228,7 @@ void Engine::for_each_parameter(const std::function<void(const ParamSpec&, Tenso
     const bool sharded = unit.residence().shard_parameters;
     if (sharded) {
       unit.begin_gather();
-      const Part part = unit.gather_part();
+      const Message part = unit.gather_part();
       channel(Lane::gather).all_gather("visit " + unit_name(u), {&part, 1});
     }
     for (size_t p = 0; p < unit.layout().params().size(); ++p)

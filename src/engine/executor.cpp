@@ -22,9 +22,9 @@ std::vector<int> units_of(const Action& action) {
   return units;
 }
 
-int64_t sent_bytes(const std::vector<Part>& parts, int ranks) {
+int64_t sent_bytes(const std::vector<Message>& parts, int ranks) {
   int64_t bytes = 0;
-  for (const Part& part : parts) bytes += part.shard_bytes * (ranks - 1);
+  for (const Message& part : parts) bytes += part.shard_bytes() * (ranks - 1);
   return bytes;
 }
 
@@ -127,7 +127,7 @@ void Engine::communicate(const Action& action, Walk& walk,
 }
 
 void Engine::gather(const Action& action, Walk& walk) {
-  std::vector<Part> parts;
+  std::vector<Message> parts;
   for (const int unit : units_of(action)) {
     state(unit).begin_gather();
     parts.push_back(state(unit).gather_part());
@@ -140,7 +140,7 @@ void Engine::gather(const Action& action, Walk& walk) {
 }
 
 void Engine::reduce(const Action& action, Walk& walk) {
-  std::vector<Part> parts;
+  std::vector<Message> parts;
   for (const int unit : units_of(action)) {
     state(unit).begin_reduce();
     parts.push_back(state(unit).reduce_part());

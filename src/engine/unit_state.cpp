@@ -26,10 +26,10 @@ void UnitState::begin_gather() {
   gathered_ = take(Kind::communication, false);
 }
 
-Part UnitState::gather_part() const {
+Message UnitState::gather_part() const {
   const Tensor whole = flat(gathered_ ? *gathered_ : parameters_, false);
   return {whole.data, residence_.shard_parameters ? parameters_.data() : shard_of(whole).data,
-          layout_.shard_elems() * dtype_bytes(DType::f32)};
+          layout_.shard_elems()};
 }
 
 void UnitState::release_parameters() {
@@ -60,10 +60,10 @@ void UnitState::begin_reduce() {
   if (residence_.shard_gradients && !gradient_shard_) gradient_shard_ = take(Kind::gradients, true);
 }
 
-Part UnitState::reduce_part() const {
+Message UnitState::reduce_part() const {
   const Tensor whole = flat(*gradients_, false);
   return {whole.data, gradient_shard_ ? gradient_shard_->data() : shard_of(whole).data,
-          layout_.shard_elems() * dtype_bytes(DType::f32)};
+          layout_.shard_elems()};
 }
 
 void UnitState::release_gradients() {

@@ -25,7 +25,7 @@ class UnitState {
 
   // Parameters. begin_gather takes memory for the whole; the bytes come through gather_part.
   void begin_gather();
-  Part gather_part() const;
+  Message gather_part() const;
   void release_parameters();
   Tensor param(int index) const;  // whole
   // The elements that this rank holds between steps, and what they are.
@@ -37,7 +37,7 @@ class UnitState {
   Tensor grad(int index);
   bool has_gradients() const { return gradients_.has_value(); }
   void begin_reduce();
-  Part reduce_part() const;
+  Message reduce_part() const;
   void release_gradients();       // the whole ones, after a reduction into a shard
   Tensor gradient_shard() const;  // this rank's piece of the sum
   void drop_gradients();          // after the step
