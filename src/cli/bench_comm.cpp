@@ -108,8 +108,9 @@ class Bench {
     own.end = now_seconds();
     if (!one_clock_) own = {0, own.end - own.begin};
     std::vector<Span> all(static_cast<size_t>(channel_->ranks()), own);
-    const Part part{all.data(), &all[static_cast<size_t>(channel_->rank())], sizeof(own)};
-    channel_->all_gather("bench times", {&part, 1});
+    const Message times{all.data(), &all[static_cast<size_t>(channel_->rank())],
+                        sizeof(own) / sizeof(double), DType::f64};
+    channel_->all_gather("bench times", {&times, 1});
     for (const Span& other : all)
       own = {std::min(own.begin, other.begin), std::max(own.end, other.end)};
     return (own.end - own.begin) / calls;
@@ -118,10 +119,11 @@ class Bench {
   void run(Collective collective, int64_t shard) {
     auto* whole = static_cast<std::byte*>(whole_.data());
     const bool gathers = collective == Collective::all_gather;
-    const Part part{whole, gathers ? whole + channel_->rank() * shard : other_.data(), shard};
-    if (gathers) channel_->all_gather("bench", {&part, 1});
-    if (collective == Collective::reduce_scatter) channel_->reduce_scatter("bench", {&part, 1});
-    if (collective == Collective::all_reduce) channel_->all_reduce("bench", {&part, 1});
+    const Message message{whole, gathers ? whole + channel_->rank() * shard : other_.data(),
+                          shard / dtype_bytes(DType::f32)};
+    if (gathers) channel_->all_gather("bench", {&message, 1});
+    if (collective == Collective::reduce_scatter) channel_->reduce_scatter("bench", {&message, 1});
+    if (collective == Collective::all_reduce) channel_->all_reduce("bench", {&message, 1});
     if (collective == Collective::broadcast)
       channel_->broadcast("bench", 0, whole, shard * channel_->ranks());
     if (collective == Collective::all_to_all)

@@ -24,18 +24,20 @@ void CallRecord::assign(const Channel::Call& call) {
   collective = call.collective;
   peer = call.peer;
   bytes = call.bytes;
-  parts = static_cast<int64_t>(call.parts.size());
+  messages = static_cast<int64_t>(call.messages.size());
   sizes = 0;
-  for (const Part& part : call.parts) {
-    bytes += part.shard_bytes;
-    sizes = hash_bytes(&part.shard_bytes, sizeof(part.shard_bytes), sizes);
+  dtype = call.messages.empty() ? DType::f32 : call.messages[0].dtype;
+  for (const Message& message : call.messages) {
+    bytes += message.shard_bytes();
+    sizes = hash_bytes(&message.shard_elems, sizeof(message.shard_elems), sizes);
+    sizes = hash_bytes(&message.dtype, sizeof(message.dtype), sizes);
   }
   what.assign(call.what);
 }
 
 bool CallRecord::agrees_with(const CallRecord& other) const {
   return collective == other.collective && peer == other.peer && bytes == other.bytes &&
-         parts == other.parts && sizes == other.sizes && what == other.what;
+         messages == other.messages && sizes == other.sizes && what == other.what;
 }
 
 bool CallRecord::delivers_to(const CallRecord& receive) const {
@@ -50,19 +52,23 @@ std::string CallRecord::text() const {
     side = fmt::format(" from rank {}", peer);
   std::string text = fmt::format("{}{} \"{}\"", collective_name(collective), side, what);
   if (collective == Collective::barrier) return text;
-  if (parts > 1) return text + fmt::format(" ({} bytes in {} parts)", bytes, parts);
+  if (messages > 1) return text + fmt::format(" ({} bytes in {} messages)", bytes, messages);
   return text + fmt::format(" ({} bytes)", bytes);
 }
 
 std::string disagreement(int rank, const CallRecord& call, int other_rank,
                          const CallRecord& other) {
-  // Parts of the same total: the texts alone would look the same.
-  const bool only_sizes = call.text() == other.text();
+  // Messages of the same total: the texts alone would look the same.
+  std::string difference;
+  if (call.text() == other.text())
+    difference = call.dtype == other.dtype
+                     ? " with other sizes or types of its messages"
+                     : fmt::format(" with elements of {} instead of {}", dtype_name(other.dtype),
+                                   dtype_name(call.dtype));
   return fmt::format(
       "rank {} calls {}, rank {} calls {}{}: ranks must make the same calls in the "
       "same order; are they running the same configuration and data?",
-      rank, call.text(), other_rank, other.text(),
-      only_sizes ? " with other sizes of its parts" : "");
+      rank, call.text(), other_rank, other.text(), difference);
 }
 
 std::string absence_text(std::span<const int> missing, const std::string& call,

@@ -8,9 +8,10 @@ namespace onefold {
 struct CallRecord {
   Collective collective = Collective::barrier;
   int peer = -1;
-  int64_t bytes = 0;   // of all shards, of a block, or of a message
-  int64_t parts = 0;   // of a gather or reduction
-  uint64_t sizes = 0;  // hash of the parts' sizes
+  int64_t bytes = 0;         // of all shards, of a block, or of a message
+  int64_t messages = 0;      // of a gather or reduction
+  uint64_t sizes = 0;        // hash of the messages' sizes and types
+  DType dtype = DType::f32;  // of the first message, to be named
   std::string what;
 
   CallRecord() = default;

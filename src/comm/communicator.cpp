@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include "base/clock.h"
+#include "comm/rank_sum.h"
 
 namespace onefold {
 namespace {
@@ -28,11 +29,6 @@ class DryCommunicator final : public Communicator {
   const int64_t scratch_bytes_;
 };
 
-void require_floats(std::span<const Part> parts) {
-  for (const Part& part : parts)
-    require(part.shard_bytes % 4 == 0, "a sum of shards of {} bytes", part.shard_bytes);
-}
-
 }  // namespace
 
 const char* collective_name(Collective collective) {
@@ -42,18 +38,18 @@ const char* collective_name(Collective collective) {
   return kNames[static_cast<size_t>(collective)];
 }
 
-void Channel::all_gather(std::string_view what, std::span<const Part> parts) {
-  count_and_run({.collective = Collective::all_gather, .what = what, .parts = parts});
+void Channel::all_gather(std::string_view what, std::span<const Message> messages) {
+  count_and_run({.collective = Collective::all_gather, .what = what, .messages = messages});
 }
 
-void Channel::reduce_scatter(std::string_view what, std::span<const Part> parts) {
-  require_floats(parts);
-  count_and_run({.collective = Collective::reduce_scatter, .what = what, .parts = parts});
+void Channel::reduce_scatter(std::string_view what, std::span<const Message> messages) {
+  require_summable(messages);
+  count_and_run({.collective = Collective::reduce_scatter, .what = what, .messages = messages});
 }
 
-void Channel::all_reduce(std::string_view what, std::span<const Part> parts) {
-  require_floats(parts);
-  count_and_run({.collective = Collective::all_reduce, .what = what, .parts = parts});
+void Channel::all_reduce(std::string_view what, std::span<const Message> messages) {
+  require_summable(messages);
+  count_and_run({.collective = Collective::all_reduce, .what = what, .messages = messages});
 }
 
 void Channel::broadcast(std::string_view what, int root, void* data, int64_t bytes) {
@@ -106,7 +102,7 @@ void Channel::count_and_run(const Call& call) {
 int64_t Channel::bytes_sent(const Call& call) const {
   const int64_t others = ranks_ - 1;
   int64_t shards = 0;
-  for (const Part& part : call.parts) shards += part.shard_bytes;
+  for (const Message& message : call.messages) shards += message.shard_bytes();
   switch (call.collective) {
     case Collective::all_gather:
     case Collective::reduce_scatter:

@@ -3,9 +3,10 @@
 // every rank makes the same calls in the same order, and each call blocks until this rank's part of
 // it is done. Overlap comes from lanes, never from here.
 //
-// Sums have a fixed order: rank 0's value, plus rank 1's, plus rank 2's, ... in fp32, element by
-// element. A reduce-scatter is an exchange of pieces and that local sum: the volume of a ring, with
-// bits that do not depend on timing, on the transport, or on how calls are joined into buckets.
+// Sums have a fixed order: rank 0's value, plus rank 1's, plus rank 2's, ... element by element, in
+// the elements' own type (f32 or f64). A reduce-scatter is an exchange of pieces and that local
+// sum: the volume of a ring, with bits that do not depend on timing, on the transport, or on how
+// calls are joined into buckets.
 //
 // Every call says what it is for ("gather block.3, step 17"). Ranks that disagree are stopped with
 // both sides named; a rank that does not come is named together with what the others wait for.
@@ -19,6 +20,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "tensor/tensor.h"
 
 namespace onefold {
 
@@ -37,12 +39,15 @@ const char* collective_name(Collective collective);
 
 // One slab of a gather or a reduction. A call may carry many: that is what a bucket is, and it
 // costs no copy. `whole` holds ranks() shards in rank order; `shard` is this rank's, which may lie
-// at its place inside `whole` (then nothing is copied there). Pointers are null on the dry
-// communicator.
-struct Part {
+// at its place inside `whole` (then nothing is copied there). Both are aligned to their elements.
+// Pointers are null on the dry communicator.
+struct Message {
   void* whole = nullptr;
   void* shard = nullptr;
-  int64_t shard_bytes = 0;
+  int64_t shard_elems = 0;
+  DType dtype = DType::f32;
+
+  int64_t shard_bytes() const { return shard_elems * dtype_bytes(dtype); }
 };
 
 // What one rank has sent through a channel.
@@ -74,13 +79,13 @@ class Channel {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // Each part: whole = every rank's shard.
-  void all_gather(std::string_view what, std::span<const Part> parts);
-  // Each part, as f32: shard = this rank's piece of the sum over ranks of whole. `whole` is only
-  // read, but for this rank's piece when shard lies there.
-  void reduce_scatter(std::string_view what, std::span<const Part> parts);
-  // Each part, as f32: whole = the sum over ranks of whole; `shard` is not used.
-  void all_reduce(std::string_view what, std::span<const Part> parts);
+  // Each message, of any type: whole = every rank's shard.
+  void all_gather(std::string_view what, std::span<const Message> messages);
+  // Each message, of f32 or f64: shard = this rank's piece of the sum over ranks of whole. `whole`
+  // is only read, but for this rank's piece when shard lies there.
+  void reduce_scatter(std::string_view what, std::span<const Message> messages);
+  // Each message, of f32 or f64: whole = the sum over ranks of whole; `shard` is not used.
+  void all_reduce(std::string_view what, std::span<const Message> messages);
   void broadcast(std::string_view what, int root, void* data, int64_t bytes);
   // Block r of `from` goes to rank r; block r of `to` comes from rank r.
   void all_to_all(std::string_view what, const void* from, void* to, int64_t block_bytes);
@@ -94,11 +99,11 @@ class Channel {
   struct Call {
     Collective collective;
     std::string_view what;
-    std::span<const Part> parts = {};  // gathers and reductions
-    int peer = -1;                     // broadcast: the root; send and receive: the other side
-    const void* from = nullptr;        // broadcast (root), all_to_all, send
-    void* to = nullptr;                // broadcast, all_to_all, receive
-    int64_t bytes = 0;                 // of a block
+    std::span<const Message> messages = {};  // gathers and reductions
+    int peer = -1;               // broadcast: the root; send and receive: the other side
+    const void* from = nullptr;  // broadcast (root), all_to_all, send
+    void* to = nullptr;          // broadcast, all_to_all, receive
+    int64_t bytes = 0;           // of a block
   };
 
  protected:

@@ -139,7 +139,7 @@ MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch)
       scratch_(static_cast<std::byte*>(scratch)),
       port_(api_.open()),
       announcements_(static_cast<size_t>(state.ranks)),
-      sources_(static_cast<size_t>(state.ranks)) {
+      sum_(state.ranks) {
   const Call call{Collective::barrier, name_};
   record_.assign(call);
   record_.what = fmt::format("open channel {}", name_);
@@ -213,10 +213,11 @@ void MpiChannel::give_up(int group) {
 // ---- Saying what comes
 
 MpiChannel::Announcement MpiChannel::announce(const CallRecord& record) {
-  Announcement a{static_cast<int32_t>(record.collective),
+  Announcement a{static_cast<int16_t>(record.collective),
+                 static_cast<int16_t>(record.dtype),
                  record.peer,
                  record.bytes,
-                 record.parts,
+                 record.messages,
                  record.sizes,
                  hash_bytes(record.what.data(), record.what.size()),
                  {}};
@@ -227,9 +228,10 @@ MpiChannel::Announcement MpiChannel::announce(const CallRecord& record) {
 CallRecord MpiChannel::understand(const Announcement& a) {
   CallRecord record;
   record.collective = static_cast<Collective>(a.collective);
+  record.dtype = static_cast<DType>(a.dtype);
   record.peer = a.peer;
   record.bytes = a.bytes;
-  record.parts = a.parts;
+  record.messages = a.messages;
   record.sizes = a.sizes;
   record.what = a.what;
   return record;
@@ -265,12 +267,12 @@ void MpiChannel::run(const Call& call) {
   if (state_.options.check || call.collective == Collective::barrier) meet(announce(record_));
   switch (call.collective) {
     case Collective::all_gather:
-      return gather(call.parts);
+      return gather(call.messages);
     case Collective::reduce_scatter:
-      return reduce(call.parts, false);
+      return reduce(call.messages, false);
     case Collective::all_reduce:
-      reduce(call.parts, true);
-      return gather(call.parts);
+      reduce(call.messages, true);
+      return gather(call.messages);
     case Collective::broadcast:
       return broadcast(call);
     case Collective::all_to_all:
@@ -282,17 +284,18 @@ void MpiChannel::run(const Call& call) {
 
 // ---- Moving data
 
-std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Part> parts, int64_t bytes) {
+std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Message> messages,
+                                                      int64_t bytes) {
   std::vector<Piece> pieces;
   int64_t place = 0;
-  while (next_part_ < parts.size() && pieces.size() < kPiecesPerRound) {
-    const int64_t left = parts[next_part_].shard_bytes - next_offset_;
+  while (next_message_ < messages.size() && pieces.size() < kPiecesPerRound) {
+    const int64_t left = messages[next_message_].shard_bytes() - next_offset_;
     const int64_t count = std::min(left, bytes - place);
-    if (count > 0) pieces.push_back({next_part_, next_offset_, count, place});
+    if (count > 0) pieces.push_back({next_message_, next_offset_, count, place});
     place += (count + kLine - 1) / kLine * kLine;
     next_offset_ += count;
     if (count == left) {
-      ++next_part_;
+      ++next_message_;
       next_offset_ = 0;
     }
     if (place >= bytes) break;
@@ -300,29 +303,29 @@ std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Part> part
   return pieces;
 }
 
-void MpiChannel::gather(std::span<const Part> parts) {
+void MpiChannel::gather(std::span<const Message> messages) {
   const bool in_place = record_.collective == Collective::all_reduce;
-  const auto shard_of = [&](const Part& part) -> void* {
-    return in_place ? at(part.whole, rank() * part.shard_bytes) : part.shard;
+  const auto shard_of = [&](const Message& message) -> void* {
+    return in_place ? at(message.whole, rank() * message.shard_bytes()) : message.shard;
   };
-  next_part_ = 0;
+  next_message_ = 0;
   for (int group = 0;; group ^= 1) {
-    const std::vector<Piece> pieces = next_round(parts, kMessageBytes);
+    const std::vector<Piece> pieces = next_round(messages, kMessageBytes);
     wait(group);  // for the round before the last
     if (pieces.empty()) break;
     for (int i = 1; i < ranks(); ++i)
       for (const Piece& piece : pieces) {
-        const Part& part = parts[piece.part];
-        receive(group, at(part.whole, before(i) * part.shard_bytes + piece.offset), piece.bytes,
-                before(i), kData);
-        send(group, at(shard_of(part), piece.offset), piece.bytes, after(i), kData);
+        const Message& message = messages[piece.message];
+        receive(group, at(message.whole, before(i) * message.shard_bytes() + piece.offset),
+                piece.bytes, before(i), kData);
+        send(group, at(shard_of(message), piece.offset), piece.bytes, after(i), kData);
       }
   }
   wait(0);
   wait(1);
-  for (const Part& part : parts) {
-    void* place = at(part.whole, rank() * part.shard_bytes);
-    cpu::copy_bytes(shard_of(part), place, part.shard_bytes);
+  for (const Message& message : messages) {
+    void* place = at(message.whole, rank() * message.shard_bytes());
+    cpu::copy_bytes(shard_of(message), place, message.shard_bytes());
   }
 }
 
@@ -332,38 +335,38 @@ int64_t MpiChannel::slot_bytes() const {
   return mpi_scratch_bytes(ranks()) / 2 / (ranks() - 1) / kLine * kLine;
 }
 
-// Into the parts' shards, or into their places in `whole`.
-void MpiChannel::reduce(std::span<const Part> parts, bool in_place) {
+// Into the messages' shards, or into their places in `whole`.
+void MpiChannel::reduce(std::span<const Message> messages, bool in_place) {
   const int64_t half_bytes = mpi_scratch_bytes(ranks()) / 2, slot = slot_bytes();
-  next_part_ = 0;
+  next_message_ = 0;
   std::vector<Piece> rounds[2];
   const auto half = [&](int group) { return scratch_ + group * half_bytes; };
   for (int group = 0;; group ^= 1) {
-    rounds[group] = next_round(parts, slot);
+    rounds[group] = next_round(messages, slot);
     for (int i = 1; i < ranks(); ++i)
       for (const Piece& piece : rounds[group]) {
-        const Part& part = parts[piece.part];
+        const Message& message = messages[piece.message];
         receive(group, half(group) + (i - 1) * slot + piece.place, piece.bytes, before(i), kData);
-        send(group, at(part.whole, after(i) * part.shard_bytes + piece.offset), piece.bytes,
+        send(group, at(message.whole, after(i) * message.shard_bytes() + piece.offset), piece.bytes,
              after(i), kData);
       }
     wait(group ^ 1);
-    sum_round(parts, in_place, rounds[group ^ 1], half(group ^ 1));
+    sum_round(messages, in_place, rounds[group ^ 1], half(group ^ 1));
     if (rounds[group].empty()) break;
   }
 }
 
-void MpiChannel::sum_round(std::span<const Part> parts, bool in_place,
+void MpiChannel::sum_round(std::span<const Message> messages, bool in_place,
                            std::span<const Piece> pieces, const std::byte* half) {
   const int64_t slot = slot_bytes();
   for (const Piece& piece : pieces) {
-    const Part& part = parts[piece.part];
-    std::byte* own = at(part.whole, rank() * part.shard_bytes + piece.offset);
-    for (int i = 0; i < ranks(); ++i)
-      sources_[static_cast<size_t>(before(i))] =
-          reinterpret_cast<const float*>(i == 0 ? own : half + (i - 1) * slot + piece.place);
-    std::byte* dst = in_place ? own : at(part.shard, piece.offset);
-    cpu::ordered_sum(sources_, reinterpret_cast<float*>(dst), piece.bytes / 4);
+    const Message& message = messages[piece.message];
+    std::byte* own = at(message.whole, rank() * message.shard_bytes() + piece.offset);
+    std::byte* dst = in_place ? own : at(message.shard, piece.offset);
+    sum_.sum(message.dtype, piece.bytes / dtype_bytes(message.dtype), dst, [&](int r) {
+      const int steps = (rank() + ranks() - r) % ranks();  // r == before(steps)
+      return steps == 0 ? own : half + (steps - 1) * slot + piece.place;
+    });
   }
 }
 

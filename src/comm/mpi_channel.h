@@ -2,7 +2,7 @@
 //
 // Messages go straight from and to the caller's memory; only pieces to be summed pass through the
 // channel's scratch, in rounds: while one half of it is summed, the other is received into. A round
-// may carry many parts, so a bucket of small slabs costs few round trips.
+// may carry many messages, so a bucket of small slabs costs few round trips.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@
 
 #include "comm/call_record.h"
 #include "comm/mpi_api.h"
+#include "comm/rank_sum.h"
 
 namespace onefold {
 
@@ -58,23 +59,24 @@ class MpiChannel final : public Channel {
  private:
   // What every rank says about its call before data moves.
   struct Announcement {
-    int32_t collective, peer;
-    int64_t bytes, parts;
+    int16_t collective, dtype;
+    int32_t peer;
+    int64_t bytes, messages;
     uint64_t sizes, what_hash;
     char what[88];  // the beginning of it
   };
   static_assert(sizeof(Announcement) == 128);
-  // Bytes [offset, offset + bytes) of the shards of a part; `place`, where they lie in a slot.
+  // Bytes [offset, offset + bytes) of the shards of a message; `place`, where they lie in a slot.
   struct Piece {
-    size_t part;
+    size_t message;
     int64_t offset, bytes, place;
   };
 
   void run(const Call& call) override;
   void agree(const Call& call);
   void meet(const Announcement& own);
-  void gather(std::span<const Part> parts);
-  void reduce(std::span<const Part> parts, bool in_place);
+  void gather(std::span<const Message> messages);
+  void reduce(std::span<const Message> messages, bool in_place);
   void broadcast(const Call& call);
   void exchange(const Call& call);
   void send_message(const Call& call);
@@ -87,9 +89,9 @@ class MpiChannel final : public Channel {
   int after(int steps) const { return (rank() + steps) % ranks(); }
   int before(int steps) const { return (rank() + ranks() - steps) % ranks(); }
   int64_t slot_bytes() const;
-  // The next pieces of the parts, from where the last round ended; none when all are done.
-  std::vector<Piece> next_round(std::span<const Part> parts, int64_t bytes);
-  void sum_round(std::span<const Part> parts, bool in_place, std::span<const Piece> pieces,
+  // The next pieces of the messages, from where the last round ended; none when all are done.
+  std::vector<Piece> next_round(std::span<const Message> messages, int64_t bytes);
+  void sum_round(std::span<const Message> messages, bool in_place, std::span<const Piece> pieces,
                  const std::byte* half);
 
   void send(int group, const void* data, int64_t bytes, int to, int tag);
@@ -105,8 +107,8 @@ class MpiChannel final : public Channel {
   MpiPort* port_;
   std::vector<int> peers_[kMpiGroups];  // of each message under way, for naming who is missing
   std::vector<Announcement> announcements_;
-  std::vector<const float*> sources_;
-  size_t next_part_ = 0;
+  RankSum sum_;
+  size_t next_message_ = 0;
   int64_t next_offset_ = 0;
   CallRecord record_;
   CallRecord last_;  // the last one that all ranks came to

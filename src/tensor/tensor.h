@@ -10,10 +10,45 @@
 
 namespace onefold {
 
-enum class DType : uint8_t { f32, i32 };
+enum class DType : uint8_t { f32, i32, f64, i64, bf16, f16, u8 };
 
-inline constexpr int64_t dtype_bytes(DType) { return 4; }
-inline const char* dtype_name(DType dtype) { return dtype == DType::f32 ? "f32" : "i32"; }
+// Of one element.
+inline constexpr int64_t dtype_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::i64:
+      return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      return 1;
+  }
+  return 0;
+}
+
+inline constexpr const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "f32";
+    case DType::i32:
+      return "i32";
+    case DType::f64:
+      return "f64";
+    case DType::i64:
+      return "i64";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::u8:
+      return "u8";
+  }
+  return "?";
+}
 
 struct Tensor {
   void* data = nullptr;
@@ -27,13 +62,16 @@ struct Tensor {
   bool contiguous() const { return stride == cols || rows <= 1; }
 
   // The only way to the elements: a tensor of another type is a bug in the caller.
-  float* f32() const {
-    require(dtype == DType::f32, "expected a f32 tensor, got {}", dtype_name(dtype));
-    return static_cast<float*>(data);
-  }
-  int32_t* i32() const {
-    require(dtype == DType::i32, "expected an i32 tensor, got {}", dtype_name(dtype));
-    return static_cast<int32_t*>(data);
+  float* f32() const { return as<float>(DType::f32); }
+  int32_t* i32() const { return as<int32_t>(DType::i32); }
+  double* f64() const { return as<double>(DType::f64); }
+  int64_t* i64() const { return as<int64_t>(DType::i64); }
+  uint8_t* u8() const { return as<uint8_t>(DType::u8); }
+  // The bits of bf16 or f16, which C++20 has no type for.
+  uint16_t* bits16() const {
+    require(dtype == DType::bf16 || dtype == DType::f16, "expected a bf16 or f16 tensor, got {}",
+            dtype_name(dtype));
+    return static_cast<uint16_t*>(data);
   }
 
   Tensor row_range(int64_t begin, int64_t count) const {
@@ -55,6 +93,12 @@ struct Tensor {
   Tensor flat() const { return reshaped(1, elems()); }
 
  private:
+  template <class T>
+  T* as(DType expected) const {
+    require(dtype == expected, "expected a tensor of {}, got {}", dtype_name(expected),
+            dtype_name(dtype));
+    return static_cast<T*>(data);
+  }
   void* offset(int64_t elems) const {
     return data ? static_cast<char*>(data) + elems * dtype_bytes(dtype) : nullptr;
   }

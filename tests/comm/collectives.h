@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -12,110 +11,171 @@
 
 namespace onefold::test {
 
-using Floats = std::vector<float>;
+template <class T>
+using Values = std::vector<T>;
+using Floats = Values<float>;
+
+template <class T>
+constexpr DType kDType = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
 // Element i of what rank r gives. Magnitudes differ widely, so another order has other bits. A
 // hash, as the large cases draw millions.
-inline float value(int rank, uint64_t stream, int64_t i) {
+template <class T = float>
+T value(int rank, uint64_t stream, int64_t i) {
   uint64_t x = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u;
   x ^= static_cast<uint64_t>(rank + 1) * 0xBF58476D1CE4E5B9u + stream * 0x94D049BB133111EBu;
   x = (x ^ (x >> 31)) * 0xD6E8FEB86659FD93u;
   x ^= x >> 32;
-  static constexpr float kScales[] = {0x1p-12f, 0x1p-7f, 0x1p-3f, 1.0f,
-                                      0x1p2f,   0x1p5f,  0x1p9f,  0x1p12f};
-  return static_cast<float>(static_cast<int32_t>(x)) * 0x1p-31f * kScales[(x >> 40) % 8];
+  static constexpr T kScales[] = {0x1p-12f, 0x1p-7f, 0x1p-3f, 1.0f,
+                                  0x1p2f,   0x1p5f,  0x1p9f,  0x1p12f};
+  const T scale = kScales[(x >> 40) % 8];
+  if constexpr (sizeof(T) == 8)  // all bits of the mantissa
+    return static_cast<T>(static_cast<int64_t>(x)) * 0x1p-63 * scale;
+  else
+    return static_cast<T>(static_cast<int32_t>(x)) * 0x1p-31f * scale;
 }
 
-inline Floats values(int rank, uint64_t stream, int64_t elems) {
-  Floats result(static_cast<size_t>(elems));
-  for (int64_t i = 0; i < elems; ++i) result[static_cast<size_t>(i)] = value(rank, stream, i);
+template <class T = float>
+Values<T> values(int rank, uint64_t stream, int64_t elems) {
+  Values<T> result(static_cast<size_t>(elems));
+  for (int64_t i = 0; i < elems; ++i) result[static_cast<size_t>(i)] = value<T>(rank, stream, i);
   return result;
 }
 
 // ((r0 + r1) + r2) + ...
-inline Floats ordered_sum_oracle(int ranks, uint64_t stream, int64_t elems) {
-  Floats sum = values(0, stream, elems);
+template <class T>
+Values<T> ordered_sum_oracle(int ranks, uint64_t stream, int64_t elems) {
+  Values<T> sum = values<T>(0, stream, elems);
   for (int r = 1; r < ranks; ++r) {
-    const Floats next = values(r, stream, elems);
+    const Values<T> next = values<T>(r, stream, elems);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
   }
   return sum;
 }
 
-inline void expect_bits(std::span<const float> actual, std::span<const float> expected,
-                        const std::string& what) {
+template <class T>
+void expect_bits(std::span<const T> actual, const Values<T>& expected, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (size_t i = 0; i < actual.size(); ++i)
-    ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(expected[i]))
+    ASSERT_EQ(std::memcmp(&actual[i], &expected[i], sizeof(T)), 0)
         << what << ", element " << i << ": " << actual[i] << " instead of " << expected[i];
 }
+template <class T>
+void expect_bits(const Values<T>& actual, const Values<T>& expected, const std::string& what) {
+  expect_bits(std::span<const T>(actual), expected, what);
+}
 
-// Some parts of a bucket: their shards' sizes in elements. Zero is allowed.
+// The shards' sizes of a bucket's messages, in elements. Zero is allowed.
 using Sizes = std::vector<int64_t>;
 
 // Whole slabs, and shards apart from them or inside them.
+template <class T>
 struct Slabs {
-  std::vector<Floats> whole, shard;
-  std::vector<Part> parts;
+  std::vector<Values<T>> whole, shard;
+  std::vector<Message> messages;
 
   Slabs(const Channel& channel, const Sizes& sizes, bool in_place) {
     for (const int64_t elems : sizes) {
-      whole.emplace_back(static_cast<size_t>(elems * channel.ranks()), -1.0f);
-      shard.emplace_back(static_cast<size_t>(elems), -2.0f);
+      whole.emplace_back(static_cast<size_t>(elems * channel.ranks()), T{-1});
+      shard.emplace_back(static_cast<size_t>(elems), T{-2});
     }
-    for (size_t p = 0; p < sizes.size(); ++p) {
-      float* place = whole[p].data() + channel.rank() * sizes[p];
-      parts.push_back({whole[p].data(), in_place ? place : shard[p].data(), 4 * sizes[p]});
+    for (size_t m = 0; m < sizes.size(); ++m) {
+      T* place = whole[m].data() + channel.rank() * sizes[m];
+      messages.push_back(
+          {whole[m].data(), in_place ? place : shard[m].data(), sizes[m], kDType<T>});
     }
   }
-  float* shard_of(size_t p) { return static_cast<float*>(parts[p].shard); }
+  T* shard_of(size_t m) { return static_cast<T*>(messages[m].shard); }
 };
 
-inline void check_all_gather(Channel& channel, const Sizes& sizes, bool in_place) {
-  Slabs slabs(channel, sizes, in_place);
-  for (size_t p = 0; p < sizes.size(); ++p)
-    for (int64_t i = 0; i < sizes[p]; ++i) slabs.shard_of(p)[i] = value(channel.rank(), p, i);
-  channel.all_gather("gather test", slabs.parts);
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    Floats expected;
+template <class T = float>
+void check_all_gather(Channel& channel, const Sizes& sizes, bool in_place) {
+  Slabs<T> slabs(channel, sizes, in_place);
+  for (size_t m = 0; m < sizes.size(); ++m)
+    for (int64_t i = 0; i < sizes[m]; ++i) slabs.shard_of(m)[i] = value<T>(channel.rank(), m, i);
+  channel.all_gather("gather test", slabs.messages);
+  for (size_t m = 0; m < sizes.size(); ++m) {
+    Values<T> expected;
     for (int r = 0; r < channel.ranks(); ++r)
-      for (const float v : values(r, p, sizes[p])) expected.push_back(v);
-    expect_bits(slabs.whole[p], expected, "all_gather");
+      for (const T v : values<T>(r, m, sizes[m])) expected.push_back(v);
+    expect_bits(slabs.whole[m], expected, "all_gather");
   }
 }
 
-inline void check_reduce_scatter(Channel& channel, const Sizes& sizes, bool in_place) {
-  Slabs slabs(channel, sizes, in_place);
+template <class T = float>
+void check_reduce_scatter(Channel& channel, const Sizes& sizes, bool in_place) {
+  Slabs<T> slabs(channel, sizes, in_place);
   const int rank = channel.rank();
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    const Floats own = values(rank, p, sizes[p] * channel.ranks());
-    std::copy(own.begin(), own.end(), slabs.whole[p].begin());
+  for (size_t m = 0; m < sizes.size(); ++m) {
+    const Values<T> own = values<T>(rank, m, sizes[m] * channel.ranks());
+    std::copy(own.begin(), own.end(), slabs.whole[m].begin());
   }
-  channel.reduce_scatter("reduce test", slabs.parts);
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    const int64_t elems = sizes[p] * channel.ranks(), begin = rank * sizes[p];
-    const Floats sum = ordered_sum_oracle(channel.ranks(), p, elems);
-    const auto own =
-        std::span(sum).subspan(static_cast<size_t>(begin), static_cast<size_t>(sizes[p]));
-    expect_bits({slabs.shard_of(p), own.size()}, own, "reduce_scatter");
-    Floats untouched =
-        values(rank, p, elems);  // whole is only read, but for the own piece in place
+  channel.reduce_scatter("reduce test", slabs.messages);
+  for (size_t m = 0; m < sizes.size(); ++m) {
+    const int64_t elems = sizes[m] * channel.ranks(), begin = rank * sizes[m];
+    const Values<T> sum = ordered_sum_oracle<T>(channel.ranks(), m, elems);
+    const Values<T> own(sum.begin() + begin, sum.begin() + begin + sizes[m]);
+    expect_bits(std::span<const T>(slabs.shard_of(m), own.size()), own, "reduce_scatter");
+    // whole is only read, but for the own piece in place
+    Values<T> untouched = values<T>(rank, m, elems);
     if (in_place) std::copy(own.begin(), own.end(), untouched.begin() + begin);
-    expect_bits(slabs.whole[p], untouched, "what reduce_scatter reads");
+    expect_bits(slabs.whole[m], untouched, "what reduce_scatter reads");
   }
 }
 
-inline void check_all_reduce(Channel& channel, const Sizes& sizes) {
-  Slabs slabs(channel, sizes, true);
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    const Floats own = values(channel.rank(), p, sizes[p] * channel.ranks());
-    std::copy(own.begin(), own.end(), slabs.whole[p].begin());
-    slabs.parts[p].shard = nullptr;
+template <class T = float>
+void check_all_reduce(Channel& channel, const Sizes& sizes) {
+  Slabs<T> slabs(channel, sizes, true);
+  for (size_t m = 0; m < sizes.size(); ++m) {
+    const Values<T> own = values<T>(channel.rank(), m, sizes[m] * channel.ranks());
+    std::copy(own.begin(), own.end(), slabs.whole[m].begin());
+    slabs.messages[m].shard = nullptr;
   }
-  channel.all_reduce("sum test", slabs.parts);
-  for (size_t p = 0; p < sizes.size(); ++p)
-    expect_bits(slabs.whole[p], ordered_sum_oracle(channel.ranks(), p, sizes[p] * channel.ranks()),
+  channel.all_reduce("sum test", slabs.messages);
+  for (size_t m = 0; m < sizes.size(); ++m)
+    expect_bits(slabs.whole[m],
+                ordered_sum_oracle<T>(channel.ranks(), m, sizes[m] * channel.ranks()),
                 "all_reduce");
+}
+
+// One bucket of both types: each message is summed in its own.
+inline void check_mixed_sum(Channel& channel) {
+  const int ranks = channel.ranks();
+  Floats narrow = values<float>(channel.rank(), 1, 37 * ranks);
+  Values<double> wide = values<double>(channel.rank(), 2, 1031 * ranks);
+  const Message messages[] = {{narrow.data(), nullptr, 37},
+                              {wide.data(), nullptr, 1031, DType::f64}};
+  channel.all_reduce("mixed sum", messages);
+  expect_bits(narrow, ordered_sum_oracle<float>(ranks, 1, 37 * ranks), "f32 beside f64");
+  expect_bits(wide, ordered_sum_oracle<double>(ranks, 2, 1031 * ranks), "f64 beside f32");
+}
+
+// Every type moves, also in shards that no vector or line of the cache divides.
+inline void check_gather_of_every_type(Channel& channel) {
+  constexpr DType kAll[] = {DType::f32,  DType::i32, DType::f64, DType::i64,
+                            DType::bf16, DType::f16, DType::u8};
+  const auto byte_of = [](int rank, size_t m, int64_t i) {
+    return static_cast<uint8_t>(rank * 89 + static_cast<int>(m) * 31 + static_cast<int>(i) * 7);
+  };
+  constexpr int64_t kElems = 101;
+  std::vector<std::vector<uint8_t>> whole, shard;
+  std::vector<Message> messages;
+  for (const DType dtype : kAll) {
+    const auto bytes = static_cast<size_t>(kElems * dtype_bytes(dtype));
+    whole.emplace_back(bytes * static_cast<size_t>(channel.ranks()));
+    shard.emplace_back(bytes);
+    for (size_t i = 0; i < bytes; ++i)
+      shard.back()[i] = byte_of(channel.rank(), shard.size(), static_cast<int64_t>(i));
+    messages.push_back({whole.back().data(), shard.back().data(), kElems, dtype});
+  }
+  channel.all_gather("every type", messages);
+  for (size_t m = 0; m < messages.size(); ++m)
+    for (int64_t i = 0; i < static_cast<int64_t>(whole[m].size()); ++i) {
+      const int64_t bytes = messages[m].shard_bytes();
+      ASSERT_EQ(whole[m][static_cast<size_t>(i)],
+                byte_of(static_cast<int>(i / bytes), m + 1, i % bytes))
+          << dtype_name(messages[m].dtype) << ", byte " << i;
+    }
 }
 
 inline void check_broadcast(Channel& channel, int64_t elems, int root) {
@@ -174,8 +234,11 @@ inline void check_collectives(Channel& channel) {
       check_all_gather(channel, sizes, in_place);
       check_reduce_scatter(channel, sizes, in_place);
       check_all_reduce(channel, sizes);
-      ++calls;
-      for (const int64_t elems : sizes) shards += 4 * elems;
+      check_all_gather<double>(channel, sizes, in_place);
+      check_reduce_scatter<double>(channel, sizes, in_place);
+      check_all_reduce<double>(channel, sizes);
+      calls += 2;
+      for (const int64_t elems : sizes) shards += (4 + 8) * elems;
     }
   }
   int64_t rooted = 0, broadcasts = 0, exchanged = 0, exchanges = 0, rings = 0;
@@ -199,6 +262,8 @@ inline void check_collectives(Channel& channel) {
   expect_traffic(channel, Collective::send, others ? exchanges : 0, others ? rings : 0);
   expect_traffic(channel, Collective::receive, others ? exchanges : 0, 0);
   expect_traffic(channel, Collective::barrier, exchanges, 0);
+  check_mixed_sum(channel);
+  check_gather_of_every_type(channel);
 }
 
 }  // namespace onefold::test

@@ -22,9 +22,9 @@ void expect_all_say(const Errors& errors, const std::vector<std::string>& words)
       EXPECT_TRUE(contains(errors[r], word)) << "rank " << r << " says: " << errors[r];
 }
 
-void gather(Channel& channel, const char* what, int64_t elems, size_t parts = 1) {
+void gather(Channel& channel, const char* what, int64_t elems, size_t messages = 1) {
   std::vector<float> whole(static_cast<size_t>(elems * channel.ranks())), shard(whole.size());
-  const std::vector<Part> all(parts, {whole.data(), shard.data(), 4 * elems});
+  const std::vector<Message> all(messages, {whole.data(), shard.data(), elems});
   channel.all_gather(what, all);
 }
 
@@ -61,7 +61,29 @@ TEST(Disagreement, OfSizesNamesBothSides) {
                              const auto channel = c.open("test", nullptr);
                              gather(*channel, "x", c.rank() == 0 ? 6 : 3, c.rank() == 0 ? 1 : 2);
                            }),
-                 {"(24 bytes)", "(24 bytes in 2 parts)"});
+                 {"(24 bytes)", "(24 bytes in 2 messages)"});
+}
+
+// The same bytes in all, of another type or cut otherwise: the texts alone would look the same.
+TEST(Disagreement, OfTypesNamesBoth) {
+  expect_all_say(
+      run_ranks(2, {},
+                [](Communicator& c) {
+                  double whole[2] = {}, shard[1] = {};
+                  const Message one{whole, shard, 1, DType::f64};
+                  const Message two{whole, shard, 2, DType::f32};
+                  c.open("test", nullptr)->all_gather("x", {c.rank() == 0 ? &one : &two, 1});
+                }),
+      {"rank 1 calls all_gather \"x\" (8 bytes) with elements of f32 instead of f64"});
+  expect_all_say(
+      run_ranks(2, {},
+                [](Communicator& c) {
+                  float whole[6] = {}, shard[3] = {};
+                  const int64_t first = 1 + c.rank();
+                  const Message messages[] = {{whole, shard, first}, {whole, shard, 3 - first}};
+                  c.open("test", nullptr)->all_gather("x", messages);
+                }),
+      {"(12 bytes in 2 messages) with other sizes or types of its messages"});
 }
 
 TEST(Disagreement, OfRootsNamesBothSides) {

@@ -55,11 +55,11 @@ inline void random_call(Channel& channel, std::mt19937& dice, int number, const 
   if (change != nullptr && *change == Fault::other_words) what += ", but another one";
   if (change != nullptr && *change == Fault::other_call) kind = (kind + 1) % 4;
   if (change != nullptr && *change == Fault::other_size) ++elems;
-  const Part part{whole.data(), other.data(), static_cast<int64_t>(4 * elems)};
-  if (kind == 0) channel.all_gather(what, {&part, 1});
-  if (kind == 1) channel.reduce_scatter(what, {&part, 1});
-  if (kind == 2) channel.all_reduce(what, {&part, 1});
-  if (kind == 3) channel.all_to_all(what, whole.data(), other.data(), part.shard_bytes);
+  const Message message{whole.data(), other.data(), static_cast<int64_t>(elems)};
+  if (kind == 0) channel.all_gather(what, {&message, 1});
+  if (kind == 1) channel.reduce_scatter(what, {&message, 1});
+  if (kind == 2) channel.all_reduce(what, {&message, 1});
+  if (kind == 3) channel.all_to_all(what, whole.data(), other.data(), message.shard_bytes());
 }
 
 // Runs to the fault, and then on: it ends by what the fault or the communicator throws. `befall`

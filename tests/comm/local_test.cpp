@@ -3,6 +3,7 @@
 
 #include "comm/collectives.h"
 #include "comm/threads.h"
+#include "error_text.h"
 
 namespace onefold {
 namespace {
@@ -41,8 +42,8 @@ TEST(Local, ManySmallCallsInARow) {
     const auto channel = communicator.open("test", nullptr);
     for (int i = 0; i < 3000; ++i) {
       float sum[3] = {static_cast<float>(i), static_cast<float>(communicator.rank()), 1.0f};
-      const Part part{sum, nullptr, 4};
-      channel->all_reduce("tiny", {&part, 1});
+      const Message message{sum, nullptr, 1};
+      channel->all_reduce("tiny", {&message, 1});
       ASSERT_EQ(sum[0], 3.0f * static_cast<float>(i));
       ASSERT_EQ(sum[1], 3.0f);
       ASSERT_EQ(sum[2], 3.0f);
@@ -76,14 +77,23 @@ TEST(Local, CommunicatorsOutliveTheGroup) {
   test::check_collectives(*channel);
 }
 
-TEST(Local, SumsOfHalfAFloatAreRefused) {
+TEST(Local, TypesThatAreNotSummedAreRefusedByName) {
   LocalGroup group(1);
   const auto communicator = group.join(0);
   const auto channel = communicator->open("test", nullptr);
   float x[2] = {};
-  const Part part{x, x, 6};
-  EXPECT_THROW(channel->all_reduce("x", {&part, 1}), InternalError);
-  EXPECT_THROW(channel->reduce_scatter("x", {&part, 1}), InternalError);
+  for (const DType dtype : {DType::i32, DType::i64, DType::bf16, DType::f16, DType::u8}) {
+    const Message message{x, x, 1, dtype};
+    for (const auto sum : {&Channel::all_reduce, &Channel::reduce_scatter}) {
+      try {
+        ((*channel).*sum)("x", {&message, 1});
+        ADD_FAILURE() << dtype_name(dtype);
+      } catch (const InternalError& error) {
+        EXPECT_TRUE(contains(error.what(), fmt::format("of {} elements", dtype_name(dtype))))
+            << error.what();
+      }
+    }
+  }
 }
 
 }  // namespace

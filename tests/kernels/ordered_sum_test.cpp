@@ -1,4 +1,4 @@
-#include <bit>
+#include <cstring>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/support.h"
@@ -6,29 +6,38 @@
 namespace onefold::test {
 namespace {
 
-// ((s0 + s1) + s2) + ..., bit by bit; the result may replace any source.
-void check(size_t count, int64_t elems, int in_place, size_t shift = 0) {
-  std::vector<Matrix> sources;
-  for (size_t r = 0; r < count; ++r)
-    sources.push_back(random_matrix(1, elems, 10 + r, 0, r % 2 == 0 ? 1.0f : 1e-4f));
-  std::vector<float> expected(static_cast<size_t>(elems));
-  for (int64_t i = 0; i < elems; ++i) {
-    float sum = sources[0].at(0, i);
-    for (size_t r = 1; r < count; ++r) sum += sources[r].at(0, i);
-    expected[static_cast<size_t>(i)] = sum;
+// Of widely different magnitudes, so that another order has other bits.
+template <class T>
+std::vector<T> source(size_t r, int64_t elems) {
+  std::vector<T> values(static_cast<size_t>(elems));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const PhiloxWords words = philox(philox_key(10 + r, Draw::test), {static_cast<uint32_t>(i)});
+    const T integer = static_cast<T>(static_cast<int32_t>(words[0]));
+    values[i] = (integer + static_cast<T>(words[1]) * T(0x1p-32)) * (r % 2 == 0 ? T(1) : T(1e-4));
   }
-  std::vector<const float*> pointers;
-  for (Matrix& source : sources) pointers.push_back(source.view().f32());
-  std::vector<float> room(static_cast<size_t>(elems) + 32, -1.0f);
+  return values;
+}
+
+// ((s0 + s1) + s2) + ..., bit by bit; the result may replace any source.
+template <class T>
+void check(size_t count, int64_t elems, int in_place, size_t shift = 0) {
+  std::vector<std::vector<T>> sources;
+  for (size_t r = 0; r < count; ++r) sources.push_back(source<T>(r, elems));
+  std::vector<T> expected = sources[0];
+  for (size_t r = 1; r < count; ++r)
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] += sources[r][i];
+  std::vector<const T*> pointers;
+  for (const std::vector<T>& one : sources) pointers.push_back(one.data());
+  std::vector<T> room(static_cast<size_t>(elems) + 32, T(-1));
   auto* aligned =
-      reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64) + shift;
-  float* dst = in_place < 0 ? aligned : sources[static_cast<size_t>(in_place)].view().f32();
+      reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64) + shift;
+  T* dst = in_place < 0 ? aligned : sources[static_cast<size_t>(in_place)].data();
   cpu::ordered_sum(pointers, dst, elems);
   for (size_t i = 0; i < expected.size(); ++i)
-    ASSERT_EQ(std::bit_cast<uint32_t>(dst[i]), std::bit_cast<uint32_t>(expected[i]))
+    ASSERT_EQ(std::memcmp(&dst[i], &expected[i], sizeof(T)), 0)
         << count << " sources, element " << i << " of " << elems;
   if (in_place < 0) {
-    EXPECT_EQ(dst[elems], -1.0f) << "beyond the end";
+    EXPECT_EQ(dst[elems], T(-1)) << "beyond the end";
   }
 }
 
@@ -36,17 +45,21 @@ TEST(OrderedSum, HasTheBitsOfTheSerialSum) {
   for_each_target([] {
     for (const size_t count : {1, 2, 3, 8})
       for (const int64_t elems : {0, 1, 3, 17, 64, 65, 1023})
-        for (int in_place = -1; in_place < static_cast<int>(count); ++in_place)
-          check(count, elems, in_place);
+        for (int in_place = -1; in_place < static_cast<int>(count); ++in_place) {
+          check<float>(count, elems, in_place);
+          check<double>(count, elems, in_place);
+        }
   });
 }
 
 // Large enough to go past the caches where dst is aligned.
 TEST(OrderedSum, HasTheSameBitsPastTheCaches) {
   for_each_target([] {
-    check(2, (1 << 20) + 7, -1);
-    check(2, (1 << 20) + 7, -1, 1);
-    check(2, (1 << 20) + 7, 1);
+    check<float>(2, (1 << 20) + 7, -1);
+    check<float>(2, (1 << 20) + 7, -1, 1);
+    check<float>(2, (1 << 20) + 7, 1);
+    check<double>(2, (1 << 19) + 7, -1);
+    check<double>(2, (1 << 19) + 7, -1, 1);
   });
 }
 

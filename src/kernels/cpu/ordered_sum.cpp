@@ -18,9 +18,8 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <bool kStream>
-HWY_INLINE void StoreSum(VF sum, float* dst) {
-  const DF d;
+template <bool kStream, class D>
+HWY_INLINE void StoreSum(hn::Vec<D> sum, D d, hn::TFromD<D>* dst) {
   if constexpr (kStream)
     hn::Stream(sum, d, dst);
   else
@@ -29,35 +28,43 @@ HWY_INLINE void StoreSum(VF sum, float* dst) {
 
 // Four vectors of each source at a time: sums stay in registers, and each source is read by whole
 // cache lines. Streamed, dst is aligned and goes past the caches.
-template <bool kStream>
-void Sum(const float* const* sources, size_t count, float* dst, size_t n) {
-  const DF d;
+template <bool kStream, class T>
+void Sum(const T* const* sources, size_t count, T* dst, size_t n) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    VF s0 = hn::LoadU(d, sources[0] + i), s1 = hn::LoadU(d, sources[0] + i + lanes);
-    VF s2 = hn::LoadU(d, sources[0] + i + 2 * lanes), s3 = hn::LoadU(d, sources[0] + i + 3 * lanes);
+    V s0 = hn::LoadU(d, sources[0] + i), s1 = hn::LoadU(d, sources[0] + i + lanes);
+    V s2 = hn::LoadU(d, sources[0] + i + 2 * lanes), s3 = hn::LoadU(d, sources[0] + i + 3 * lanes);
     for (size_t r = 1; r < count; ++r) {
-      const float* src = sources[r] + i;
+      const T* src = sources[r] + i;
       s0 = hn::Add(s0, hn::LoadU(d, src));
       s1 = hn::Add(s1, hn::LoadU(d, src + lanes));
       s2 = hn::Add(s2, hn::LoadU(d, src + 2 * lanes));
       s3 = hn::Add(s3, hn::LoadU(d, src + 3 * lanes));
     }
-    StoreSum<kStream>(s0, dst + i);
-    StoreSum<kStream>(s1, dst + i + lanes);
-    StoreSum<kStream>(s2, dst + i + 2 * lanes);
-    StoreSum<kStream>(s3, dst + i + 3 * lanes);
+    StoreSum<kStream>(s0, d, dst + i);
+    StoreSum<kStream>(s1, d, dst + i + lanes);
+    StoreSum<kStream>(s2, d, dst + i + 2 * lanes);
+    StoreSum<kStream>(s3, d, dst + i + 3 * lanes);
   }
   if constexpr (kStream) hwy::FlushStream();
-  Sweep(n - i, [&](size_t k, auto io) HWY_ATTR {
-    VF sum = io.Load(d, sources[0] + i + k);
-    for (size_t r = 1; r < count; ++r) sum = hn::Add(sum, io.Load(d, sources[r] + i + k));
-    io.Store(sum, d, dst + i + k);
-  });
+  const auto one_vector = [&](auto io) HWY_ATTR {
+    V sum = io.Load(d, sources[0] + i);
+    for (size_t r = 1; r < count; ++r) sum = hn::Add(sum, io.Load(d, sources[r] + i));
+    io.Store(sum, d, dst + i);
+  };
+  for (; i + lanes <= n; i += lanes) one_vector(Whole{});
+  if (i < n) one_vector(Part{n - i});
 }
 
 void OrderedSum(const float* const* sources, size_t count, float* dst, size_t n, bool stream) {
+  stream ? Sum<true>(sources, count, dst, n) : Sum<false>(sources, count, dst, n);
+}
+
+void OrderedSumDouble(const double* const* sources, size_t count, double* dst, size_t n,
+                      bool stream) {
   stream ? Sum<true>(sources, count, dst, n) : Sum<false>(sources, count, dst, n);
 }
 
@@ -86,6 +93,7 @@ namespace onefold::cpu {
 namespace {
 
 HWY_EXPORT(OrderedSum);
+HWY_EXPORT(OrderedSumDouble);
 HWY_EXPORT(StreamCopy);
 
 // Beyond this a result pushes out of the cache what others need, and plain stores read each line
@@ -94,15 +102,26 @@ HWY_EXPORT(StreamCopy);
 // later.
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
-}  // namespace
-
-void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elems) {
+template <class T>
+bool past_the_caches(std::span<const T* const> sources, const T* dst, int64_t elems) {
   require(!sources.empty() && elems >= 0, "ordered_sum: {} elements of {} sources", elems,
           sources.size());
   const bool in_place = std::find(sources.begin(), sources.end(), dst) != sources.end();
-  const bool stream =
-      elems * 4 >= kStreamBytes && !in_place && reinterpret_cast<uintptr_t>(dst) % 64 == 0;
+  return elems * static_cast<int64_t>(sizeof(T)) >= kStreamBytes && !in_place &&
+         reinterpret_cast<uintptr_t>(dst) % 64 == 0;
+}
+
+}  // namespace
+
+void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elems) {
+  const bool stream = past_the_caches(sources, dst, elems);
   HWY_DYNAMIC_DISPATCH(OrderedSum)
+  (sources.data(), sources.size(), dst, static_cast<size_t>(elems), stream);
+}
+
+void ordered_sum(std::span<const double* const> sources, double* dst, int64_t elems) {
+  const bool stream = past_the_caches(sources, dst, elems);
+  HWY_DYNAMIC_DISPATCH(OrderedSumDouble)
   (sources.data(), sources.size(), dst, static_cast<size_t>(elems), stream);
 }
 

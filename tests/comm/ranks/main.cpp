@@ -57,6 +57,7 @@ void large(Communicator& communicator) {
   const int64_t elems = (int64_t{9} << 20) / communicator.ranks() + 13;
   test::check_all_gather(*opened.channel, {elems, 5}, false);
   test::check_reduce_scatter(*opened.channel, {elems, 5, elems / 3}, true);
+  test::check_reduce_scatter<double>(*opened.channel, {elems / 2, 5, elems / 3}, false);
   test::check_broadcast(*opened.channel, 5000001, communicator.ranks() - 1);
   test::check_all_to_all(*opened.channel, elems);
 }
@@ -71,8 +72,8 @@ void huge(Communicator& communicator) {
   const auto expected = [&](int64_t i) { return static_cast<unsigned char>(1 + i / kStep % 251); };
   for (int64_t i = 0; i < bytes; i += kStep)
     if (i / shard == rank) whole[static_cast<size_t>(i)] = expected(i);
-  const Part part{whole.data(), whole.data() + rank * shard, shard};
-  opened.channel->all_gather("huge", {&part, 1});
+  const Message message{whole.data(), whole.data() + rank * shard, shard, DType::u8};
+  opened.channel->all_gather("huge", {&message, 1});
   for (int64_t i = 0; i < bytes; i += kStep)
     EXPECT_EQ(whole[static_cast<size_t>(i)], expected(i)) << i;
   if (rank != ranks - 1) std::fill(whole.begin(), whole.end(), 0);
@@ -95,8 +96,8 @@ void disagree(Communicator& communicator, const std::string& how) {
     else if (odd && how == "call")
       channel.all_to_all("gather block.3", x.data(), y.data(), 4);
     else {
-      const Part part{x.data(), y.data(), odd && how == "size" ? 8 : 4};
-      channel.all_gather("gather block.3", {&part, 1});
+      const Message message{x.data(), y.data(), odd && how == "size" ? 2 : 1};
+      channel.all_gather("gather block.3", {&message, 1});
     }
   } catch (const PeerError& error) {
     first = error.what();

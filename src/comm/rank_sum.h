@@ -1,0 +1,43 @@
+// The sum over ranks, element by element: rank 0's, plus rank 1's, plus rank 2's, ... in the
+// elements' own type. Both transports add with it, so they have the same bits.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace onefold {
+
+// Throws InternalError, naming the type, where a message is of one that is not summed.
+void require_summable(std::span<const Message> messages);
+
+class RankSum {
+ public:
+  explicit RankSum(int ranks)
+      : f32_(static_cast<size_t>(ranks)), f64_(static_cast<size_t>(ranks)) {}
+
+  // dst = the sum over ranks r of the `elems` elements at source(r). dst may be one of the sources.
+  template <class Source>
+  void sum(DType dtype, int64_t elems, void* dst, const Source& source) {
+    if (dtype == DType::f64)
+      add(f64_, elems, dst, source);
+    else
+      add(f32_, elems, dst, source);
+  }
+
+ private:
+  template <class T, class Source>
+  static void add(std::vector<const T*>& sources, int64_t elems, void* dst, const Source& source) {
+    for (size_t r = 0; r < sources.size(); ++r)
+      sources[r] = reinterpret_cast<const T*>(source(static_cast<int>(r)));
+    add(sources, elems, static_cast<T*>(dst));
+  }
+  static void add(std::span<const float* const> sources, int64_t elems, float* dst);
+  static void add(std::span<const double* const> sources, int64_t elems, double* dst);
+
+  std::vector<const float*> f32_;  // the ranks' elements: room kept from call to call
+  std::vector<const double*> f64_;
+};
+
+}  // namespace onefold
