@@ -1,69 +1,105 @@
-// The dry device's kernels: no memory, no arithmetic. They count the floating-point operations of
-// matrix products and attention; scratch sizes are those of the device they stand in for.
+// The dry device's kernels: no memory, no arithmetic. They count the operations of matrix products
+// and attention and the bytes that every kernel reads and writes; scratch sizes are those of the
+// device they stand in for.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 
 #include "kernels/kernels.h"
 
 namespace onefold {
 
+struct Work {
+  double flops = 0, bytes = 0;
+};
+
 class DryKernels final : public Kernels {
  public:
-  explicit DryKernels(std::unique_ptr<Kernels> like) : like_(std::move(like)) {}
+  explicit DryKernels(std::unique_ptr<KernelScratch> like) : like_(std::move(like)) {}
 
-  double flops() const { return flops_; }
+  const Work& work() const { return work_; }
+
+  int64_t gemm_scratch_bytes(const Gemm& g) const override { return like_->gemm_scratch_bytes(g); }
+  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
+    return like_->norm_backward_scratch_bytes(rows, cols, groups);
+  }
+  int64_t attention_forward_scratch_bytes(const AttentionShape& s) const override {
+    return like_->attention_forward_scratch_bytes(s);
+  }
+  int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
+    return like_->attention_backward_scratch_bytes(s);
+  }
+  int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
+    return like_->embedding_backward_scratch_bytes(rows, vocabulary);
+  }
+  int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const override {
+    return like_->column_sum_scratch_bytes(rows, cols);
+  }
+  int64_t sum_squares_scratch_bytes(int64_t elems) const override {
+    return like_->sum_squares_scratch_bytes(elems);
+  }
 
   void gemm(const Gemm& g) override {
-    flops_ += 2.0 * static_cast<double>(g.dst.elems()) *
-              static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
+    work_.flops += 2.0 * static_cast<double>(g.dst.elems()) *
+                   static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
+    touch({g.a, g.b, g.dst, g.residual});
   }
-  int64_t gemm_scratch(const Gemm& g) const override { return like_->gemm_scratch(g); }
-  void norm_forward(Norm, Tensor, int64_t, Tensor, Tensor, float, Tensor) override {}
-  void norm_backward(Norm, Tensor, int64_t, Tensor, float, Tensor, Tensor, bool, Tensor, Tensor,
-                     bool, Tensor) override {}
-  int64_t norm_backward_scratch(int64_t rows, int64_t cols, int64_t groups) const override {
-    return like_->norm_backward_scratch(rows, cols, groups);
+  void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
+    touch({x, dst});
   }
-  void activation_forward(Activation, bool, Tensor, Tensor) override {}
-  void activation_backward(Activation, bool, Tensor, Tensor, Tensor, Tensor) override {}
-  void rope(Tensor, int64_t, Tensor, int64_t, int64_t, bool) override {}
-  void attention_forward(const AttentionShape& s, Tensor, Tensor, Tensor, Tensor, Tensor,
+  void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx, bool, Tensor,
+                     Tensor, bool, Tensor) override {
+    touch({x, dy, dx});
+  }
+  void activation_forward(Activation, bool, Tensor x, Tensor dst) override { touch({x, dst}); }
+  void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {
+    touch({x, dy, dx, y});
+  }
+  void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { touch({x, x}); }
+  void attention_forward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor,
                          const Dropout&, Tensor) override {
-    flops_ += 2 * product_flops(s);
+    work_.flops += 2 * product_flops(s);
+    touch({q, k, v, out});
   }
-  int64_t attention_forward_scratch(const AttentionShape& s) const override {
-    return like_->attention_forward_scratch(s);
+  void attention_backward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out,
+                          Tensor dout, Tensor, Tensor dq, Tensor dk, Tensor dv, const Dropout&,
+                          Tensor) override {
+    work_.flops += 5 * product_flops(s);
+    touch({q, k, v, out, dout, dq, dk, dv});
   }
-  void attention_backward(const AttentionShape& s, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                          Tensor, Tensor, Tensor, const Dropout&, Tensor) override {
-    flops_ += 5 * product_flops(s);
+  void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
+    touch({x, residual, dst});
   }
-  int64_t attention_backward_scratch(const AttentionShape& s) const override {
-    return like_->attention_backward_scratch(s);
+  void embedding_forward(Tensor, Tensor, Tensor, const RowPositions&, Tensor dst) override {
+    touch({dst, dst});
   }
-  void dropout(Tensor, const Dropout&, int64_t, Tensor, Tensor) override {}
-  void embedding_forward(Tensor, Tensor, Tensor, int64_t, int64_t, Tensor) override {}
-  void embedding_backward(Tensor, Tensor, int64_t, Tensor, bool, Tensor, bool, Tensor) override {}
-  int64_t embedding_backward_scratch(int64_t rows, int64_t vocabulary) const override {
-    return like_->embedding_backward_scratch(rows, vocabulary);
+  void embedding_backward(Tensor, Tensor dx, const RowPositions&, Tensor dtable, bool, Tensor, bool,
+                          Tensor) override {
+    touch({dx, dtable});
   }
-  void cross_entropy(Tensor, Tensor, float, Tensor) override {}
-  void column_sum(Tensor, Tensor, bool, Tensor) override {}
-  int64_t column_sum_scratch(int64_t rows, int64_t cols) const override {
-    return like_->column_sum_scratch(rows, cols);
+  void cross_entropy(Tensor logits, Tensor, Tensor, Tensor) override { touch({logits, logits}); }
+  void column_sum(Tensor x, Tensor, bool, Tensor) override { touch({x}); }
+  void copy(Tensor src, Tensor dst) override { touch({src, dst}); }
+  void fill(Tensor dst, float) override { touch({dst}); }
+  void add(Tensor a, Tensor b, Tensor dst) override { touch({a, b, dst}); }
+  void sum(Tensor x, Tensor) override { touch({x}); }
+  void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
+  void clip(const Clip& args) override { touch({args.sums}); }
+  void adamw(const AdamW&, const StepControl&, Tensor params, Tensor grads, Tensor moment1,
+             Tensor moment2) override {
+    touch({params, params, grads, moment1, moment1, moment2, moment2});
   }
-  void copy(Tensor, Tensor) override {}
-  void fill(Tensor, float) override {}
-  void add(Tensor, Tensor, Tensor) override {}
-  double sum_squares(Tensor, Tensor) override { return 0; }
-  int64_t sum_squares_scratch(int64_t elems) const override {
-    return like_->sum_squares_scratch(elems);
+  void sgd(const Sgd&, const StepControl&, Tensor params, Tensor grads, Tensor momentum) override {
+    touch({params, params, grads, momentum, momentum});
   }
-  void adamw(const AdamW&, Tensor, Tensor, Tensor, Tensor) override {}
-  void sgd(const Sgd&, Tensor, Tensor, Tensor) override {}
 
  private:
+  void touch(std::initializer_list<Tensor> tensors) {
+    for (const Tensor& tensor : tensors)
+      work_.bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
+  }
+
   // One of attention's matrix products, over the causal half.
   static double product_flops(const AttentionShape& s) {
     return static_cast<double>(s.batch * s.heads * s.head_dim) *
@@ -71,8 +107,8 @@ class DryKernels final : public Kernels {
            static_cast<double>(2 * s.key_length - s.query_length);
   }
 
-  std::unique_ptr<Kernels> like_;
-  double flops_ = 0;
+  std::unique_ptr<KernelScratch> like_;
+  Work work_;
 };
 
 }  // namespace onefold

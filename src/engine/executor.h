@@ -66,6 +66,7 @@ class Executor {
   Tensor input_of(const Walk& walk, int unit, int micro) const;
 
   StepScalars& scalars() { return scalars_; }
+  const StepScalars& scalars() const { return scalars_; }
   Times& times() { return times_; }
   const Times& times() const { return times_; }
 

@@ -67,6 +67,8 @@ struct Tensor {
   double* f64() const { return as<double>(DType::f64); }
   int64_t* i64() const { return as<int64_t>(DType::i64); }
   uint8_t* u8() const { return as<uint8_t>(DType::u8); }
+  // Untyped memory, such as scratch, as floats.
+  float* as_f32() const { return static_cast<float*>(data); }
   // The bits of bf16 or f16, which C++20 has no type for.
   uint16_t* bits16() const {
     require(dtype == DType::bf16 || dtype == DType::f16, "expected a bf16 or f16 tensor, got {}",

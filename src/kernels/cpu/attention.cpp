@@ -29,12 +29,17 @@ namespace onefold::cpu {
 
 constexpr int64_t kTile = 128;
 
-// One tile of scores: rows are queries, columns keys. Row r sees the first visible(r) columns.
+// One tile of scores: rows are queries, columns keys. Row r sees columns [hidden(r), visible(r)).
 struct ScoreTile {
   float* data;  // [rows, kTile]
   int64_t rows, cols;
-  int64_t visible_in_row0;  // may be <= 0 for rows that see nothing here
+  int64_t visible_in_row0;          // may be <= 0 for rows that see nothing here
+  const int32_t* starts = nullptr;  // by row: the first key of its document; null: all see from 0
+  int64_t first_key = 0;            // of column 0
   int64_t visible(int64_t row) const { return std::clamp<int64_t>(visible_in_row0 + row, 0, cols); }
+  int64_t hidden(int64_t row) const {
+    return starts ? std::clamp<int64_t>(starts[row] - first_key, 0, visible(row)) : 0;
+  }
 };
 
 // Where a tile's dropout multipliers come from: element = first + row * row_step + column.
@@ -91,12 +96,14 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.data + r * kTile;
-    const auto seen = static_cast<size_t>(tile.visible(r));
+    const auto hidden = static_cast<size_t>(tile.hidden(r)),
+               seen = static_cast<size_t>(tile.visible(r));
+    std::fill(row, row + hidden, 0.0f);
     std::fill(row + seen, row + tile.cols, 0.0f);
-    if (seen == 0) continue;
-    const float top = std::max(maxima[r], RowMax(row, seen));
+    if (seen == hidden) continue;
+    const float top = std::max(maxima[r], RowMax(row + hidden, seen - hidden));
     const float shrink = first ? 0.0f : std::exp(maxima[r] - top);
-    sums[r] = sums[r] * shrink + ExpRow(row, seen, top);
+    sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, top);
     maxima[r] = top;
     if (!first && shrink != 1.0f)
       ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
@@ -104,7 +111,7 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout
       KeepMask(dropout.key, dropout.sample, dropout.rate)
           .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
                            multipliers);
-      for (size_t i = 0; i < seen; ++i) row[i] *= multipliers[i];
+      for (size_t i = hidden; i < seen; ++i) row[i] *= multipliers[i];
     }
   }
 }
@@ -141,7 +148,10 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* HWY_RESTRICT p = tile.data + r * kTile;
     float* HWY_RESTRICT g = gradient + r * kTile;
-    const auto seen = static_cast<size_t>(tile.visible(r));
+    const auto hidden = static_cast<size_t>(tile.hidden(r)),
+               seen = static_cast<size_t>(tile.visible(r));
+    std::fill(p, p + hidden, 0.0f);
+    std::fill(g, g + hidden, 0.0f);
     std::fill(p + seen, p + tile.cols, 0.0f);
     std::fill(g + seen, g + tile.cols, 0.0f);
     const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
@@ -149,7 +159,8 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
       KeepMask(dropout.key, dropout.sample, dropout.rate)
           .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
                            multipliers);
-    Sweep(seen, [&](size_t i, auto io) HWY_ATTR {
+    Sweep(seen - hidden, [&](size_t k, auto io) HWY_ATTR {
+      const size_t i = hidden + k;
       VF probability = Exp(d, hn::Sub(io.Load(d, p + i), shift));
       VF dprobability = io.Load(d, g + i);
       VF weight = probability;
@@ -198,6 +209,11 @@ TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_
           static_cast<uint64_t>(s.key_length)};
 }
 
+// The starts of a sequence's rows from `row` on, or null.
+const int32_t* starts_from(const AttentionShape& s, int64_t b, int64_t row) {
+  return s.starts.empty() ? nullptr : s.starts.i32() + b * s.query_length + row;
+}
+
 void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range queries, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor lse, const Dropout& dropout,
                         float* scores) {
@@ -211,16 +227,20 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
   std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, kTile, 0.0f);
   const int64_t rows = queries.size(), last_key = queries.end + offset;
-  for (int64_t key = 0; key < last_key; key += kTile) {
-    const ScoreTile tile{scores, rows, std::min(kTile, last_key - key),
-                         queries.begin + offset - key + 1};
+  // No row sees a key before the first row's document: starts grow along a sequence.
+  const int32_t* starts = starts_from(s, b, queries.begin);
+  const int64_t first_key = starts ? starts[0] / kTile * kTile : 0;
+  for (int64_t key = first_key; key < last_key; key += kTile) {
+    const ScoreTile tile{
+        scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1,
+        starts, key};
     sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, keys.row(key),
           keys.stride, 0, scores, kTile);
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
-    (tile, key == 0, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums, result.data,
-     result.stride, hd);
+    (tile, key == first_key, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums,
+     result.data, result.stride, hd);
     sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, values.row(key), values.stride,
-          key == 0 ? 0.0f : 1.0f, result.data, result.stride);
+          key == first_key ? 0.0f : 1.0f, result.data, result.stride);
   }
   HWY_DYNAMIC_DISPATCH(FinishRows)
   (rows, maxima, sums, result.data, result.stride, hd,
@@ -249,7 +269,7 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_
     const int64_t cols = std::min(kTile, length - key);
     for (int64_t query = key; query < length; query += kTile) {
       const int64_t rows = std::min(kTile, length - query);
-      const ScoreTile tile{scores, rows, cols, query - key + 1};
+      const ScoreTile tile{scores, rows, cols, query - key + 1, starts_from(s, b, query), key};
       const float onto_keys = first_of_group && query == key ? 0.0f : 1.0f;
       const float onto_queries = key == 0 ? 0.0f : 1.0f;
       sgemm(false, true, rows, cols, hd, scale, q.row(query), q.stride, k.row(key), k.stride, 0,
@@ -280,6 +300,9 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
     require(t.rows == s.batch * s.key_length && t.cols == s.kv_heads * s.head_dim,
             "attention: keys or values of {}x{}", t.rows, t.cols);
   require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
+          s.key_length);
+  require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
+          "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);
   require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
   require(scratch.elems() >= needed, "attention: scratch of {} bytes, {} needed", scratch.elems(),
