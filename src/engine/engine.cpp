@@ -42,7 +42,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memo
       communicator_(std::move(communicator)),
       pool_(std::make_unique<ThreadPool>(options.threads)),
       ledger_(memory, options.memory_limit_bytes),
-      kernels_(make_cpu_kernels(*pool_, options.products)),
+      kernels_(make_cpu_kernels(*pool_)),
       traits_(unit_traits(model_, options, ranks())),
       training_(training_program(model_, options, ranks())),
       evaluation_(evaluation_program(model_, options, ranks())) {

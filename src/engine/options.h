@@ -32,7 +32,6 @@ struct ZeroOptions {
 struct EngineOptions {
   int threads = 0;  // of this rank; 0: all cores this thread may use
   uint64_t seed = 1;
-  Products products = Products::automatic;
   int64_t micro_batch = 1;  // sequences
   int64_t sequence = 0;     // tokens
   int micros = 1;           // micro-batches of a step (gradient accumulation)

@@ -34,10 +34,6 @@ struct Gemm {
   Tensor scratch = {};   // gemm_scratch() elements; empty where that is 0
 };
 
-// How matrix products are computed: all by the library, all with a third fewer multiplications (see
-// cpu/paired_gemm.cpp), or each in the way that is faster for its size on this processor.
-enum class Products : uint8_t { automatic, library, paired };
-
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
 // the position in it.
 struct Dropout {
@@ -153,11 +149,7 @@ class Kernels {
 };
 
 class ThreadPool;
-std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products);
-
-// Whether large products are faster when paired. That is a matter of what this processor is, not of
-// a measurement: the bits depend on it.
-bool cpu_gains_by_pairing();
+std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool);
 
 // The SIMD instruction set the vector kernels dispatch to on this machine ("AVX2", "AVX3", "NEON",
 // ...).

@@ -6,12 +6,10 @@ namespace {
 // Binds the free functions to the interface; nothing else.
 class CpuKernels final : public Kernels {
  public:
-  CpuKernels(ThreadPool& pool, Products products) : pool_(pool), products_(products) {}
+  explicit CpuKernels(ThreadPool& pool) : pool_(pool) {}
 
   void gemm(const Gemm& args) override { cpu::gemm(pool_, args); }
-  int64_t gemm_scratch(const Gemm& args) const override {
-    return cpu::gemm_scratch(args, products_, pool_.threads());
-  }
+  int64_t gemm_scratch(const Gemm&) const override { return 0; }
   void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
                     Tensor dst) override {
     cpu::norm_forward(pool_, norm, x, groups, weight, bias, eps, dst);
@@ -96,13 +94,12 @@ class CpuKernels final : public Kernels {
 
  private:
   ThreadPool& pool_;
-  const Products products_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products) {
-  return std::make_unique<CpuKernels>(pool, products);
+std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool) {
+  return std::make_unique<CpuKernels>(pool);
 }
 
 }  // namespace onefold

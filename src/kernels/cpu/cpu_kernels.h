@@ -11,9 +11,7 @@
 
 namespace onefold::cpu {
 
-// With scratch: paired. Without: by the library.
 void gemm(ThreadPool& pool, const Gemm& args);
-int64_t gemm_scratch(const Gemm& args, Products products, int threads);
 
 void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                   float eps, Tensor dst);
