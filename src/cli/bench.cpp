@@ -10,7 +10,6 @@
 #include "engine/engine.h"
 #include "kernels/probe.h"
 #include "run/ranks.h"
-#include "run/session.h"
 #include "run/traffic.h"
 
 namespace onefold::cli {
@@ -21,7 +20,6 @@ struct StepBench {
   int64_t batch = 4, sequence = 256;
   int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
   bool recompute = false, json = false;
-  std::string products = "auto";
 };
 
 // Random tokens: the time of a step does not depend on their values.
@@ -53,8 +51,7 @@ int run_step(StepBench b) {
   // code and takes packing buffers at its first products, whatever is trained.
   {
     ThreadPool pool(b.threads);
-    measure_gemm_gflops(pool, Products::library, 1);
-    measure_gemm_gflops(pool, products_named(b.products), 1);
+    measure_gemm_gflops(pool, 1);
   }
   const int64_t baseline = current_rss_bytes();
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
@@ -70,7 +67,6 @@ void measure_step(const StepBench& b, int64_t baseline,
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
   EngineOptions options{.threads = b.threads,
-                        .products = products_named(b.products),
                         .micro_batch = b.batch,
                         .sequence = b.sequence,
                         .micros = b.micros,
@@ -82,7 +78,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
   ThreadPool& pool = engine.pool();
-  std::vector<double> seconds, gemm, library;
+  std::vector<double> seconds, gemm;
   VerbTimes before{};
   for (int step = 0; step < b.warmup + b.steps; ++step) {
     if (step == b.warmup) before = engine.times();
@@ -92,8 +88,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
       // Between the steps: the same noise hits both.
-      gemm.push_back(measure_gemm_gflops(pool, options.products, 3));
-      library.push_back(measure_gemm_gflops(pool, Products::library, 3));
+      gemm.push_back(measure_gemm_gflops(pool, 3));
     }
   }
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
@@ -101,8 +96,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
   const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9,
-               ceiling = median(gemm) * engine.ranks(),
-               library_ceiling = median(library) * engine.ranks();
+               ceiling = median(gemm) * engine.ranks();
   const auto& now = engine.times();
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
   const double memory_rate = measure_memory_gb_per_s(pool);
@@ -128,8 +122,6 @@ void measure_step(const StepBench& b, int64_t baseline,
                        {"gemm_gflops", ceiling},
                        {"model_gflops", gflops},
                        {"gemm_fraction", gflops / ceiling},
-                       {"library_gemm_gflops", library_ceiling},
-                       {"library_gemm_fraction", gflops / library_ceiling},
                        {"peak_rss_bytes", peak},
                        {"baseline_rss_bytes", baseline},
                        {"ledger_peak_bytes", engine.ledger().peak_bytes()},
@@ -142,10 +134,8 @@ void measure_step(const StepBench& b, int64_t baseline,
                                          : fmt::format(" on each of {} ranks, ZeRO stage {}",
                                                        engine.ranks(), b.stage));
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
-  fmt::print(
-      "  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products,\n"
-      "  {:.1f} % of the {:.1f} of the library's\n",
-      gflops, 100 * gflops / ceiling, ceiling, 100 * gflops / library_ceiling, library_ceiling);
+  fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
+             gflops, 100 * gflops / ceiling, ceiling);
   fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s",
              per_step(now.forward, before.forward), per_step(now.backward, before.backward),
              per_step(now.norm, before.norm), optimizer_seconds);
@@ -196,13 +186,9 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_flag("--recompute", options->recompute,
                  "Keep only block inputs; compute the rest again in backward");
-  step->add_option("--products", options->products, "How matrices are multiplied, as run.products")
-      ->check(CLI::IsMember({"auto", "library", "paired"}))
-      ->capture_default_str();
   step->add_flag("--json", options->json, "One JSON object instead of text");
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });
-  add_bench_products(*bench, run);
   add_bench_comm(*bench, run);
   add_bench_tokenizer(*bench, run);
   add_bench_checkpoint(*bench, run);

@@ -32,7 +32,6 @@ void add_generate(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_data(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
-void add_bench_products(CLI::App& bench, Run& run);
 void add_bench_comm(CLI::App& bench, Run& run);
 void add_bench_checkpoint(CLI::App& bench, Run& run);
 void add_export(CLI::App& app, Run& run);

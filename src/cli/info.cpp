@@ -34,8 +34,7 @@ struct InfoArguments {
 
 int run_info(const InfoArguments& arguments) {
   ThreadPool pool(arguments.threads);
-  const double gemm = measure_gemm_gflops(pool, Products::automatic);
-  const double library = measure_gemm_gflops(pool, Products::library);
+  const double gemm = measure_gemm_gflops(pool);
   const double memory = measure_memory_gb_per_s(pool);
   const int64_t gpus = visible_gpus();
   const Json result = {{"version", ONEFOLD_VERSION},
@@ -49,8 +48,6 @@ int run_info(const InfoArguments& arguments) {
                        {"cuda", false},
                        {"mpi", mpi_library().api != nullptr},
                        {"gemm_gflops", gemm},
-                       {"library_gemm_gflops", library},
-                       {"paired_products", cpu_gains_by_pairing()},
                        {"memory_gb_per_s", memory}};
   if (arguments.json) {
     print_json(result);
@@ -65,11 +62,8 @@ int run_info(const InfoArguments& arguments) {
              gpus == 0 ? "none visible"
                        : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
   fmt::print("MPI      {}\n", mpi_status());
-  fmt::print(
-      "measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32{}), {:.1f} GB/s memory\n",
-      pool.threads(), pool.threads() == 1 ? "" : "s", gemm,
-      cpu_gains_by_pairing() ? fmt::format(", paired; the library's: {:.1f}", library) : "",
-      memory);
+  fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n",
+             pool.threads(), pool.threads() == 1 ? "" : "s", gemm, memory);
   return kOk;
 }
 

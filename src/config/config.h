@@ -57,7 +57,6 @@ struct RunConfig {
   bool tensorboard = false;
   bool recompute = false;           // keep only block inputs; compute the rest again in backward
   std::string accumulate = "auto";  // the order of micro-batches: micro_first, unit_first, auto
-  std::string products = "auto";    // how matrices are multiplied: library, paired, auto
   std::vector<std::string> freeze;  // units that are not trained
   double timeout_seconds = 600;     // how long a rank waits for the others
   bool check_collectives = false;   // compare what ranks call, over MPI (threads always do)

@@ -209,7 +209,11 @@ void read_run(JsonObject& root, Config& config) {
   run.tensorboard = in.get<bool>("tensorboard", false);
   run.recompute = in.get<bool>("recompute", false);
   run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
-  run.products = in.choice("products", {"auto", "library", "paired"}, "auto");
+  // Of a former version, whose runs all have it in their config.json: they can be resumed.
+  if (in.choice("products", {"auto", "library", "paired"}, "auto") == "paired")
+    in.fail("products",
+            "must not be \"paired\": paired products were removed, because their gradients were "
+            "wrong where a softmax is peaked. Leave the key out: all products are the library's");
   run.freeze = in.get<std::vector<std::string>>("freeze", {});
   run.timeout_seconds = in.positive("timeout", run.timeout_seconds);
   run.check_collectives = in.get<bool>("check_collectives", false);
@@ -249,7 +253,6 @@ Json run_json(const Config& config) {
   json["threads"] = run.threads;
   json["recompute"] = run.recompute;
   json["accumulate"] = run.accumulate;
-  json["products"] = run.products;
   if (!run.freeze.empty()) json["freeze"] = run.freeze;
   json["timeout"] = run.timeout_seconds;
   json["check_collectives"] = run.check_collectives;

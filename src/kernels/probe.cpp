@@ -28,35 +28,24 @@ constexpr int64_t kColumns = 3072;
 
 }  // namespace
 
-double measure_gemm_gflops(ThreadPool& pool, Products products, int repeats) {
-  // GPT-2's up projection of 512 tokens for each thread. The library gets a product for each, so
-  // that nothing is lost to cutting or sharing out.
+double measure_gemm_gflops(ThreadPool& pool, int repeats) {
+  // GPT-2's up projection of 512 tokens for each thread, so that nothing is lost to cutting or
+  // sharing out.
   constexpr int64_t m = 512, n = kColumns, k = 768;
-  const int64_t threads = pool.threads(), all = threads * m;
-  std::vector<float> a(static_cast<size_t>(all * k), 0.5f), b(n * k, 0.25f);
-  std::vector<float> c(static_cast<size_t>(all * n)), scratch;
+  const int64_t threads = pool.threads();
+  std::vector<float> a(static_cast<size_t>(threads * m * k), 0.5f), b(n * k, 0.25f);
+  std::vector<float> c(static_cast<size_t>(threads * m * n));
   double best = 0;
   for (const Orientation o : kOrientations) {
-    Gemm product{.a = o.a_transposed ? matrix(a.data(), k, all) : matrix(a.data(), all, k),
-                 .b = o.b_transposed ? matrix(b.data(), n, k) : matrix(b.data(), k, n),
-                 .dst = matrix(c.data(), all, n),
-                 .a_transposed = o.a_transposed,
-                 .b_transposed = o.b_transposed};
-    scratch.resize(static_cast<size_t>(cpu::gemm_scratch(product, products, pool.threads())));
-    if (!scratch.empty())
-      product.scratch = matrix(scratch.data(), 1, static_cast<int64_t>(scratch.size()));
     std::vector<double> rates;
     for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
-      if (scratch.empty())
-        pool.run(threads, [&](int64_t chunk, int) {
-          cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k,
-                     o.a_transposed ? m : k, b.data(), o.b_transposed ? k : n, 0,
-                     c.data() + chunk * m * n, n);
-        });
-      else
-        cpu::gemm(pool, product);
-      const double flops = 2.0 * static_cast<double>(all) * n * k;
+      pool.run(threads, [&](int64_t chunk, int) {
+        cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k,
+                   o.a_transposed ? m : k, b.data(), o.b_transposed ? k : n, 0,
+                   c.data() + chunk * m * n, n);
+      });
+      const double flops = 2.0 * static_cast<double>(threads) * m * n * k;
       if (repeat > 0)
         rates.push_back(flops / (now_seconds() - begin) / 1e9);  // the first one warms up
     }

@@ -7,10 +7,9 @@
 
 namespace onefold {
 
-// The best of the three orientations that training uses: by the library one large product for each
-// thread, paired one for all; median of `repeats`. A multiplication and an addition are two
-// operations in either way, whatever it computes them with.
-double measure_gemm_gflops(ThreadPool& pool, Products products, int repeats = 7);
+// The best of the three orientations that training uses, one large product for each thread; median
+// of `repeats`. A multiplication and an addition are two operations.
+double measure_gemm_gflops(ThreadPool& pool, int repeats = 7);
 
 // Bytes read and written by the better of an in-place and an out-of-place sum of long vectors;
 // median of `repeats`.

@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 27> kHarmless = {"zero_optimization",
                                                         "run.memory",
                                                         "run.recompute",
                                                         "run.accumulate",
-                                                        "run.products",
+                                                        "run.products",  // of a former version
                                                         "run.timeout",
                                                         "run.check_collectives",
                                                         "run.save_every",

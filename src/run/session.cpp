@@ -88,16 +88,9 @@ ModelSpec settled_model(const Config& config, const RunData& data) {
   return spec;
 }
 
-Products products_named(std::string_view name) {
-  return name == "library"  ? Products::library
-         : name == "paired" ? Products::paired
-                            : Products::automatic;
-}
-
 EngineOptions engine_options(const Config& config) {
   return {.threads = config.run.threads,
           .seed = config.run.seed,
-          .products = products_named(config.run.products),
           .micro_batch = config.batch.micro,
           .sequence = config.data.sequence_length,
           .micros = static_cast<int>(config.batch.accumulation),

@@ -36,9 +36,6 @@ ModelSpec settled_model(const Config& config, const RunData& data);
 
 EngineOptions engine_options(const Config& config);
 
-// What run.products and --products name: auto, library or paired.
-Products products_named(std::string_view name);
-
 // A batch as the engine sees it; the batch must outlive the view.
 BatchView view_of(Batch& batch);
 

@@ -228,7 +228,7 @@ void Training::evaluate() {
 // Again and again, and the best counts: one measurement on a busy machine would flatter the run.
 // All ranks measure at once, as they compute.
 void Training::measure_ceiling() {
-  const double mine = measure_gemm_gflops(engine_.pool(), engine_.options().products, 1);
+  const double mine = measure_gemm_gflops(engine_.pool(), 1);
   double sum = 0;
   for (const double of_rank : engine_.exchange("measure", {&mine, 1})) sum += of_rank;
   gemm_gflops_ = std::max(gemm_gflops_, sum);

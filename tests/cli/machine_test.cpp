@@ -9,13 +9,11 @@ TEST_F(Cli, InfoDescribesTheMachine) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json info = Json::parse(outcome.out);
   expect_keys(info, {"version", "cpu", "cores", "threads", "simd", "memory_bytes",
-                     "available_bytes", "gpus", "cuda", "mpi", "gemm_gflops", "library_gemm_gflops",
-                     "paired_products", "memory_gb_per_s"});
+                     "available_bytes", "gpus", "cuda", "mpi", "gemm_gflops", "memory_gb_per_s"});
   EXPECT_EQ(info["version"], ONEFOLD_VERSION);
   EXPECT_EQ(info["threads"], 1);
   EXPECT_GE(info["memory_bytes"], info["available_bytes"]);
-  for (const char* rate : {"gemm_gflops", "library_gemm_gflops", "memory_gb_per_s"})
-    EXPECT_GT(info[rate], 0.0);
+  for (const char* rate : {"gemm_gflops", "memory_gb_per_s"}) EXPECT_GT(info[rate], 0.0);
 }
 
 TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
@@ -40,8 +38,6 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
                           "gemm_gflops",
                           "model_gflops",
                           "gemm_fraction",
-                          "library_gemm_gflops",
-                          "library_gemm_fraction",
                           "peak_rss_bytes",
                           "baseline_rss_bytes",
                           "ledger_peak_bytes",
@@ -50,29 +46,6 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
     EXPECT_TRUE(bench.contains(key)) << key;
   EXPECT_EQ(bench["step_seconds"].size(), 1u);
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
-  expect_error(onefold({"bench", "step", "--products", "pairs"}), 2,
-               {"--products", "pairs", "auto,library,paired"});
-}
-
-TEST_F(Cli, BenchComparesTheTwoWaysOfMultiplyingMatrices) {
-  const Outcome json = onefold({"bench", "products", "--model", "gpt2-tiny", "--tokens", "64",
-                                "--repeats", "1", "--threads", "1", "--json"});
-  ASSERT_EQ(json.code, 0) << json.err;
-  const Json bench = Json::parse(json.out);
-  expect_keys(bench, {"model", "tokens", "threads", "paired_products", "products", "ratio"});
-  ASSERT_EQ(bench["products"].size(), 15u);  // five weights, each forward and twice backward
-  for (const Json& row : bench["products"]) {
-    expect_keys(row, {"product", "m", "n", "k", "library_seconds", "paired_seconds",
-                      "library_gflops", "paired_gflops", "ratio", "library_error", "paired_error"});
-    EXPECT_GT(row["paired_gflops"], 0.0);
-    EXPECT_LT(row["library_error"], 1e-6);
-    EXPECT_LT(row["paired_error"], 2e-6);
-  }
-  const Outcome text = onefold({"bench", "products", "--model", "gpt2-tiny", "--tokens", "64",
-                                "--repeats", "1", "--threads", "1"});
-  ASSERT_EQ(text.code, 0) << text.err;
-  for (const char* part : {"head, weight's gradient", "all of them once", "run.products"})
-    EXPECT_NE(text.out.find(part), std::string::npos) << part;
 }
 
 TEST_F(Cli, BenchMeasuresCollectivesAgainstACopy) {

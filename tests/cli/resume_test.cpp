@@ -75,6 +75,30 @@ TEST_F(CliResume, ANamedCheckpointGivesTheBitsOfOneRun) {
   EXPECT_EQ(steps_in_metrics("other"), (std::vector<int64_t>{5, 6, 7, 8}));
 }
 
+// Its config.json, run.json and manifests have a key that is none any more.
+TEST_F(CliResume, ARunOfAFormerVersionIsResumedAndInspected) {
+  train_whole();
+  const std::string weights = whole_weights();
+  Json config = Json::parse(read("whole/config.json")), run = Json::parse(read("whole/run.json")),
+       manifest = Json::parse(read(checkpoint("whole", 4) + "/manifest.json"));
+  config["run"]["products"] = "auto";
+  run["configuration"]["run"]["products"] = "auto";
+  manifest["run"]["configuration"]["run"]["products"] = "paired";
+  manifest["xxh3"] = manifest_checksum(manifest);
+  folder_.write("whole/config.json", config.dump());
+  folder_.write("whole/run.json", run.dump());
+  folder_.write(checkpoint("whole", 4) + "/manifest.json", manifest.dump());
+  for (const std::string& path : {std::string("whole"), checkpoint("whole", 4)}) {
+    const Outcome inspected = onefold({"inspect", path});
+    EXPECT_EQ(inspected.code, 0) << inspected.err;
+  }
+  const Outcome outcome =
+      onefold({"train", "whole/config.json", "--resume", checkpoint("whole", 4), "--quiet"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(whole_weights(), weights);
+  EXPECT_FALSE(Json::parse(read("whole/config.json"))["run"].contains("products"));
+}
+
 TEST_F(CliResume, ARunIsResumedInItsOwnFolderHoweverItIsNamed) {
   train_whole();
   const std::string weights = whole_weights();

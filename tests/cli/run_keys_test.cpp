@@ -74,20 +74,6 @@ TEST_F(CliRunKeys, AccumulateChangesHowOftenUnitsAreGatheredAndNotTheWeights) {
   EXPECT_EQ(read("micro_first/weights.safetensors"), read("unit_first/weights.safetensors"));
 }
 
-// Products this small are left to the library unless all are to be paired; pairing changes
-// roundings and no more.
-TEST_F(CliRunKeys, ProductsChooseHowMatricesAreMultiplied) {
-  for (const std::string products : {"auto", "library", "paired"})
-    ASSERT_EQ(train({"run.products=" + products, "run.output=" + products}).code, 0);
-  EXPECT_EQ(read("auto/weights.safetensors"), read("library/weights.safetensors"));
-  EXPECT_NE(read("paired/weights.safetensors"), read("library/weights.safetensors"));
-  const auto library = values("library", "block.0.mlp.up.weight"),
-             paired = values("paired", "block.0.mlp.up.weight");
-  ASSERT_FALSE(library.empty());
-  for (size_t i = 0; i < library.size(); ++i) EXPECT_NEAR(paired[i], library[i], 1e-4);
-  expect_error(train({"run.products=pairs"}), 1, {"run.products", "\"pairs\"", "paired"});
-}
-
 // Ranks are never so close that none waits for the other in a thousand steps.
 TEST_F(CliRunKeys, TimeoutIsHowLongARankWaits) {
   expect_error(train({"run.timeout=1e-6", "run.steps=1000"}, {"--ranks", "2", "--quiet"}), 1,

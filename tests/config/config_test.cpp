@@ -54,6 +54,17 @@ TEST(Config, AnUnknownKeyIsNamedByItsPath) {
   EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "layers": 3}})"), "model.layers");
 }
 
+// Runs of a former version have it in their config.json.
+TEST(Config, ProductsAreReadAndOfNoEffectUnlessTheyWouldBePaired) {
+  for (const char* way : {"auto", "library"}) {
+    const Json json = with(fmt::format(R"({{"run": {{"products": "{}"}}}})", way).c_str());
+    EXPECT_EQ(Config::from_json(json).effective(), config().effective());
+  }
+  EXPECT_ERROR(config(R"({"run": {"products": "paired"}})"), "run.products", "removed",
+               "Leave the key out");
+  EXPECT_ERROR(config(R"({"run": {"products": "fast"}})"), "run.products");
+}
+
 struct Batch {
   int64_t global, micro, accumulation;  // 0: not given
   int64_t world_size;

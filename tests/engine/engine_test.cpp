@@ -22,25 +22,19 @@ EngineOptions tiny_options(int threads = 2) {
   return {.threads = threads, .micro_batch = 2, .sequence = 19, .micros = 1, .clipping = 1.0};
 }
 
-// With either way of multiplying matrices.
-class EveryPreset : public testing::TestWithParam<std::tuple<std::string, Products>> {
+class EveryPreset : public testing::TestWithParam<std::string> {
  protected:
   ModelSpec spec() const {
-    ModelSpec spec = spec_from_preset(std::get<0>(GetParam()), "test");
+    ModelSpec spec = spec_from_preset(GetParam(), "test");
     if (spec.vocab_size == 0) spec.vocab_size = 101;
     return spec;
-  }
-  EngineOptions preset_options(int threads = 2) const {
-    EngineOptions options = tiny_options(threads);
-    options.products = std::get<1>(GetParam());
-    return options;
   }
 };
 
 TEST_P(EveryPreset, SameBitsWithOneTwoAndFourThreads) {
   // Longer than one attention tile and wider than one matrix tile, so that there is something to
   // share out.
-  EngineOptions options = preset_options(1);
+  EngineOptions options = tiny_options(1);
   options.sequence = 150;
   ModelSpec longer = spec();
   longer.max_sequence_length = std::max<int64_t>(longer.max_sequence_length, options.sequence);
@@ -58,7 +52,7 @@ TEST_P(EveryPreset, SameBitsWithOneTwoAndFourThreads) {
 }
 
 TEST_P(EveryPreset, TwoRunsGiveTheSameBits) {
-  Engine first(spec(), preset_options()), second(spec(), preset_options());
+  Engine first(spec(), tiny_options()), second(spec(), tiny_options());
   EXPECT_EQ(test::train(first, 3), test::train(second, 3));
   expect_same_bits(weights_of(first), weights_of(second));
 }
@@ -66,7 +60,7 @@ TEST_P(EveryPreset, TwoRunsGiveTheSameBits) {
 TEST_P(EveryPreset, RecomputeKeepsTheBits) {
   ModelSpec dropping = spec();
   dropping.dropout = 0.2f;
-  EngineOptions options = preset_options();
+  EngineOptions options = tiny_options();
   Engine plain(dropping, options);
   options.recompute = true;
   Engine recomputed(dropping, options);
@@ -79,7 +73,7 @@ TEST_P(EveryPreset, RecomputeKeepsTheBits) {
 TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
   for (const bool recompute : {false, true}) {
     for (const int micros : {1, 3}) {
-      EngineOptions options = preset_options();
+      EngineOptions options = tiny_options();
       options.recompute = recompute;
       options.micros = micros;
       Engine engine(spec(), options);
@@ -96,7 +90,7 @@ TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
 }
 
 TEST_P(EveryPreset, StateIsSixteenBytesForEachParameterWithinPadding) {
-  Engine engine(spec(), preset_options());
+  Engine engine(spec(), tiny_options());
   test::train(engine, 1);
   const Ledger& ledger = engine.ledger();
   const int64_t state = ledger.peak_bytes(Kind::parameters) + ledger.peak_bytes(Kind::gradients) +
@@ -110,13 +104,11 @@ TEST_P(EveryPreset, StateIsSixteenBytesForEachParameterWithinPadding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, EveryPreset,
-                         testing::Combine(testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
-                                          testing::Values(Products::library, Products::paired)),
+                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
                          [](const auto& info) {
-                           std::string name = std::get<0>(info.param);
+                           std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
-                           return name +
-                                  (std::get<1>(info.param) == Products::paired ? "_paired" : "");
+                           return name;
                          });
 
 ModelSpec tiny() { return spec_from_preset("gpt2-tiny", "test"); }

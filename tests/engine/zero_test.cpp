@@ -90,18 +90,6 @@ TEST_P(ZeroBits, EveryStageAndEveryWayOfTravelGiveTheSameBitsAsPlanned) {
   }
 }
 
-// Their scratch is planned, too.
-TEST_P(ZeroBits, PairedProductsKeepTheBitsOverStages) {
-  EngineOptions options = options_for(0, 2);
-  options.products = Products::paired;
-  const RankRun reference = train_on_ranks(spec(), options, ranks(), 3);
-  options.zero.stage = 3;
-  const RankRun run = train_on_ranks(spec(), options, ranks(), 3);
-  EXPECT_EQ(run.losses, reference.losses);
-  expect_same_bits(run.weights, reference.weights);
-  expect_planned(spec(), options, ranks(), run);
-}
-
 // The key bias of attention without rope has no effect on the loss: its true gradient is zero, and
 // Adam makes steps of full length out of what rounding leaves.
 bool is_noise(const ModelSpec& spec, const std::string& name, size_t element) {

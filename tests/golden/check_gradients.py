@@ -4,7 +4,7 @@
 One step of plain SGD with a large learning rate leaves the gradient in the weights: it is the
 difference to where they started, divided by the rate. For a GPT-2 in the folder `start`:
 
-    onefold train sgd.json --set run.products=paired --set run.output=stepped
+    onefold train sgd.json --set run.output=stepped
     onefold export stepped stepped-hf
     check_gradients.py --start start --tokenizer tokenizer.json --text text.txt stepped-hf
 

@@ -21,7 +21,7 @@ double causal_product_flops(const AttentionShape& s) {
 
 TEST(DryKernels, CountTwoOperationsForEachMultiplicationOfAGemm) {
   ThreadPool pool(1);
-  DryKernels kernels(make_cpu_kernels(pool, Products::automatic));
+  DryKernels kernels(make_cpu_kernels(pool));
   EXPECT_EQ(kernels.flops(), 0);
   kernels.gemm({.a = no_memory(3, 5), .b = no_memory(5, 7), .dst = no_memory(3, 7)});
   EXPECT_EQ(kernels.flops(), 2 * 3 * 5 * 7);
@@ -35,7 +35,7 @@ TEST(DryKernels, CountTwoOperationsForEachMultiplicationOfAGemm) {
 
 TEST(DryKernels, CountMoreThanAnIntegerHolds) {
   ThreadPool pool(1);
-  DryKernels kernels(make_cpu_kernels(pool, Products::automatic));
+  DryKernels kernels(make_cpu_kernels(pool));
   constexpr int64_t kSide = int64_t{1} << 22;
   kernels.gemm(
       {.a = no_memory(kSide, kSide), .b = no_memory(kSide, kSide), .dst = no_memory(kSide, kSide)});
@@ -48,7 +48,7 @@ TEST(DryKernels, CountTwoCausalProductsForwardAndFiveBackward) {
                                      {2, 64, 64, 6, 2, 16},
                                      {1, 257, 257, 3, 3, 7},
                                      {2, 1, 131, 4, 1, 64}}) {
-    DryKernels kernels(make_cpu_kernels(pool, Products::automatic));
+    DryKernels kernels(make_cpu_kernels(pool));
     const double product = causal_product_flops(shape);
     kernels.attention_forward(shape, {}, {}, {}, {}, {}, {}, {});
     EXPECT_EQ(kernels.flops(), 2 * product);
@@ -60,8 +60,8 @@ TEST(DryKernels, CountTwoCausalProductsForwardAndFiveBackward) {
 TEST(DryKernels, AskForTheScratchOfTheDeviceTheyStandInFor) {
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
-    const auto cpu = make_cpu_kernels(pool, Products::automatic);
-    const DryKernels dry(make_cpu_kernels(pool, Products::automatic));
+    const auto cpu = make_cpu_kernels(pool);
+    const DryKernels dry(make_cpu_kernels(pool));
     for (const int64_t rows : {1, 37, 1031})
       for (const int64_t cols : {1, 64, 769}) {
         EXPECT_EQ(dry.norm_backward_scratch(rows, cols, 1),
@@ -84,7 +84,7 @@ TEST(DryKernels, AskForTheScratchOfTheDeviceTheyStandInFor) {
 
 TEST(DryKernels, TouchNoMemory) {
   ThreadPool pool(1);
-  DryKernels kernels(make_cpu_kernels(pool, Products::automatic));
+  DryKernels kernels(make_cpu_kernels(pool));
   const Tensor x = no_memory(6, 8), vector = no_memory(1, 8), scratch = no_memory(1, 4096);
   const Tensor tokens = no_memory(1, 6, DType::i32), lse = no_memory(4, 3);
   const AttentionShape shape{2, 3, 3, 2, 2, 4};

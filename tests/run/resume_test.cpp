@@ -167,7 +167,6 @@ TEST(ChangesThatMatter, NameWhatIsLearnedAndNothingElse) {
   now["run"]["output"] = "b";
   now["run"]["save_every"] = 0;
   now["gradient_accumulation_steps"] = 4;
-  now["run"]["products"] = "paired";
   EXPECT_TRUE(changes_that_matter(saved, now).empty());
   now["optimizer"]["params"]["lr"] = 0.2;
   now["optimizer"]["params"]["weight_decay"] = 0.1;
@@ -177,6 +176,14 @@ TEST(ChangesThatMatter, NameWhatIsLearnedAndNothingElse) {
             (std::vector<std::string>{
                 "train_batch_size: 16, was 8", "optimizer.params.lr: 0.2, was 0.1",
                 "optimizer.params.weight_decay: 0.1, was left out", "run.seed: left out, was 1"}));
+}
+
+// A checkpoint of a former version has keys that there are no more.
+TEST(ChangesThatMatter, AKeyThatIsNoMoreMattersNot) {
+  const Json now = {{"run", {{"seed", 1}}}};
+  Json saved = now;
+  saved["run"]["products"] = "paired";
+  EXPECT_TRUE(changes_that_matter(saved, now).empty());
 }
 
 }  // namespace

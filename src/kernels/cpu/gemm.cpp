@@ -1,12 +1,14 @@
-// Matrix products: paired ones where the caller has given scratch for them (paired_gemm.cpp), else
-// oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The
+// Matrix products: oneDNN's single-threaded sgemm on tiles of dst that our own pool shares out. The
 // tiles are cut by the shape of dst alone, so the bits cannot depend on the number of threads, and
 // what follows the product (bias, residual) is done on each tile while it is still in the core's L2
 // cache.
 //
 // Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours),
 // OpenBLAS (5-8 % slower on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but
-// the cut would follow the thread count).
+// the cut would follow the thread count), Winograd's inner product, one multiplication and two
+// additions for two multiplications (1.2 to 1.4 times the rate where adders are idle, but its error
+// grows with the largest operands of a row, not with the products: gradients of a peaked softmax
+// were wrong).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cpp"
 #include "kernels/cpu/targets.h"
@@ -41,7 +43,6 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/paired_gemm.h"
 #include "kernels/cpu/sgemm.h"
 
 namespace onefold::cpu {
@@ -81,7 +82,10 @@ void check(const Gemm& g) {
           "gemm: residual of another shape");
 }
 
-void library_gemm(ThreadPool& pool, const Gemm& g) {
+}  // namespace
+
+void gemm(ThreadPool& pool, const Gemm& g) {
+  check(g);
   const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
   const Tiles tiles = cut(m, n);
   const float* a = g.a.f32();
@@ -105,13 +109,6 @@ void library_gemm(ThreadPool& pool, const Gemm& g) {
     if (residual) HWY_DYNAMIC_DISPATCH(AddRows)
     (out, g.dst.stride, residual + r0 * g.residual.stride + c0, g.residual.stride, rows, cols);
   });
-}
-
-}  // namespace
-
-void gemm(ThreadPool& pool, const Gemm& g) {
-  check(g);
-  library_gemm(pool, g);
 }
 
 }  // namespace onefold::cpu

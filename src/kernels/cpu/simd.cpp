@@ -1,5 +1,4 @@
-// What this processor is: the SIMD target that dispatch chooses, asked of dispatch itself, and what
-// follows from it.
+// The SIMD target that dispatch chooses on this processor, asked of dispatch itself.
 #include "kernels/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -32,16 +31,6 @@ HWY_EXPORT(Name);
 const char* cpu_simd_name() {
   using namespace cpu;
   return HWY_DYNAMIC_DISPATCH(Name)();
-}
-
-// It takes adders beside the multipliers, which AMD's processors have and Intel's have not, and the
-// 32 registers of AVX-512.
-bool cpu_gains_by_pairing() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("amd") && (hwy::SupportedTargets() & HWY_AVX3) != 0;
-#else
-  return false;
-#endif
 }
 
 }  // namespace onefold
