@@ -1,8 +1,8 @@
 #include "onefold/onefold.h"
 
-#include "engine/fit.h"
 #include "engine/generate.h"
 #include "model/spec.h"
+#include "plan/fit.h"
 #include "run/weights.h"
 
 namespace onefold {
@@ -73,17 +73,22 @@ struct Trainer::State {
   BatchView view(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t micro) {
     const EngineOptions& o = engine.options();
     const int64_t count = o.micro_batch * o.sequence;
-    const auto part = [&](std::span<const int32_t> all) {
-      return matrix(const_cast<int32_t*>(all.data()) + micro * count, 1, count, DType::i32);
+    const auto part = [](auto all, int64_t first, int64_t size) {
+      return all.subspan(static_cast<size_t>(first), static_cast<size_t>(size));
     };
-    return {part(tokens), part(targets), samples.data() + micro * o.micro_batch, o.micro_batch,
-            o.sequence};
+    return {
+        .tokens = part(tokens, micro * count, count),
+        .targets = part(targets, micro * count, count),
+        .samples = part(std::span<const int64_t>(samples), micro * o.micro_batch, o.micro_batch),
+        .batch = o.micro_batch,
+        .sequence = o.sequence};
   }
 };
 
 Trainer::Trainer(const TrainerOptions& options) {
   const ModelSpec spec = spec_of(options.model);
-  const EngineOptions engine = engine_options_of(options);
+  EngineOptions engine = engine_options_of(options);
+  engine.positions = spec.max_sequence_length;  // of texts that are generated
   if (options.sequence_length > spec.max_sequence_length)
     user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
                options.sequence_length, spec.max_sequence_length);

@@ -35,9 +35,11 @@ struct RandomBatch {
       tokens.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
       targets.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocabulary)));
     }
-    view = {matrix(tokens.data(), 1, batch * sequence, DType::i32),
-            matrix(targets.data(), 1, batch * sequence, DType::i32), samples.data(), batch,
-            sequence};
+    view = {.tokens = tokens,
+            .targets = targets,
+            .samples = samples,
+            .batch = batch,
+            .sequence = sequence};
   }
 };
 
@@ -77,12 +79,12 @@ void measure_step(const StepBench& b, int64_t baseline,
   Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
-  ThreadPool& pool = engine.pool();
+  ThreadPool& pool = *engine.device().pool();
   std::vector<double> seconds, gemm;
   VerbTimes before{};
   for (int step = 0; step < b.warmup + b.steps; ++step) {
     if (step == b.warmup) before = engine.times();
-    engine.exchange("begin", {});
+    engine.control().exchange("begin", {});
     const double begin = now_seconds();
     engine.train_step(micros, 1e-4);
     if (step >= b.warmup) {
@@ -107,14 +109,14 @@ void measure_step(const StepBench& b, int64_t baseline,
                        {"batch", b.batch},
                        {"sequence", b.sequence},
                        {"micros", b.micros},
-                       {"threads", engine.threads()},
+                       {"threads", engine.device().threads()},
                        {"ranks", engine.ranks()},
                        {"stage", b.stage},
                        {"tokens_per_second", rate},
                        {"step_seconds", seconds},
                        {"forward_seconds", per_step(now.forward, before.forward)},
                        {"backward_seconds", per_step(now.backward, before.backward)},
-                       {"norm_seconds", per_step(now.norm, before.norm)},
+                       {"norm_seconds", per_step(now.squares, before.squares)},
                        {"optimizer_seconds", optimizer_seconds},
                        {"communication_seconds", per_step(now.communication, before.communication)},
                        {"optimizer_gb_per_s", optimizer_rate},
@@ -129,7 +131,7 @@ void measure_step(const StepBench& b, int64_t baseline,
                        {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
   if (b.json) return print_json(result);
   fmt::print("{}: {} x {} tokens, {} thread{}", b.model, b.batch * b.micros, b.sequence,
-             engine.threads(), engine.threads() == 1 ? "" : "s");
+             engine.device().threads(), engine.device().threads() == 1 ? "" : "s");
   fmt::print("{}\n", engine.ranks() == 1 ? ""
                                          : fmt::format(" on each of {} ranks, ZeRO stage {}",
                                                        engine.ranks(), b.stage));
@@ -138,7 +140,7 @@ void measure_step(const StepBench& b, int64_t baseline,
              gflops, 100 * gflops / ceiling, ceiling);
   fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s",
              per_step(now.forward, before.forward), per_step(now.backward, before.backward),
-             per_step(now.norm, before.norm), optimizer_seconds);
+             per_step(now.squares, before.squares), optimizer_seconds);
   fmt::print("{}\n", engine.ranks() == 1
                          ? ""
                          : fmt::format(", waiting for communication {:.3f} s",

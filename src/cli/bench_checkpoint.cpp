@@ -69,11 +69,11 @@ Samples measure(const CheckpointBench& b, const std::string& folder) {
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   Engine engine(spec, {.sequence = std::min<int64_t>(64, spec.max_sequence_length)});
   // Zeros would flatter a file system that compresses.
-  engine.for_each_optimizer_piece(
-      [](const std::string&, const ParamSpec& param, int64_t first, Tensor dst) {
-        for (int64_t i = 0; i < dst.elems(); ++i)
-          dst.f32()[i] = static_cast<float>((first + i) * 2654435761 % 1000003) /
-                         static_cast<float>(1 + param.cols);
+  engine.state().write_optimizer(
+      [](const std::string&, const ParamSpec& param, int64_t first, std::span<float> dst) {
+        for (size_t i = 0; i < dst.size(); ++i)
+          dst[i] = static_cast<float>((first + static_cast<int64_t>(i)) * 2654435761 % 1000003) /
+                   static_cast<float>(1 + param.cols);
       });
   const CheckpointFolder checkpoints(folder + "/checkpoints");
   const std::string plain = folder + "/plain";

@@ -141,7 +141,8 @@ class Bench {
       user_error("MPI's own {} failed", collective_name(collective));
   }
 
-  Ledger ledger_;
+  const std::unique_ptr<MemorySource> memory_ = make_host_memory();
+  Ledger ledger_{*memory_};
   Buffer scratch_, whole_, other_, copy_;
   std::unique_ptr<Channel> channel_;
   const bool one_clock_;

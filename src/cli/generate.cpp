@@ -79,7 +79,7 @@ int run_generate(GenerateArguments& arguments) {
   const ModelSpec spec = folder.model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
   if (checkpoint)
-    engine.for_each_piece(reader_of(open_model(arguments.folder).source));
+    engine.state().write_parameters(reader_of(open_model(arguments.folder).source));
   else
     folder.load_weights(engine);
   const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);

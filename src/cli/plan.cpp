@@ -8,14 +8,14 @@
 #include "cli/cli.h"
 #include "comm/mpi.h"
 #include "config/config.h"
-#include "engine/fit.h"
+#include "plan/fit.h"
 #include "run/plan.h"
 
 namespace onefold::cli {
 namespace {
 
 struct PlanArguments {
-  std::string config, memory, precision = "fp32";
+  std::string config, memory, hardware = "cpu";
   std::vector<std::string> overrides;
   std::string transport = "threads";
   int ranks = 1, threads = 0;
@@ -35,33 +35,27 @@ ModelSpec planned_model(const Config& config) {
   return spec;
 }
 
-StateWidths widths_of(const std::string& precision) {
-  if (precision == "mixed") return {.parameters = 2, .gradients = 2, .optimizer = 12};
-  return {};
-}
-
 // Model states alone at every stage: the table of the ZeRO paper for this model.
 struct StageRow {
   int stage;
   StateBytes bytes;
 };
 
-std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                                 const StateWidths& widths) {
+std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& options, int ranks) {
+  const Model model(spec);
   std::vector<StageRow> rows;
   for (int stage = 0; stage <= 3; ++stage) {
     EngineOptions staged = options;
     staged.zero.stage = stage;
-    rows.push_back({stage, state_bytes(unit_traits(Model(spec), staged, ranks), ranks, widths)});
+    rows.push_back(
+        {stage, state_bytes(unit_traits(model, staged, ranks), options.optimizer, ranks)});
   }
   return rows;
 }
 
-std::string stage_table(const std::vector<StageRow>& rows, int stage,
-                        const std::string& precision) {
-  std::string text = fmt::format("\n  {:<26}{:>14}{:>14}{:>14}{:>14}\n",
-                                 fmt::format("model states, {}", precision), "parameters",
-                                 "gradients", "optimizer", "total");
+std::string stage_table(const std::vector<StageRow>& rows, int stage) {
+  std::string text = fmt::format("\n  {:<26}{:>14}{:>14}{:>14}{:>14}\n", "model states",
+                                 "parameters", "gradients", "optimizer", "total");
   for (const StageRow& row : rows)
     text += fmt::format("  {:<26}{:>14}{:>14}{:>14}{:>14}\n",
                         fmt::format("stage {}{}", row.stage, row.stage == stage ? " (this)" : ""),
@@ -121,7 +115,8 @@ std::vector<ProgramLine> program_lines(const ModelSpec& spec, const EngineOption
   const Model model(spec);
   std::vector<ProgramLine> lines;
   std::map<int, std::string> tickets;
-  for (const Action& action : training_program(model, options, ranks).actions) {
+  for (const Action& action :
+       training_program(options, unit_traits(model, options, ranks), ranks).actions) {
     const std::string name =
         describe(action, model.units[static_cast<size_t>(action.unit)]->name()) +
         (action.verb == Verb::release && action.state == State::gradients ? " (gradients)" : "");
@@ -153,22 +148,24 @@ int run_plan(PlanArguments arguments) {
   const int ranks = arguments.ranks;
   const Config config = load_config(arguments.config, arguments.overrides, ranks);
   const ModelSpec spec = planned_model(config);
-  EngineOptions options = settled_options(config, spec, std::max(1, arguments.threads));
-  if (arguments.threads > 0) options.threads = arguments.threads;
+  Hardware hardware = hardware_named(arguments.hardware);
+  if (arguments.threads > 0) hardware.cores = arguments.threads;
+  const EngineOptions options = settled_options(config, spec, hardware);
   const FitContext context{ranks, arguments.transport == "mpi" ? mpi_scratch_bytes(ranks) : 0,
-                           config.run.accumulate != "auto"};
-  const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes);
-  const int64_t limit = config.run.memory_bytes;
+                           config.run.accumulate != "auto", hardware};
+  const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware);
+  const int64_t limit =
+      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
   const std::vector<Remedy> ways =
       fits ? std::vector<Remedy>{} : remedies(spec, options, context, limit);
-  const auto stages = stage_rows(spec, options, ranks, widths_of(arguments.precision));
+  const auto stages = stage_rows(spec, options, ranks);
   if (arguments.json) {
     Json json = {{"configuration", config.effective()},
                  {"parameters", spec.parameter_count()},
                  {"accumulate", order_name(options.order)}};
     json.update(rank_json(plan));
-    json["precision"] = arguments.precision;
+    json["hardware"] = hardware.to_json();
     json["stages"] = stages_json(stages);
     json["fits"] = fits;
     json["would_fit"] = Json::array();
@@ -180,7 +177,7 @@ int run_plan(PlanArguments arguments) {
   }
   fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
              zero_text(spec, options, ranks), traffic_text(plan), kind_table(plan),
-             stage_table(stages, options.zero.stage, arguments.precision));
+             stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;
@@ -199,17 +196,18 @@ void add_plan(CLI::App& app, Run& run) {
                    "What each rank may use, like 80GiB: says whether it fits, and what would");
   plan->add_option(
           "--threads", arguments->threads,
-          "Threads of each rank (scratch memory grows with them); default: run.threads, or 1")
+          "Cores of each rank (scratch memory grows with them), instead of the hardware's; "
+          "run.threads overrides both")
       ->check(at_least(1));
   plan->add_option("--transport", arguments->transport,
                    "threads, or mpi, which takes memory for messages")
       ->check(CLI::IsMember({"threads", "mpi"}));
   plan->add_option("--set", arguments->overrides, "Override a key, as for train")
       ->allow_extra_args(false);
-  plan->add_option("--precision", arguments->precision,
-                   "Of the table of model states: fp32 (4 + 4 + 8 bytes for each parameter) or "
-                   "mixed (2 + 2 + 12)")
-      ->check(CLI::IsMember({"fp32", "mixed"}));
+  plan->add_option("--hardware", arguments->hardware,
+                   "What each rank runs on: a preset (" + join(hardware_presets(), ", ") +
+                       ") or a JSON file; default: cpu, one core")
+      ->type_name("NAME|FILE");
   plan->add_flag("--program", arguments->program, "Print the program of a step too");
   plan->add_flag("--json", arguments->json, "A JSON plan on standard output");
   plan->footer(

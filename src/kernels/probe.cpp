@@ -56,7 +56,8 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
 
 double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
   constexpr int64_t elems = int64_t{32} << 20;  // 128 MiB each: beyond any cache
-  Ledger ledger;  // as the training state is: on huge pages where the system grants them
+  const std::unique_ptr<MemorySource> memory = make_host_memory();
+  Ledger ledger(*memory);  // as the training state is: on huge pages where the system grants them
   std::vector<Buffer> buffers;
   std::vector<Tensor> x;
   for (int i = 0; i < 3; ++i) {

@@ -7,7 +7,7 @@ namespace onefold {
 namespace {
 
 // A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
-SafetensorsEntry entry_of(const Engine::SavedPiece& piece) {
+SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   SafetensorsEntry entry;
   entry.name = piece_name(piece.state, piece.param->name);
   entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
@@ -53,13 +53,13 @@ void CheckpointWriter::write(Job& job) {
   try {
     std::vector<SafetensorsEntry> entries;
     for (int unit = 0; unit < units; ++unit)
-      for (const Engine::SavedPiece& piece : engine_.saved_pieces(unit))
+      for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
         entries.push_back(entry_of(piece));
     job.file.name = checkpoint_file_name(engine_.rank());
     SafetensorsWriter writer(folder_.begin(job.step) + "/" + job.file.name, std::move(entries),
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
-      for (const Engine::SavedPiece& piece : engine_.saved_pieces(unit))
+      for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
         writer.write(
             piece_name(piece.state, piece.param->name),
             std::span<const float>(piece.data.f32(), static_cast<size_t>(piece.data.cols)));
@@ -112,7 +112,7 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
       {"error", job_->error}, {"name", mine.name}, {"bytes", mine.bytes}, {"xxh3", mine.checksum}};
   std::vector<std::string> errors;
   std::vector<CheckpointFile> files;
-  for (const std::string& text : engine_.collect("checkpoint", report.dump())) {
+  for (const std::string& text : engine_.control().collect("checkpoint", report.dump())) {
     const Json of_rank = parse_json(text, "checkpoint");
     if (const std::string error = of_rank["error"]; !error.empty())
       errors.push_back(engine_.ranks() == 1
@@ -131,7 +131,7 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
     if (!errors.empty() || !manifest_error.empty()) folder_.discard(job_->step);
   }
   // The others must know whether it is there.
-  for (const std::string& error : engine_.collect("checkpoint committed", manifest_error))
+  for (const std::string& error : engine_.control().collect("checkpoint committed", manifest_error))
     if (!error.empty()) errors.push_back(error);
   bytes_ = 0;
   for (const CheckpointFile& file : files) bytes_ += file.bytes;
@@ -146,11 +146,13 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
   for (size_t u = 0; u < engine_.model().units.size(); ++u) {
     const SlabLayout layout(engine_.model().units[u]->params(), engine_.ranks());
+    std::vector<std::string> states;
+    for (const OptimizerState& state : engine_.state().saved_states(static_cast<int>(u)))
+      states.push_back(state.name);
     for (const ParamSpec& param : layout.params())
-      manifest.tensors[param.name] = {
-          file_shape(param), engine_.saved_states(static_cast<int>(u)), {}};
+      manifest.tensors[param.name] = {file_shape(param), states, {}};
     for (int rank = 0; rank < engine_.ranks(); ++rank)
-      for (const Piece& piece : layout.shard_pieces(rank))
+      for (const SlabPiece& piece : layout.shard_pieces(rank))
         manifest.tensors[layout.params()[static_cast<size_t>(piece.param)].name].pieces.push_back(
             {rank, piece.first, piece.elems});
   }

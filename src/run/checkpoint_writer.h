@@ -8,9 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "engine/engine.h"
-#include "engine/lane_thread.h"
 #include "run/checkpoints.h"
 
 namespace onefold {

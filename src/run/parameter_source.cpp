@@ -5,9 +5,8 @@
 namespace onefold {
 
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source) {
-  return [source = std::move(source)](const ParamSpec& param, int64_t first, Tensor dst) {
-    require(dst.contiguous(), "{}: a strided tensor cannot be read into", param.name);
-    source->read(param, first, {dst.f32(), static_cast<size_t>(dst.elems())});
+  return [source = std::move(source)](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    source->read(param, first, dst);
     source->release(param);  // or the mapped files would stay in memory beside what was read
   };
 }

@@ -28,8 +28,9 @@ class ParameterSource {
   virtual void release(const ParamSpec&) const {}
 };
 
-// The same as a function, for whoever has a tensor to fill: contiguous, f32, of any shape.
-using ParameterReader = std::function<void(const ParamSpec& param, int64_t first, Tensor dst)>;
+// The same as a function, for whoever has memory to fill.
+using ParameterReader =
+    std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)>;
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source);
 
 // weights.safetensors of a run folder. Names, shapes and types must be the model's.

@@ -1,7 +1,7 @@
 #include "run/plan.h"
 
 #include "base/text.h"
-#include "engine/fit.h"
+#include "plan/fit.h"
 
 namespace onefold {
 namespace {
@@ -34,10 +34,10 @@ std::string run_text(const Config& config, const RunPlan& plan) {
 }  // namespace
 
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
-                   int64_t comm_scratch_bytes) {
+                   int64_t comm_scratch_bytes, const Hardware& hardware) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto dry = Engine::plan(model, unlimited, ranks, comm_scratch_bytes);
+  const auto dry = Engine::plan(model, unlimited, ranks, comm_scratch_bytes, hardware);
   RankPlan plan{.ranks = ranks,
                 .peak_bytes = dry->ledger().peak_bytes(),
                 .peak_moment = dry->ledger().peak_moment()};
@@ -55,11 +55,13 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   return plan;
 }
 
-EngineOptions settled_options(const Config& config, const ModelSpec& model, int cores) {
+EngineOptions settled_options(const Config& config, const ModelSpec& model,
+                              const Hardware& hardware) {
   EngineOptions options = engine_options(config);
-  if (options.threads == 0) options.threads = cores;
+  if (options.threads == 0) options.threads = hardware.cores;
   if (config.run.accumulate == "auto")
-    options.order = choose_order(model, options, static_cast<int>(config.batch.world_size));
+    options.order =
+        choose_order(model, options, static_cast<int>(config.batch.world_size), hardware);
   return options;
 }
 
@@ -67,12 +69,13 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
-  plan.options = settled_options(config, plan.model, ranks.cores());
+  const Hardware hardware = this_machine(ranks.cores());
+  plan.options = settled_options(config, plan.model, hardware);
   plan.steps = config.total_steps(plan.data.train->sequences().count());
   plan.transport = ranks.transport();
   require_fits(plan.model, plan.options,
-               {ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto"});
-  plan.rank = plan_rank(plan.model, plan.options, ranks.count(), ranks.scratch_bytes());
+               {ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto", hardware});
+  plan.rank = plan_rank(plan.model, plan.options, ranks.count(), ranks.scratch_bytes(), hardware);
   return plan;
 }
 
@@ -100,16 +103,16 @@ std::string zero_text(const ModelSpec& model, const EngineOptions& options, int 
   const auto share = [&](bool sharded) {
     return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
   };
-  Residence residence = residence_of(options.zero, INT64_MAX, ranks);
+  Homes homes = homes_of(options.zero, INT64_MAX, ranks);
   const std::vector<UnitTraits> units = unit_traits(Model(model), options, ranks);
   size_t whole = 0;
   for (const UnitTraits& unit : units)
-    whole += residence.shard_parameters && !unit.residence.shard_parameters;
-  if (whole == units.size()) residence.shard_parameters = false;
+    whole += homes.parameters.sharded && !unit.homes.parameters.sharded;
+  if (whole == units.size()) homes.parameters.sharded = false;
   std::string text =
       fmt::format("ZeRO     stage {}: on each rank parameters {}, gradients {}, optimizer {}",
-                  options.zero.stage, share(residence.shard_parameters),
-                  share(residence.shard_gradients), share(residence.shard_optimizer));
+                  options.zero.stage, share(homes.parameters.sharded),
+                  share(homes.gradients.sharded), share(homes.optimizer.sharded));
   if (whole > 0)
     text += fmt::format("; {} too small to shard", counted(static_cast<int64_t>(whole), "unit"));
   return text + "\n";

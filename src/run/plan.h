@@ -30,7 +30,7 @@ struct RankPlan {
 };
 
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
-                   int64_t comm_scratch_bytes = 0);
+                   int64_t comm_scratch_bytes = 0, const Hardware& hardware = {});
 
 struct RunPlan {
   RunData data;
@@ -41,9 +41,10 @@ struct RunPlan {
   RankPlan rank;
 };
 
-// The engine's options with what is "auto" settled: threads by cores, the order of micro-batches by
-// memory.
-EngineOptions settled_options(const Config& config, const ModelSpec& model, int cores);
+// The engine's options with what is "auto" settled: threads by the hardware's cores, the order of
+// micro-batches by memory.
+EngineOptions settled_options(const Config& config, const ModelSpec& model,
+                              const Hardware& hardware);
 
 // Reads the data. Throws UserError if the run would not fit run.memory, with what would.
 RunPlan plan_run(const Config& config, const Ranks& ranks);

@@ -52,7 +52,7 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
   if (breakdown_)
     line["wall_clock"] = {{"forward", times.forward},
                           {"backward", times.backward},
-                          {"norm", times.norm},
+                          {"norm", times.squares},
                           {"step", times.step},
                           {"communication", times.communication}};
   lines_->write(line);

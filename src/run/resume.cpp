@@ -106,11 +106,13 @@ void require_states(const Checkpoint& checkpoint, const std::string& unit,
 }
 
 // A tensor of another shape would be read as if it were cut off.
-void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
+void require_fit(Engine& engine, const Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
   for (size_t u = 0; u < engine.model().units.size(); ++u) {
     const Unit& unit = *engine.model().units[u];
-    const std::vector<std::string> needed = engine.saved_states(static_cast<int>(u));
+    std::vector<std::string> needed;
+    for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u)))
+      needed.push_back(state.name);
     for (const ParamSpec& param : unit.params()) {
       const auto found = tensors.find(param.name);
       if (found == tensors.end())
@@ -127,13 +129,11 @@ void require_fit(const Engine& engine, const Checkpoint& checkpoint) {
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
-                        Tensor dst) {
-    checkpoint.read(state, param.name, first, {dst.f32(), static_cast<size_t>(dst.elems())});
-  };
-  engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor dst) {
+                        std::span<float> dst) { checkpoint.read(state, param.name, first, dst); };
+  engine.state().write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
     read(kParameters, param, first, dst);
   });
-  engine.for_each_optimizer_piece(read);
+  engine.state().write_optimizer(read);
   engine.resume_after(checkpoint.manifest().step);
 }
 
@@ -151,7 +151,7 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
     std::unique_ptr<Checkpoint> checkpoint;
     const std::string mine = problem_of(candidate.path, engine.rank(), engine.ranks(), checkpoint);
     std::string problem;
-    for (const std::string& of_rank : engine.collect("check " + candidate.path, mine))
+    for (const std::string& of_rank : engine.control().collect("check " + candidate.path, mine))
       if (problem.empty()) problem = of_rank;
     if (!problem.empty()) {
       resumed.remarks.push_back(problem);

@@ -107,7 +107,7 @@ std::shared_ptr<const ParameterSource> RunFolder::weights() const {
 
 void RunFolder::load_weights(Engine& engine) const {
   if (present(file(kWeights))) return onefold::load_weights(engine, file(kWeights));
-  engine.for_each_piece(reader_of(weights()));
+  engine.state().write_parameters(reader_of(weights()));
 }
 
 std::string run_of_checkpoint(const std::string& checkpoint) {

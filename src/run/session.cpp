@@ -105,10 +105,11 @@ EngineOptions engine_options(const Config& config) {
 }
 
 BatchView view_of(Batch& batch) {
-  const auto count = static_cast<int64_t>(batch.tokens.size());
-  return {matrix(batch.tokens.data(), 1, count, DType::i32),
-          matrix(batch.targets.data(), 1, count, DType::i32), batch.samples.data(), batch.batch,
-          batch.sequence};
+  return {.tokens = batch.tokens,
+          .targets = batch.targets,
+          .samples = batch.samples,
+          .batch = batch.batch,
+          .sequence = batch.sequence};
 }
 
 StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {
@@ -128,7 +129,7 @@ double validation_loss(Engine& engine, const ValidationLoader& loader) {
     Batch batch = index < loader.count() ? loader.get(index) : loader.padding();
     const auto [loss, valid] = engine.evaluate(view_of(batch));
     const double mine[] = {loss, static_cast<double>(valid)};
-    const std::vector<double> all = engine.exchange("evaluate", mine);
+    const std::vector<double> all = engine.control().exchange("evaluate", mine);
     for (size_t i = 0; i < all.size(); i += 2) {  // in the order of batches, as one rank would
       sum += all[i];
       count += all[i + 1];

@@ -14,7 +14,7 @@ namespace onefold {
 namespace {
 
 VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
-  return {a.forward - b.forward, a.backward - b.backward, a.norm - b.norm, a.step - b.step,
+  return {a.forward - b.forward, a.backward - b.backward, a.squares - b.squares, a.step - b.step,
           a.communication - b.communication};
 }
 
@@ -30,7 +30,7 @@ EngineOptions watched(EngineOptions options, std::optional<CheckpointWriter>& wr
 EngineOptions with_weights(EngineOptions options, const Config& config, const ModelSpec& model,
                            bool resumes) {
   if (resumes)
-    options.initial = [](const ParamSpec&, int64_t, Tensor) {};
+    options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
   else if (!config.model_weights.empty())
     options.initial = reader_of(std::make_shared<HfSource>(config.model_weights, model));
   return options;
@@ -79,7 +79,7 @@ void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidate
 void Training::run() {
   StopSignals signals;
   measure_ceiling();
-  engine_.exchange("begin", {});  // clocks start together
+  engine_.control().exchange("begin", {});  // clocks start together
   begin_ = saved_at_ = now_seconds();
   while (!done()) {
     step();
@@ -101,7 +101,7 @@ void Training::agree(StopSignals& signals) {
   const bool due = leads() && minutes > 0 && now_seconds() - saved_at_ >= 60 * minutes;
   const double mine[] = {signals.stop_wanted() ? 1.0 : 0.0,
                          signals.take_save_request() || due ? 1.0 : 0.0};
-  const std::vector<double> all = engine_.exchange("agree", mine);
+  const std::vector<double> all = engine_.control().exchange("agree", mine);
   save_wanted_ = false;
   for (size_t i = 0; i < all.size(); i += 2) {
     interrupted_ |= all[i] > 0;
@@ -123,7 +123,7 @@ void Training::settle_checkpoint(bool wait) {
   if (wait) checkpoints_->wait();
   const double mine = checkpoints_->done() ? 1 : 0;
   double written = 0;
-  for (const double of_rank : engine_.exchange("checkpoint written", {&mine, 1}))
+  for (const double of_rank : engine_.control().exchange("checkpoint written", {&mine, 1}))
     written += of_rank;
   if (written < engine_.ranks()) return;
   const int64_t step = checkpoints_->step();
@@ -170,7 +170,9 @@ void Training::save_last() {
   if (folder_)
     folder_->save_weights(engine_);
   else
-    engine_.for_each_parameter([](const ParamSpec&, Tensor) {});  // rank 0 needs the shards
+    // Rank 0 needs the shards.
+    engine_.state().for_each_parameter(engine_.channel(Lane::gather),
+                                       [](const ParamSpec&, std::span<const float>) {});
 }
 
 // What a manifest says about the run it belongs to.
@@ -228,9 +230,9 @@ void Training::evaluate() {
 // Again and again, and the best counts: one measurement on a busy machine would flatter the run.
 // All ranks measure at once, as they compute.
 void Training::measure_ceiling() {
-  const double mine = measure_gemm_gflops(engine_.pool(), 1);
+  const double mine = measure_gemm_gflops(*engine_.device().pool(), 1);
   double sum = 0;
-  for (const double of_rank : engine_.exchange("measure", {&mine, 1})) sum += of_rank;
+  for (const double of_rank : engine_.control().exchange("measure", {&mine, 1})) sum += of_rank;
   gemm_gflops_ = std::max(gemm_gflops_, sum);
 }
 
@@ -240,7 +242,7 @@ void Training::show_times() {
   shown_times_ = engine_.times();
   std::string text = fmt::format(
       "  time since the last line: forward {:.2f}s  backward {:.2f}s  norm {:.2f}s  step {:.2f}s",
-      t.forward, t.backward, t.norm, t.step);
+      t.forward, t.backward, t.squares, t.step);
   if (engine_.ranks() > 1) text += fmt::format("  communication {:.2f}s", t.communication);
   progress_.note(text);
 }
@@ -279,14 +281,14 @@ std::string Training::report() {
 
 std::vector<RankTrace> Training::collect_trace() {
   RankTrace mine{.rank = engine_.rank()};
-  for (const Lane lane : {Lane::compute, Lane::gather, Lane::reduce}) {
+  for (const Lane lane : kAllLanes) {
     RankTrace::Lane& to = mine.lanes.emplace_back(RankTrace::Lane{lane_name(lane), {}});
     for (const TraceSpan& span : engine_.trace().spans(lane))
       if (span.begin >= begin_)
         to.spans.push_back({span.name, span.begin - begin_, span.end - span.begin, span.bytes});
   }
   std::vector<RankTrace> all;
-  for (const std::string& text : engine_.collect("trace", trace_to_text(mine)))
+  for (const std::string& text : engine_.control().collect("trace", trace_to_text(mine)))
     if (leads()) all.push_back(trace_from_text(text));
   return all;
 }

@@ -1,6 +1,7 @@
 #include "run/weights.h"
 
 #include "io/safetensors.h"
+#include "run/parameter_source.h"
 
 namespace onefold {
 
@@ -27,30 +28,21 @@ std::vector<SafetensorsEntry> entries_of(const Model& model) {
 }  // namespace
 
 void save_weights(Engine& engine, const std::string& path) {
-  if (engine.rank() != 0) return engine.for_each_parameter([](const ParamSpec&, Tensor) {});
+  const auto visit = [&](const RankState::VisitWhole& each) {
+    engine.state().for_each_parameter(engine.channel(Lane::gather), each);
+  };
+  if (engine.rank() != 0) return visit([](const ParamSpec&, std::span<const float>) {});
   SafetensorsWriter writer(path, entries_of(engine.model()),
                            {{"format", "onefold"}, {"step", std::to_string(engine.steps_done())}});
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    writer.write(param.name,
-                 std::span<const float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
+  visit([&](const ParamSpec& param, std::span<const float> values) {
+    writer.write(param.name, values);
   });
   writer.commit();
 }
 
 void load_weights(Engine& engine, const std::string& path) {
-  const SafetensorsFile weights(path);
-  size_t wanted = 0;
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    const SafetensorsEntry& entry = weights.entry(param.name);
-    if (entry.shape != file_shape(param))
-      user_error("{}: tensor {} has shape [{}], the model needs [{}]", weights.path(), param.name,
-                 fmt::join(entry.shape, ", "), fmt::join(file_shape(param), ", "));
-    weights.read(param.name, std::span<float>(tensor.f32(), static_cast<size_t>(tensor.elems())));
-    ++wanted;
-  });
-  if (wanted != weights.entries().size())
-    user_error("{} holds {} tensors, the model has {}: it belongs to another model", weights.path(),
-               weights.entries().size(), wanted);
+  engine.state().write_parameters(
+      reader_of(std::make_shared<RunSource>(engine.model().spec, path)));
 }
 
 }  // namespace onefold
