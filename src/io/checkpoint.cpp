@@ -1,12 +1,7 @@
 #include "io/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -16,8 +11,6 @@
 
 namespace onefold {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "onefold-checkpoint";
 constexpr int64_t kVersion = 1;
@@ -73,19 +66,10 @@ std::vector<int64_t> read_shape(JsonObject& in, int64_t& elems) {
 // By reading, not through a mapping: it takes a block of memory whatever the file's size, and a
 // disk that fails is an error, not a signal.
 std::string checksum_of_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) user_error("cannot open {}: {}", path, std::strerror(errno));
+  InputFile file(path);
   Checksum checksum;
   std::vector<std::byte> block(size_t{1} << 19);
-  ssize_t count = 0;
-  while ((count = ::read(fd, block.data(), block.size())) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    checksum.add({block.data(), static_cast<size_t>(count)});
-  }
-  const int error = errno;
-  ::close(fd);
-  if (count < 0) user_error("cannot read {}: {}", path, std::strerror(error));
+  while (const size_t count = file.read(block)) checksum.add({block.data(), count});
   return checksum.text();
 }
 
@@ -186,9 +170,7 @@ Checkpoint::Checkpoint(const std::string& folder)
           Manifest::from_json(read_json(folder + "/" + kManifest), folder + "/" + kManifest)) {
   for (const CheckpointFile& file : manifest_.files) {
     const std::string path = folder + "/" + file.name;
-    std::error_code error;
-    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
-    if (error) user_error("{}: {}", path, error.message());
+    const int64_t bytes = file_bytes(path);
     if (bytes != file.bytes)
       user_error("{} has {} bytes, the manifest says {}: it was cut short or replaced", path, bytes,
                  file.bytes);

@@ -19,7 +19,8 @@ class CheckpointFolder {
   explicit CheckpointFolder(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
-  // Those that are there whole, newest first. Nothing is said about their contents.
+  // Those that are there whole, newest first. Nothing is said about their contents. UserError if
+  // the folder cannot be read: that there is none would be the wrong answer.
   std::vector<Entry> list() const;
 
   // Where the files of a checkpoint under way are written; made if it is not there.
@@ -32,8 +33,8 @@ class CheckpointFolder {
   void discard_all() const;
   // Of `newest`, which is known to be good, and those before it, keeps the newest `last`, and each
   // whose step is a multiple of `every` (0: none). Later ones are of a course that the run has
-  // left, or damaged: they stay, and do not count.
-  void prune(int64_t newest, int64_t last, int64_t every) const;
+  // left, or damaged: they stay, and do not count. Returns why others could not be removed.
+  std::vector<std::string> prune(int64_t newest, int64_t last, int64_t every) const;
 
  private:
   std::string temporary(int64_t step) const;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "io/half.h"
 #include "run/run_folder.h"
@@ -15,15 +15,8 @@
 namespace onefold {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kBlockElems = int64_t{1} << 18;    // of one chunk of work: 2 MiB as doubles
 constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
-
-bool present(const std::string& path) {
-  std::error_code ignored;  // what cannot be examined cannot be read either, and that says why
-  return fs::exists(path, ignored);
-}
 
 // What a folder says about its model, if anything.
 void read_model(const std::string& path, Located& located) {
@@ -32,7 +25,7 @@ void read_model(const std::string& path, Located& located) {
       located.model = RunFolder::open(path).model();
       return;
     }
-    if (!present(path + "/config.json")) return;
+    if (!path_exists(path + "/config.json")) return;
     const Json config = read_json(path + "/config.json");
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       located.model_type = config["model_type"].get<std::string>();
@@ -265,11 +258,11 @@ std::string head_text(const Description& d) {
 }  // namespace
 
 Located locate(const std::string& path) {
-  if (!present(path)) user_error("{} is not there; name a folder or a safetensors file", path);
+  if (!path_exists(path)) user_error("{} is not there; name a folder or a safetensors file", path);
   const auto of_files = [](PathKind kind, TensorFiles tensors) {
     return Located{kind, std::move(tensors), nullptr, {}, "", ""};
   };
-  if (!fs::is_directory(path)) return of_files(PathKind::file, TensorFiles::open_file(path));
+  if (!is_folder(path)) return of_files(PathKind::file, TensorFiles::open_file(path));
   const auto with_model = [&](Located located) {
     read_model(path, located);
     return located;
@@ -278,12 +271,12 @@ Located locate(const std::string& path) {
     const ModelSpec model = source->model();
     return Located{PathKind::checkpoint, {}, std::move(source), model, "", ""};
   };
-  if (present(path + "/" + kManifest)) {
+  if (path_exists(path + "/" + kManifest)) {
     const auto source = std::make_shared<CheckpointSource>(path);
     source->verify();
     return of_checkpoint(source);
   }
-  if (present(path + "/weights.safetensors"))
+  if (path_exists(path + "/weights.safetensors"))
     return with_model(
         of_files(PathKind::run, TensorFiles::open_file(path + "/weights.safetensors")));
   if (TensorFiles::in_folder(path))

@@ -38,11 +38,6 @@ constexpr std::array<std::string_view, 10> kCompanions = {"tokenizer.json",
                                                           "chat_template.json",
                                                           kGeneration};
 
-bool present(const std::string& path) {
-  std::error_code ignored;  // what cannot be examined cannot be read either, and that says why
-  return fs::exists(path, ignored);
-}
-
 bool is_exported_file(const std::string& name) {
   return name == "config.json" || name == kHfIndex || name == kHfWeights ||
          (name.starts_with("model-") && name.ends_with(".safetensors")) ||
@@ -83,7 +78,7 @@ ModelExtras run_extras(const RunFolder& run, const ModelSpec& spec) {
 // The tokenizer is the run's. A checkpoint that was moved has none.
 ModelExtras checkpoint_extras(const std::string& path, const ModelSpec& spec) {
   const std::string run = run_of_checkpoint(path);
-  if (!present(run + "/model.json")) return {};
+  if (!path_exists(run + "/model.json")) return {};
   return run_extras(RunFolder::open(run), spec);
 }
 
@@ -95,7 +90,7 @@ ModelExtras hf_extras(const std::string& folder, HfFamily family) {
     if (config.contains(key)) extras.token_ids[key] = config[key];
   for (const std::string_view name : kCompanions) {
     const std::string path = fmt::format("{}/{}", folder, name);
-    if (present(path)) extras.files[std::string(name)] = read_file(path);
+    if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
   }
   return extras;
 }
@@ -270,13 +265,14 @@ void require_space(const std::string& folder, int64_t bytes) {
 }  // namespace
 
 ModelOnDisk open_model(const std::string& path) {
-  if (!present(path)) user_error("{} is neither a run folder nor a model's: it is not there", path);
-  if (fs::is_directory(path) && !present(path + "/model.json") && present(path + "/config.json")) {
+  if (!path_exists(path))
+    user_error("{} is neither a run folder nor a model's: it is not there", path);
+  if (is_folder(path) && !path_exists(path + "/model.json") && path_exists(path + "/config.json")) {
     auto source = std::make_shared<HfSource>(path);
     const HfFamily family = source->family();
     return {std::move(source), hf_extras(path, family)};
   }
-  if (present(path + "/" + kManifest)) {
+  if (path_exists(path + "/" + kManifest)) {
     auto source = std::make_shared<CheckpointSource>(path);
     source->verify();
     return {source, checkpoint_extras(path, source->model())};

@@ -131,7 +131,10 @@ void Training::settle_checkpoint(bool wait) {
   if (errors.empty()) {
     failures_ = 0;
     saved_step_ = step;
-    if (leads()) checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every);
+    if (leads())
+      for (const std::string& problem :
+           checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every))
+        progress_.warn(fmt::format("an old checkpoint stays: {}", problem));
     const double seconds = checkpoints_->seconds();
     progress_.note(
         fmt::format("checkpoint of step {}: {} in {:.1f}s, behind training but for {:.2f}s", step,

@@ -1,5 +1,6 @@
 #include "run/run_folder.h"
 
+#include "base/broken_files.h"
 #include "run/session.h"
 #include "run/support.h"
 
@@ -105,6 +106,41 @@ TEST_F(RunFolderTest, WeightsMustBeTheModels) {
   EXPECT_ERROR(run.load_weights(narrow_engine), "weights.safetensors", "[263, 39]", "[257, 39]");
   EXPECT_ERROR(run.load_weights(shallow_engine), "belongs to another model");
   EXPECT_ERROR(run.load_weights(deep_engine), "has no tensor");
+}
+
+TEST_F(RunFolderTest, AFullDiskKeepsTheWeightsThatWereThere) {
+  const Config c = config();
+  const RunFolder run = create(c);
+  Engine first(c.model, options(1)), second(c.model, options(2)), loaded(c.model, options(3));
+  run.save_weights(first);
+  {
+    test::BrokenFiles files;
+    files.fill_up_after(100'000);
+    EXPECT_ERROR(run.save_weights(second), "cannot write", run.file("weights.safetensors"),
+                 "No space left on device");
+  }
+  EXPECT_FALSE(path_exists(run.file("weights.safetensors.tmp")));
+  run.load_weights(loaded);
+  EXPECT_EQ(weights_of(loaded), weights_of(first));
+}
+
+// What stayed would be taken for the new run's.
+TEST_F(RunFolderTest, AnOldRunThatCannotBeRemovedIsAnError) {
+  const Config c = config();
+  const RunFolder run = create(c);
+  Engine engine(c.model, options(1));
+  run.save_weights(engine);
+  make_folders(run.file("checkpoints/step-00000002"));
+  write_file(run.file("checkpoints/step-00000002/manifest.json"), "{}");
+  for (const char* name : {"weights.safetensors", "step-00000002/manifest.json"}) {
+    test::BrokenFiles files;
+    files.fail(test::Call::remove, std::errc::operation_not_permitted, name);
+    EXPECT_ERROR(create(c, true), "cannot remove", name, "Operation not permitted");
+  }
+  run.save_weights(engine);
+  test::BrokenFiles files;
+  files.fail(test::Call::remove, std::errc::operation_not_permitted);
+  EXPECT_ERROR(run.drop_weights(), "cannot remove", run.file("weights.safetensors"));
 }
 
 TEST_F(RunFolderTest, AModelThatCannotBeReadIsNamed) {
