@@ -4,18 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <thread>
+#include <exception>
 
 #include "comm/mpi_channel.h"
 #include "comm/mpi_library.h"
 
 namespace onefold {
 namespace {
-
-constexpr std::chrono::seconds kAnswerWait{4};
 
 // Among the ranks that may use the same cores of the same machine: the launcher may have given each
 // its own.
@@ -38,9 +34,12 @@ class MpiCommunicator final : public Communicator {
   }
 
   ~MpiCommunicator() override {
-    if (state_.failed() || std::uncaught_exceptions() > 0) return;
-    state_.say_goodbye();
-    state_.api.finish();
+    if (state_.failed() || std::uncaught_exceptions() > 0) {
+      state_.abandon();
+    } else {
+      state_.say_goodbye();
+      state_.api.finish();
+    }
   }
 
   const char* transport() const override { return "mpi"; }
@@ -52,20 +51,7 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiChannel>(state_, name, scratch);
   }
 
-  void abort(std::string_view why) noexcept override {
-    constexpr int kExitCode = 1;
-    std::fflush(stdout);
-    fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
-    std::fflush(stderr);
-    // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
-    // launcher ends the others when it sees one go.
-    std::thread([] {
-      std::this_thread::sleep_for(kAnswerWait);
-      std::_Exit(kExitCode);
-    }).detach();
-    state_.api.end_all(kExitCode);
-    std::_Exit(kExitCode);
-  }
+  void abort(std::string_view why) noexcept override { state_.end_process(why); }
 
  private:
   const Place place_;

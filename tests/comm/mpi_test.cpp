@@ -102,6 +102,11 @@ TEST_F(Mpi, ARankThatHangsIsNamedWithItsLastCall) {
   EXPECT_TRUE(contains(ended.said, "the last call there was barrier \"first\"")) << ended.said;
 }
 
+// Open MPI cancels no sends: the process ends with the reason, as it cannot free the memory.
+TEST_F(Mpi, AMessageThatCannotBeCancelledIsNamed) {
+  expect_end(mpirun(2, "unreceived"), {"rank 1 did not come to send to rank 1 \"activations\""});
+}
+
 TEST_F(Mpi, ARankThatLeavesIsNamed) {
   expect_end(mpirun(3, "absent leave"), {"rank 1 left before barrier \"second\""});
 }

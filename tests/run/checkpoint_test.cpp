@@ -147,17 +147,22 @@ Loaded load_on(const CheckpointFolder& folder, int ranks, int stage) {
   StateCollector collector;
   on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
     EngineOptions options = options_of(stage);
-    options.initial = [](const ParamSpec&, int64_t, Tensor) {};
+    options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
     Engine engine(small_model(), options, std::move(communicator));
     const Resumed resumed = resume(engine, folder.list());
     EXPECT_EQ(resumed.step, 2);
     EXPECT_EQ(engine.steps_done(), 2);
     const auto r = static_cast<size_t>(rank);
     loaded.bytes_read[r] = resumed.bytes_read;
-    engine.for_each_piece(
-        [&](const ParamSpec&, int64_t, Tensor held) { loaded.bytes_held[r] += held.elems() * 4; });
-    engine.for_each_optimizer_piece([&](const std::string&, const ParamSpec&, int64_t,
-                                        Tensor held) { loaded.bytes_held[r] += held.elems() * 4; });
+    const auto held = [&](const Tensor& slab, const std::vector<SlabPiece>& pieces) {
+      for (const SlabPiece& piece : pieces)
+        loaded.bytes_held[r] += piece.elems * dtype_bytes(slab.dtype);
+    };
+    for (int u = 0; u < engine.state().units(); ++u) {
+      const UnitState& unit = engine.state().unit(u);
+      held(unit.held_parameters(), unit.held_pieces());
+      for (int i = 0; i < unit.states(); ++i) held(unit.stepped_state(i), unit.stepped_pieces());
+    }
     collector.add(engine);
   });
   loaded.state = collector.state();

@@ -3,6 +3,9 @@
 // golden folders were made.
 #include <gtest/gtest.h>
 
+#include "engine/decoder.h"
+#include "engine/support.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -34,9 +37,7 @@ std::map<std::string, std::string> content(const std::string& folder) {
   return files;
 }
 
-void load(Engine& engine, const ParameterReader& read) {
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) { read(param, 0, tensor); });
-}
+void load(Engine& engine, const ParameterReader& read) { engine.state().write_parameters(read); }
 
 std::vector<float> values_of(const ParameterSource& source, const ParamSpec& param) {
   std::vector<float> values(static_cast<size_t>(param.elems()));
@@ -50,18 +51,11 @@ std::vector<float> logits_of(Engine& engine, std::vector<int32_t> tokens, int64_
   const auto length = static_cast<int64_t>(tokens.size()) / batch;
   std::vector<float> all(tokens.size() * static_cast<size_t>(spec.vocab_size));
   for (int64_t b = 0; b < batch; ++b) {
-    std::vector<std::vector<float>> memory;
-    std::vector<KvCache> caches;
-    for (int64_t i = 0; i < 2 * spec.num_layers; ++i)
-      memory.emplace_back(static_cast<size_t>(length * spec.kv_size()));
-    for (size_t i = 0; i < memory.size(); i += 2)
-      caches.push_back({matrix(memory[i].data(), length, spec.kv_size()),
-                        matrix(memory[i + 1].data(), length, spec.kv_size()), length, 0});
+    Decoder decoder(engine, 1, length);
     for (int64_t t = 0; t < length; ++t) {
-      BatchView view{.batch = 1, .sequence = 1};
-      view.tokens = matrix(tokens.data() + b * length + t, 1, 1, DType::i32);
-      float* row = all.data() + (b * length + t) * spec.vocab_size;
-      engine.decode(view, caches, matrix(row, 1, spec.vocab_size));
+      decoder.feed({tokens.data() + b * length + t, 1});
+      std::copy_n(decoder.logits(0).begin(), spec.vocab_size,
+                  all.begin() + (b * length + t) * spec.vocab_size);
     }
   }
   return all;
@@ -92,10 +86,11 @@ TEST_P(HfGolden, LossIsThatOfTransformers) {
   load(engine, reader_of(source));
   std::vector<int32_t> tokens = ints("tokens"), targets = ints("targets");
   std::vector<int64_t> samples(static_cast<size_t>(batch_));
-  const int64_t count = batch_ * length_;
-  const auto [sum, valid] = engine.evaluate({matrix(tokens.data(), 1, count, DType::i32),
-                                             matrix(targets.data(), 1, count, DType::i32),
-                                             samples.data(), batch_, length_});
+  const auto [sum, valid] = engine.evaluate({.tokens = tokens,
+                                             .targets = targets,
+                                             .samples = samples,
+                                             .batch = batch_,
+                                             .sequence = length_});
   const double loss = sum / static_cast<double>(valid), wanted = floats("loss")[0];
   RecordProperty("loss_error", fmt::format("{:.1e}", std::abs(loss - wanted)));
   EXPECT_NEAR(loss, wanted, 1e-5);
@@ -369,11 +364,11 @@ TEST_F(Export, LogitsAreTheSameAfterTheWayThroughAFolder) {
     Engine engine(spec, options);
     // Biases and norms too, and only values that every type holds: 3 bits, and a power of two.
     uint32_t draw = 0;
-    engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-      for (int64_t i = 0; i < tensor.elems(); ++i) {
+    test::change_weights(engine, [&](const ParamSpec& param, std::span<float> values) {
+      for (float& value : values) {
         const uint32_t word = philox(philox_key(1, Draw::test), {draw++, 0, 0, 0})[0];
         const float noise = (static_cast<float>(word % 15) - 7) / 32;
-        tensor.f32()[i] = param.init == Init::ones ? 1 + noise : noise;
+        value = param.init == Init::ones ? 1 + noise : noise;
       }
     });
     const std::string run = folder_.path(c.name);

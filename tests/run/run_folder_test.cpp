@@ -16,8 +16,8 @@ class RunFolderTest : public RunTest {
   }
   static std::vector<float> weights_of(Engine& engine) {
     std::vector<float> all;
-    engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
-      all.insert(all.end(), tensor.f32(), tensor.f32() + tensor.elems());
+    test::for_each_parameter(engine, [&](const ParamSpec&, std::span<const float> values) {
+      all.insert(all.end(), values.begin(), values.end());
     });
     return all;
   }

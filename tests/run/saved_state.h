@@ -38,25 +38,22 @@ inline EngineOptions options_of(int stage) {
 // memory.
 using State = std::map<std::string, std::vector<float>>;
 
-// Each rank adds what it holds; replicas of one element must have the same bits.
+// Each rank adds its share.
 class StateCollector {
  public:
   void add(Engine& engine) {
     std::lock_guard lock(mutex_);
-    engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor held) {
-      add("parameters", param, first, held);
-    });
-    engine.for_each_optimizer_piece([&](const std::string& state, const ParamSpec& param,
-                                        int64_t first,
-                                        Tensor held) { add(state, param, first, held); });
+    for (int unit = 0; unit < engine.state().units(); ++unit)
+      for (const RankState::SavedPiece& piece : engine.state().saved_pieces(unit))
+        add(engine.device(), piece);
   }
   const State& state() const { return state_; }
 
  private:
-  void add(const std::string& state, const ParamSpec& param, int64_t first, Tensor held) {
-    std::vector<float>& whole = state_[piece_name(state, param.name)];
-    whole.resize(static_cast<size_t>(param.elems()), -77.0F);
-    std::memcpy(whole.data() + first, held.f32(), static_cast<size_t>(held.elems()) * 4);
+  void add(Device& device, const RankState::SavedPiece& piece) {
+    std::vector<float>& whole = state_[piece_name(piece.state, piece.param->name)];
+    whole.resize(static_cast<size_t>(piece.param->elems()), -77.0F);
+    download(device, piece.data, std::span(whole).subspan(static_cast<size_t>(piece.first)));
   }
 
   std::mutex mutex_;
