@@ -133,7 +133,8 @@ TEST_P(Generation, BadRequestsAreNamed) {
 
 TEST_P(Generation, WeightsThatAreNotFiniteAreNamedAndNeverSampledFrom) {
   for (const float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    engine_.for_each_parameter([&](const ParamSpec&, Tensor values) { values.f32()[0] = poison; });
+    test::change_weights(engine_,
+                         [&](const ParamSpec&, std::span<float> values) { values[0] = poison; });
     for (const GenerateOptions& options :
          {GenerateOptions{.sampling = {.temperature = 0}}, GenerateOptions{},
           GenerateOptions{.sampling = {.top_k = 5}}, GenerateOptions{.beams = 3}}) {

@@ -157,7 +157,11 @@ TEST(Recompute, RunsOfMicroBatchesRecomputeTheLowerUnitsInARun) {
 
 TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
   Program program = plain_step({.units = 3});
-  split_phases(program, {{2, 1}, {3, 2}, {1, 2}});
+  std::vector<UnitTraits> units = traits_of({.units = 3}, 0);
+  units[0].phases = {2, 1};
+  units[1].phases = {3, 2};
+  units[2].phases = {1, 2};
+  split_phases(program, units);
   const Lines all = lines(program);
   EXPECT_EQ(
       Lines(all.begin(), all.begin() + 8),
@@ -165,7 +169,7 @@ TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
              "forward u0, micro 0, phase 1", "forward u1, micro 0, phase 0",
              "exchange u1, micro 0, after phase 0 of forward", "forward u1, micro 0, phase 1",
              "exchange u1, micro 0, after phase 1 of forward", "forward u1, micro 0, phase 2"}));
-  EXPECT_EQ(problems_of(program, traits_of({.units = 3}, 0), 1), Lines{});
+  EXPECT_EQ(problems_of(program, units, 1), Lines{});
 }
 
 // ---- Verify

@@ -1,6 +1,7 @@
 #include "run/run_folder.h"
 
 #include "base/broken_files.h"
+#include "engine/support.h"
 #include "run/session.h"
 #include "run/support.h"
 
