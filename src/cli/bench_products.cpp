@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/kernels.h"
 #include "model/unit.h"
 #include "tensor/ledger.h"
 
@@ -52,6 +52,7 @@ std::vector<Shape> shapes_of(const ModelSpec& spec, int64_t tokens) {
 }
 
 struct Way {
+  std::unique_ptr<Kernels> kernels;
   std::vector<double> seconds;
   double squared_error = 0;
 };
@@ -76,7 +77,9 @@ Json measure(const ProductsBench& b, const Shape& s, ThreadPool& pool) {
             .b_transposed = s.b_transposed};
   fill_normal(gemm.a, 1.0f, 1);
   fill_normal(gemm.b, 0.02f, 2);
-  const int64_t elems = cpu::gemm_scratch(gemm, Products::paired, pool.threads());
+  Way library{make_cpu_kernels(pool, Products::library)};
+  Way paired{make_cpu_kernels(pool, Products::paired)};
+  const int64_t elems = paired.kernels->gemm_scratch(gemm);
   const Buffer scratch = allocate(elems);
 
   // Exact results of some elements.
@@ -97,12 +100,11 @@ Json measure(const ProductsBench& b, const Shape& s, ThreadPool& pool) {
     squares += sum * sum;
   }
 
-  Way library, paired;
   for (int repeat = 0; repeat <= b.repeats; ++repeat)
     for (Way* way : {&library, &paired}) {
       gemm.scratch = way == &paired ? scratch.as(1, elems) : Tensor{};
       const double begin = now_seconds();
-      cpu::gemm(pool, gemm);
+      way->kernels->gemm(gemm);
       if (repeat > 0) {  // the first one warms up, and is compared
         way->seconds.push_back(now_seconds() - begin);
         continue;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "comm/meeting.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -13,7 +13,7 @@ const std::byte* at(const void* data, int64_t offset) {
   return static_cast<const std::byte*>(data) + offset;
 }
 
-void copy(void* to, const void* from, int64_t bytes) { cpu::copy_bytes(from, to, bytes); }
+void copy(void* to, const void* from, int64_t bytes) { copy_bytes(from, to, bytes); }
 
 class LocalChannel final : public Channel {
  public:
@@ -79,7 +79,7 @@ class LocalChannel final : public Channel {
 
   void sum(size_t p, int64_t bytes, int64_t first, int64_t elems, float* dst) {
     for (int r = 0; r < ranks(); ++r) sources_[static_cast<size_t>(r)] = piece(r, p, bytes) + first;
-    cpu::ordered_sum(sources_, dst, elems);
+    ordered_sum(sources_, dst, elems);
   }
 
   void reduce(const Part& part, size_t p) {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -322,7 +322,7 @@ void MpiChannel::gather(std::span<const Part> parts) {
   wait(1);
   for (const Part& part : parts) {
     void* place = at(part.whole, rank() * part.shard_bytes);
-    cpu::copy_bytes(shard_of(part), place, part.shard_bytes);
+    copy_bytes(shard_of(part), place, part.shard_bytes);
   }
 }
 
@@ -363,7 +363,7 @@ void MpiChannel::sum_round(std::span<const Part> parts, bool in_place,
       sources_[static_cast<size_t>(before(i))] =
           reinterpret_cast<const float*>(i == 0 ? own : half + (i - 1) * slot + piece.place);
     std::byte* dst = in_place ? own : at(part.shard, piece.offset);
-    cpu::ordered_sum(sources_, reinterpret_cast<float*>(dst), piece.bytes / 4);
+    ordered_sum(sources_, reinterpret_cast<float*>(dst), piece.bytes / 4);
   }
 }
 
@@ -390,7 +390,7 @@ void MpiChannel::exchange(const Call& call) {
       send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
     }
   }
-  cpu::copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
+  copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
   wait(0);
   wait(1);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "engine/walk.h"
-#include "kernels/dry/dry_kernels.h"
 
 namespace onefold {
 namespace {
@@ -46,7 +45,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, Ledger::Memo
       traits_(unit_traits(model_, options, ranks())),
       training_(training_program(model_, options, ranks())),
       evaluation_(evaluation_program(model_, options, ranks())) {
-  if (memory == Ledger::Memory::dry) kernels_ = std::make_unique<DryKernels>(std::move(kernels_));
+  if (memory == Ledger::Memory::dry) kernels_ = make_dry_kernels(std::move(kernels_));
   while (traits_[static_cast<size_t>(lowest_trained_)].frozen) ++lowest_trained_;
   ledger_.moment("allocating the training state");
   allocate_state();

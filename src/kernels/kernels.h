@@ -155,6 +155,9 @@ class Kernels {
 class ThreadPool;
 std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool, Products products);
 
+// Kernels that neither read nor write memory, with the scratch sizes of `like`.
+std::unique_ptr<Kernels> make_dry_kernels(std::unique_ptr<Kernels> like);
+
 // Whether large products are faster when paired. That is a matter of what this processor is, not of
 // a measurement: the bits depend on it.
 bool cpu_gains_by_pairing();
