@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 #include "engine/lane_thread.h"
-#include "run/checkpoints.h"
+#include "io/checkpoint_folder.h"
 
 namespace onefold {
 

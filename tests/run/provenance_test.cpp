@@ -1,7 +1,7 @@
 #include "run/provenance.h"
 
+#include "inspect/model_card.h"
 #include "io/checksum.h"
-#include "run/model_card.h"
 #include "run/support.h"
 
 namespace onefold {

@@ -1,4 +1,4 @@
-#include "run/checkpoints.h"
+#include "io/checkpoint_folder.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "run/json_text.h"
+#include "base/json_text.h"
 
 namespace onefold {
 namespace {
