@@ -6,11 +6,11 @@
 #include <memory>
 #include <optional>
 
+#include "base/json_text.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "config/config.h"
-#include "run/json_text.h"
 #include "run/provenance.h"
 #include "run/ranks.h"
 #include "run/signals.h"

@@ -4,7 +4,7 @@
 
 #include "comm/meeting.h"
 #include "comm/rank_sum.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -363,7 +363,7 @@ void MpiChannel::gather(std::span<const Message> messages) {
   wait(1);
   for (const Message& message : messages) {
     void* place = at(message.whole, rank() * message.shard_bytes());
-    cpu::copy_bytes(shard_of(message), place, message.shard_bytes());
+    copy_bytes(shard_of(message), place, message.shard_bytes());
   }
 }
 
@@ -431,7 +431,7 @@ void MpiChannel::exchange(const Call& call) {
       send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
     }
   }
-  cpu::copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
+  copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
   wait(0);
   wait(1);
 }

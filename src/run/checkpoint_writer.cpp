@@ -1,7 +1,7 @@
 #include "run/checkpoint_writer.h"
 
 #include "base/clock.h"
-#include "run/weights.h"
+#include "inspect/parameter_source.h"
 
 namespace onefold {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "engine/engine.h"
-#include "run/checkpoints.h"
+#include "io/checkpoint_folder.h"
 
 namespace onefold {
 

@@ -5,12 +5,12 @@
 #include <chrono>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/process.h"
 #include "data/token_file.h"
+#include "inspect/model_card.h"
 #include "io/checksum.h"
 #include "kernels/kernels.h"
-#include "run/json_text.h"
-#include "run/model_card.h"
 
 namespace onefold {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/text.h"
-#include "run/weights.h"
+#include "inspect/parameter_source.h"
 
 namespace onefold {
 namespace {
@@ -165,36 +165,6 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
     return resumed;
   }
   refuse("no checkpoint can be resumed from:\n  {}", join(resumed.remarks, "\n  "));
-}
-
-CheckpointSource::CheckpointSource(const std::string& folder)
-    : checkpoint_(folder),
-      spec_(spec_from_json(checkpoint_.manifest().run.value("model", Json()), folder + ": model")) {
-  for (const ParamSpec& param : parameters_of(spec_)) {
-    const auto found = checkpoint_.manifest().tensors.find(param.name);
-    if (found == checkpoint_.manifest().tensors.end() || found->second.shape != file_shape(param))
-      user_error("{}: its tensor {} does not fit its model", folder, param.name);
-  }
-}
-
-void CheckpointSource::verify() const {
-  for (size_t file = 0; file < checkpoint_.manifest().files.size(); ++file)
-    checkpoint_.verify(static_cast<int>(file));
-}
-
-std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
-                                               std::vector<std::string>& remarks) {
-  for (const CheckpointFolder::Entry& entry : folder.list()) {
-    try {
-      auto source = std::make_shared<CheckpointSource>(entry.path);
-      source->verify();
-      return source;
-    } catch (const UserError& error) {
-      remarks.push_back(error.what());
-    }
-  }
-  if (remarks.empty()) user_error("{} has no checkpoint", folder.path());
-  user_error("no checkpoint of {} is whole:\n  {}", folder.path(), join(remarks, "\n  "));
 }
 
 }  // namespace onefold

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "inspect/hf_source.h"
 #include "kernels/probe.h"
-#include "run/hf_source.h"
 #include "run/traffic.h"
 
 namespace onefold {

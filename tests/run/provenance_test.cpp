@@ -1,8 +1,8 @@
 #include "run/provenance.h"
 
 #include "base/broken_files.h"
+#include "inspect/model_card.h"
 #include "io/checksum.h"
-#include "run/model_card.h"
 #include "run/support.h"
 
 namespace onefold {

@@ -1,7 +1,9 @@
 #include "run/run_folder.h"
 
 #include "base/broken_files.h"
+#include "base/file.h"
 #include "engine/support.h"
+#include "inspect/saved_run.h"
 #include "run/session.h"
 #include "run/support.h"
 
@@ -33,13 +35,13 @@ TEST_F(RunFolderTest, GivesBackWhatWasPutIn) {
   Engine saved(c.model, options(1));
   created.save_weights(saved);
 
-  const RunFolder opened = RunFolder::open(path());
+  const SavedRun opened(path());
   EXPECT_EQ(opened.model().to_json(), c.model.to_json());
   EXPECT_EQ(opened.tokenizer()->hash(), Tokenizer::bytes().hash());
   EXPECT_EQ(load_config(opened.file("config.json"), {}).effective(), c.effective());
   Engine loaded(c.model, options(2));
   EXPECT_NE(weights_of(loaded), weights_of(saved));
-  opened.load_weights(loaded);
+  loaded.for_each_piece(reader_of(opened.weights()));
   EXPECT_EQ(weights_of(loaded), weights_of(saved));
 }
 
@@ -61,7 +63,7 @@ TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
   EXPECT_ERROR(RunFolder::require_free(path(), false), "--overwrite");
   RunFolder::require_free(path(), true);
   create(c, true);
-  EXPECT_ERROR(RunFolder::open(path()), "has no weights yet");  // not the old run's
+  EXPECT_ERROR(SavedRun(path()), "has no weights yet");  // not the old run's
 }
 
 TEST_F(RunFolderTest, FilesThatAreNotARunsStay) {
@@ -86,29 +88,6 @@ TEST_F(RunFolderTest, SomebodyElsesModelIsNotOverwritten) {
   }
 }
 
-TEST_F(RunFolderTest, MissingPiecesAreNamed) {
-  EXPECT_ERROR(RunFolder::open(path()), path(), "there is no such folder");
-  EXPECT_ERROR(RunFolder::open(folder_.path("book.txt")), "book.txt is a file");
-  make_folders(path());
-  EXPECT_ERROR(RunFolder::open(path()), "it has no model.json");
-}
-
-TEST_F(RunFolderTest, WeightsMustBeTheModels) {
-  const Config c = config();
-  const RunFolder run = create(c);
-  ModelSpec narrow = c.model, shallow = c.model, deep = c.model;
-  narrow.vocab_size = 257;
-  shallow.num_layers = 1;
-  deep.num_layers = 9;
-  Engine whole(c.model, options(1));
-  run.save_weights(whole);
-  Engine narrow_engine(narrow, options(1)), shallow_engine(shallow, options(1)),
-      deep_engine(deep, options(1));
-  EXPECT_ERROR(run.load_weights(narrow_engine), "weights.safetensors", "[263, 39]", "[257, 39]");
-  EXPECT_ERROR(run.load_weights(shallow_engine), "belongs to another model");
-  EXPECT_ERROR(run.load_weights(deep_engine), "has no tensor");
-}
-
 TEST_F(RunFolderTest, AFullDiskKeepsTheWeightsThatWereThere) {
   const Config c = config();
   const RunFolder run = create(c);
@@ -121,7 +100,7 @@ TEST_F(RunFolderTest, AFullDiskKeepsTheWeightsThatWereThere) {
                  "No space left on device");
   }
   EXPECT_FALSE(path_exists(run.file("weights.safetensors.tmp")));
-  run.load_weights(loaded);
+  loaded.state().write_parameters(reader_of(SavedRun(path()).weights()));
   EXPECT_EQ(weights_of(loaded), weights_of(first));
 }
 
@@ -142,15 +121,6 @@ TEST_F(RunFolderTest, AnOldRunThatCannotBeRemovedIsAnError) {
   test::BrokenFiles files;
   files.fail(test::Call::remove, std::errc::operation_not_permitted);
   EXPECT_ERROR(run.drop_weights(), "cannot remove", run.file("weights.safetensors"));
-}
-
-TEST_F(RunFolderTest, AModelThatCannotBeReadIsNamed) {
-  const Config c = config();
-  const RunFolder run = create(c);
-  folder_.write("run/model.json", "{\"num_layers\": \"two\"}");
-  EXPECT_ERROR(run.model(), "model.json: model.num_layers must be an integer");
-  folder_.write("run/model.json", "{");
-  EXPECT_ERROR(run.model(), "model.json:1:2", "not valid JSON");
 }
 
 }  // namespace

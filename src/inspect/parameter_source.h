@@ -8,11 +8,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "io/hf_folder.h"
 #include "model/unit.h"
 
 namespace onefold {
+
+// A parameter's shape in files: vectors have one dimension, as other tools expect.
+std::vector<int64_t> file_shape(const ParamSpec& param);
 
 class ParameterSource {
  public:

@@ -1,11 +1,12 @@
-// What ranks that share memory do with each other's: ordered sums, element by element, and copies.
+// Ordered sums, element by element, and copies.
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/cpu_kernels.h"
+#include "base/error.h"
+#include "kernels/host_memory.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/ordered_sum.cpp"
+#define HWY_TARGET_INCLUDE "kernels/cpu/host_memory.cpp"
 #include "kernels/cpu/targets.h"
 // Compiles this file again for each target.
 #include "hwy/cache_control.h"
@@ -89,7 +90,8 @@ void StreamCopy(const uint8_t* src, uint8_t* dst, size_t bytes) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace onefold::cpu {
+namespace onefold {
+namespace cpu {
 namespace {
 
 HWY_EXPORT(OrderedSum);
@@ -112,20 +114,24 @@ bool past_the_caches(std::span<const T* const> sources, const T* dst, int64_t el
 }
 
 }  // namespace
+}  // namespace cpu
 
 void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elems) {
+  using namespace cpu;
   const bool stream = past_the_caches(sources, dst, elems);
   HWY_DYNAMIC_DISPATCH(OrderedSum)
   (sources.data(), sources.size(), dst, static_cast<size_t>(elems), stream);
 }
 
 void ordered_sum(std::span<const double* const> sources, double* dst, int64_t elems) {
+  using namespace cpu;
   const bool stream = past_the_caches(sources, dst, elems);
   HWY_DYNAMIC_DISPATCH(OrderedSumDouble)
   (sources.data(), sources.size(), dst, static_cast<size_t>(elems), stream);
 }
 
 void copy_bytes(const void* src, void* dst, int64_t bytes) {
+  using namespace cpu;
   auto* to = static_cast<uint8_t*>(dst);
   const auto* from = static_cast<const uint8_t*>(src);
   auto left = static_cast<size_t>(bytes);
@@ -142,5 +148,5 @@ void copy_bytes(const void* src, void* dst, int64_t bytes) {
   std::memcpy(to, from, left);
 }
 
-}  // namespace onefold::cpu
+}  // namespace onefold
 #endif

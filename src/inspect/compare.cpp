@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "inspect/describe.h"
+#include "inspect/hf_export.h"
 #include "io/half.h"
-#include "run/describe.h"
-#include "run/hf_export.h"
 
 namespace onefold {
 namespace {
@@ -71,9 +71,7 @@ class ParameterSide final : public Side {
   bool contains(const std::string& name) const override { return params_.contains(name); }
   std::string dtype(const std::string&) const override { return "F32"; }
   std::vector<int64_t> shape(const std::string& name) const override {
-    const ParamSpec& param = params_.at(name);
-    if (param.rows == 1) return {param.cols};
-    return {param.rows, param.cols};
+    return file_shape(params_.at(name));
   }
   int64_t elems(const std::string& name) const override { return params_.at(name).elems(); }
   void read(const std::string& name, int64_t first, std::span<double> dst) const override {

@@ -1,4 +1,4 @@
-#include "run/describe.h"
+#include "inspect/describe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "inspect/saved_run.h"
 #include "io/half.h"
-#include "run/run_folder.h"
 
 namespace onefold {
 namespace {
@@ -22,7 +22,7 @@ constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages
 void read_model(const std::string& path, Located& located) {
   try {
     if (located.kind == PathKind::run) {
-      located.model = RunFolder::open(path).model();
+      located.model = SavedRun(path).model();
       return;
     }
     if (!path_exists(path + "/config.json")) return;
@@ -276,12 +276,11 @@ Located locate(const std::string& path) {
     source->verify();
     return of_checkpoint(source);
   }
-  if (path_exists(path + "/weights.safetensors"))
-    return with_model(
-        of_files(PathKind::run, TensorFiles::open_file(path + "/weights.safetensors")));
+  if (path_exists(path + "/" + kRunWeights))
+    return with_model(of_files(PathKind::run, TensorFiles::open_file(path + "/" + kRunWeights)));
   if (TensorFiles::in_folder(path))
     return with_model(of_files(PathKind::hf, TensorFiles::open_hf_folder(path)));
-  const CheckpointFolder checkpoints(path + "/checkpoints");  // of a run that has not ended
+  const CheckpointFolder checkpoints(path + "/" + kRunCheckpoints);  // of a run that has not ended
   std::vector<std::string> remarks;
   if (!checkpoints.list().empty()) return of_checkpoint(newest_whole(checkpoints, remarks));
   user_error(

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "inspect/parameter_source.h"
 #include "model/hf_config.h"
-#include "run/parameter_source.h"
 
 namespace onefold {
 

@@ -1,6 +1,7 @@
+#include "kernels/host_memory.h"
+
 #include <cstring>
 
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/support.h"
 
 namespace onefold::test {
@@ -32,7 +33,7 @@ void check(size_t count, int64_t elems, int in_place, size_t shift = 0) {
   auto* aligned =
       reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64) + shift;
   T* dst = in_place < 0 ? aligned : sources[static_cast<size_t>(in_place)].data();
-  cpu::ordered_sum(pointers, dst, elems);
+  ordered_sum(pointers, dst, elems);
   for (size_t i = 0; i < expected.size(); ++i)
     ASSERT_EQ(std::memcmp(&dst[i], &expected[i], sizeof(T)), 0)
         << count << " sources, element " << i << " of " << elems;
@@ -69,7 +70,7 @@ TEST(CopyBytes, CopiesEveryByteAndNoOther) {
       for (const size_t shift : {0, 1, 63}) {
         std::vector<uint8_t> src(bytes + 3), dst(bytes + 200, 77);
         for (size_t i = 0; i < src.size(); ++i) src[i] = static_cast<uint8_t>(i * 31 + i / 251);
-        cpu::copy_bytes(src.data() + 3, dst.data() + 64 + shift, static_cast<int64_t>(bytes));
+        copy_bytes(src.data() + 3, dst.data() + 64 + shift, static_cast<int64_t>(bytes));
         ASSERT_TRUE(std::equal(src.begin() + 3, src.end(), dst.data() + 64 + shift)) << bytes;
         EXPECT_EQ(dst[63 + shift], 77);
         EXPECT_EQ(dst[64 + shift + bytes], 77);

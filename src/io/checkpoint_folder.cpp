@@ -1,11 +1,11 @@
-#include "run/checkpoints.h"
+#include "io/checkpoint_folder.h"
 
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "run/json_text.h"
+#include "base/json_text.h"
 
 namespace onefold {
 namespace {

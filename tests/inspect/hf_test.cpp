@@ -14,9 +14,9 @@
 #include "data/scratch.h"
 #include "engine/engine.h"
 #include "error_text.h"
+#include "inspect/hf_export.h"
+#include "inspect/hf_source.h"
 #include "io/half.h"
-#include "run/hf_export.h"
-#include "run/hf_source.h"
 #include "run/run_folder.h"
 
 namespace onefold {

@@ -1,4 +1,4 @@
-#include "run/describe.h"
+#include "inspect/describe.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "data/scratch.h"
 #include "error_text.h"
-#include "run/hf_export.h"
+#include "inspect/hf_export.h"
 #include "run/run_folder.h"
 
 namespace onefold {

@@ -1,12 +1,12 @@
-#include "run/model_card.h"
+#include "inspect/model_card.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "base/json_text.h"
 #include "base/text.h"
-#include "run/json_text.h"
 
 namespace onefold {
 namespace {

@@ -1,4 +1,4 @@
-#include "run/hf_export.h"
+#include "inspect/hf_export.h"
 
 #include <algorithm>
 #include <array>
@@ -9,12 +9,12 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/tokenizer.h"
+#include "inspect/checkpoint_source.h"
+#include "inspect/hf_source.h"
+#include "inspect/saved_run.h"
 #include "io/half.h"
 #include "io/output_folder.h"
 #include "model/hf_names.h"
-#include "run/hf_source.h"
-#include "run/resume.h"
-#include "run/run_folder.h"
 
 namespace onefold {
 namespace {
@@ -62,11 +62,11 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const ModelSpec& spec) 
   return pretty(json);
 }
 
-ModelExtras run_extras(const RunFolder& run, const ModelSpec& spec) {
+ModelExtras run_extras(const SavedRun& run, const ModelSpec& spec) {
   ModelExtras extras;
   const std::optional<Tokenizer> tokenizer = run.tokenizer();
   if (!tokenizer) return extras;
-  extras.files["tokenizer.json"] = read_file(run.file("tokenizer.json"));
+  extras.files["tokenizer.json"] = read_file(run.file(kRunTokenizer));
   extras.files["tokenizer_config.json"] = tokenizer_config(*tokenizer, spec);
   // The end of one document is also where the next begins: what `onefold generate` starts with.
   if (tokenizer->end_of_text() >= 0)
@@ -78,8 +78,8 @@ ModelExtras run_extras(const RunFolder& run, const ModelSpec& spec) {
 // The tokenizer is the run's. A checkpoint that was moved has none.
 ModelExtras checkpoint_extras(const std::string& path, const ModelSpec& spec) {
   const std::string run = run_of_checkpoint(path);
-  if (!path_exists(run + "/model.json")) return {};
-  return run_extras(RunFolder::open(run), spec);
+  if (!path_exists(run + "/" + kRunModel)) return {};
+  return run_extras(SavedRun(run), spec);
 }
 
 ModelExtras hf_extras(const std::string& folder, HfFamily family) {
@@ -277,7 +277,7 @@ ModelOnDisk open_model(const std::string& path) {
     source->verify();
     return {source, checkpoint_extras(path, source->model())};
   }
-  const RunFolder run = RunFolder::open(path);
+  const SavedRun run(path);
   return {run.weights(), run_extras(run, run.model())};
 }
 

@@ -1,8 +1,13 @@
-#include "run/parameter_source.h"
+#include "inspect/parameter_source.h"
 
 #include "base/error.h"
 
 namespace onefold {
+
+std::vector<int64_t> file_shape(const ParamSpec& param) {
+  if (param.rows == 1) return {param.cols};
+  return {param.rows, param.cols};
+}
 
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source) {
   return [source = std::move(source)](const ParamSpec& param, int64_t first, std::span<float> dst) {
@@ -16,9 +21,7 @@ RunSource::RunSource(const ModelSpec& spec, const std::string& path)
   const std::vector<ParamSpec> params = parameters_of(spec);
   for (const ParamSpec& param : params) {
     const SafetensorsEntry& entry = tensors_.entry(param.name);
-    const std::vector<int64_t> shape = param.rows == 1
-                                           ? std::vector<int64_t>{param.cols}
-                                           : std::vector<int64_t>{param.rows, param.cols};
+    const std::vector<int64_t> shape = file_shape(param);
     if (entry.shape != shape || entry.dtype != "F32")
       user_error("{}: tensor {} is {} {}, the model needs F32 {}", path, param.name, entry.dtype,
                  shape_text(entry.shape), shape_text(shape));

@@ -1,4 +1,4 @@
-#include "run/json_text.h"
+#include "base/json_text.h"
 
 namespace onefold {
 namespace {

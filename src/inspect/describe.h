@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "inspect/checkpoint_source.h"
 #include "io/hf_folder.h"
 #include "model/spec.h"
-#include "run/resume.h"
 
 namespace onefold {
 

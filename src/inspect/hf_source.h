@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "inspect/parameter_source.h"
 #include "model/hf_names.h"
-#include "run/parameter_source.h"
 
 namespace onefold {
 

@@ -1,4 +1,4 @@
-#include "run/hf_source.h"
+#include "inspect/hf_source.h"
 
 #include <algorithm>
 #include <array>
