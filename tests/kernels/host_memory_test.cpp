@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/philox.h"
 #include "kernels/support.h"
 
 namespace onefold::test {
