@@ -24,7 +24,8 @@ struct MpiApi {
   void (*end_all)(int exit_code);
   int (*rank)();
   int (*ranks)();
-  // Of the ranks on this machine that gave the same key: how many there are, and which is ours.
+  // Of the ranks on this machine that gave the same key: how many there are, and which is ours. All
+  // ranks at once.
   void (*place)(uint64_t key, int* rank, int* ranks);
 
   // open() begins to make the port; it is ready when group 0 is done. All ranks must open it.

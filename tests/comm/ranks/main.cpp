@@ -42,6 +42,8 @@ void collectives(Communicator& communicator) {
   EXPECT_STREQ(communicator.transport(), "mpi");
   EXPECT_LE(communicator.scratch_bytes(), int64_t{8} << 20);
   EXPECT_LT(communicator.place().rank, communicator.place().ranks);
+  EXPECT_EQ(communicator.host().rank, communicator.rank());  // all tests run on one machine
+  EXPECT_EQ(communicator.host().ranks, communicator.ranks());
   Opened first(communicator, "first"), second(communicator, "second");
   test::check_collectives(*first.channel);
   std::thread lane([&] {
