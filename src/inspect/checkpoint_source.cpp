@@ -12,6 +12,10 @@ CheckpointSource::CheckpointSource(const std::string& folder)
     const auto found = checkpoint_.manifest().tensors.find(param.name);
     if (found == checkpoint_.manifest().tensors.end() || found->second.shape != file_shape(param))
       user_error("{}: its tensor {} does not fit its model", folder, param.name);
+    const CheckpointState& values = found->second.states.front();
+    if (const std::string obstacle = values.obstacle(); !obstacle.empty())
+      user_error("{}: {}: {}", folder, param.name, obstacle);
+    dtype_ = dtype_.empty() || dtype_ == values.dtype ? values.dtype : "F32";
   }
 }
 

@@ -15,7 +15,7 @@ class CheckpointSource final : public ParameterSource {
  public:
   explicit CheckpointSource(const std::string& folder);
   const ModelSpec& model() const override { return spec_; }
-  std::string dtype() const override { return "F32"; }
+  std::string dtype() const override { return dtype_; }
   void read(const ParamSpec& param, int64_t first, std::span<float> dst) const override {
     checkpoint_.read(kParameters, param.name, first, dst);
   }
@@ -27,6 +27,7 @@ class CheckpointSource final : public ParameterSource {
  private:
   Checkpoint checkpoint_;
   ModelSpec spec_;
+  std::string dtype_;
 };
 
 // The newest checkpoint that is whole, every file of it checked; UserError if there is none.

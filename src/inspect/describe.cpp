@@ -128,6 +128,10 @@ void describe_files(const TensorFiles& tensors, ThreadPool& pool, Description& d
   }
 }
 
+int64_t stored_bytes(const CheckpointState& state) {
+  return state.elems * safetensors_dtype_bytes(state.dtype);
+}
+
 // Parameters by their whole names, wherever their pieces lie; the optimizer's state in sum.
 void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
                          Description& description) {
@@ -143,10 +147,10 @@ void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
     const CheckpointTensor& tensor = manifest.tensors.at(param.name);
     TensorStats stats;
     stats.name = param.name;
-    stats.dtype = "F32";
+    stats.dtype = tensor.states.front().dtype;
     stats.shape = tensor.shape;
     stats.elems = tensor.elems();
-    stats.bytes = stats.elems * 4;
+    stats.bytes = stored_bytes(tensor.states.front());
     const auto read = [&](int64_t first, std::span<double> dst) {
       std::vector<float> values(dst.size());
       source.read(param, first, values);
@@ -156,10 +160,12 @@ void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
       look_at_values(
           read, [&] { source.release(param); }, pool, stats);
     description.tensors.push_back(std::move(stats));
-    const auto states = static_cast<int64_t>(tensor.states.size()) - 1;
-    summary.state_elems += states * tensor.elems();
-    if (states > static_cast<int64_t>(summary.states.size()))
-      summary.states.assign(tensor.states.begin() + 1, tensor.states.end());
+    for (size_t i = 1; i < tensor.states.size(); ++i) {
+      const CheckpointState& state = tensor.states[i];
+      summary.state_elems += state.elems;
+      summary.state_bytes += stored_bytes(state);
+      if (i > summary.states.size()) summary.states.push_back(state.name);
+    }
   }
   description.checkpoint = std::move(summary);
 }
@@ -172,7 +178,7 @@ std::string checkpoint_text(const CheckpointSummary& summary) {
   if (summary.states.empty()) return text;
   return text + fmt::format("state    {} of the optimizer: {} values, {}\n",
                             join(summary.states, ", "), format_count(summary.state_elems),
-                            format_bytes(summary.state_elems * 4));
+                            format_bytes(summary.state_bytes));
 }
 
 // Where a tensor is in the tree: "model.layers.3.mlp.up_proj.weight" is the leaf
@@ -335,7 +341,8 @@ Json description_json(const Description& d) {
                           {"ranks", d.checkpoint->ranks},
                           {"stage", d.checkpoint->stage < 0 ? Json() : Json(d.checkpoint->stage)},
                           {"optimizer_states", d.checkpoint->states},
-                          {"optimizer_values", d.checkpoint->state_elems}};
+                          {"optimizer_values", d.checkpoint->state_elems},
+                          {"optimizer_bytes", d.checkpoint->state_bytes}};
   json["tensors"] = Json::array();
   for (const TensorStats& tensor : d.tensors) {
     Json item = {{"name", tensor.name},

@@ -42,7 +42,7 @@ struct TensorStats {
 struct CheckpointSummary {
   int64_t step = 0, ranks = 0, stage = -1;  // the stage: -1 if it is not said
   std::vector<std::string> states;          // of the optimizer
-  int64_t state_elems = 0;
+  int64_t state_elems = 0, state_bytes = 0;
 };
 
 struct Description {
