@@ -4,7 +4,7 @@
 #include "data/scratch.h"
 #include "error_text.h"
 #include "io/half.h"
-#include "run/describe.h"
+#include "inspect/describe.h"
 #include "run/saved_state.h"
 
 namespace onefold {

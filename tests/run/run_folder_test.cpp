@@ -41,7 +41,7 @@ TEST_F(RunFolderTest, GivesBackWhatWasPutIn) {
   EXPECT_EQ(load_config(opened.file("config.json"), {}).effective(), c.effective());
   Engine loaded(c.model, options(2));
   EXPECT_NE(weights_of(loaded), weights_of(saved));
-  loaded.for_each_piece(reader_of(opened.weights()));
+  loaded.state().write_parameters(reader_of(opened.weights()));
   EXPECT_EQ(weights_of(loaded), weights_of(saved));
 }
 
