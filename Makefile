@@ -31,8 +31,11 @@ test-slow: build  ## Run all tests, the slow ones too
 asan:  ## Build and run the unit tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory test PRESET=asan
 
-tsan:  ## Build and run the unit tests under the thread sanitizer
-	@$(MAKE) --no-print-directory test PRESET=tsan
+# The layers that start threads or run on several: the others have nothing for the thread sanitizer to see.
+tsan: setup  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
+	@cmake --preset tsan > build/configure-tsan.log 2>&1 || { cat build/configure-tsan.log; exit 1; }
+	@cmake --build --preset tsan -j $(JOBS) --target base_tests device_tests comm_tests engine_tests
+	@ctest --preset tsan
 
 # Seconds for each target.
 FUZZ_SECONDS ?= 20

@@ -160,6 +160,22 @@ TEST_F(Cli, JsonLinesTrain) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
+TEST_F(Cli, IsolatedDocumentsLearnSomethingElseThanPackedOnes) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += fmt::format("{{\"text\": \"document {} ends\"}}\n", i * i);
+  folder_.write("docs.jsonl", lines);
+  const auto loss = [&](const std::string& documents) {
+    const Outcome outcome =
+        train({"data.train=docs.jsonl", "data.documents=" + documents, "run.output=" + documents},
+              {"--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Json summary = Json::parse(outcome.out);
+    EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+    return summary["loss"].get<double>();
+  };
+  EXPECT_NE(loss("isolated"), loss("packed"));
+}
+
 // Stops a long run by a signal as soon as it is under way.
 class StoppedBy : public Cli, public ::testing::WithParamInterface<int> {
  protected:

@@ -244,6 +244,30 @@ TEST(Sequences, SeparatedSkipsDocumentsWithNothingToPredictAndClipsToItsRange) {
   EXPECT_EQ(goal, (std::vector<int32_t>{11, -1, -1}));
 }
 
+TEST(Sequences, IsolatedCutsLikePackedAndKeepsDocumentsApart) {
+  const Dataset dataset = numbered({3, 5, 1, 6});  // documents begin at 0, 3, 8 and 9
+  const TokenRange all{0, dataset.tokens()};
+  const SequenceSet set(dataset, all, 7, DocumentMode::kIsolated, "data"),
+      packed(dataset, all, 7, DocumentMode::kPacked, "data");
+  ASSERT_EQ(set.count(), 2);
+  EXPECT_EQ(set.count(), packed.count());
+  std::vector<int32_t> row(7), goal(7), packed_row(7), packed_goal(7), starts(7);
+  set.get(0, row, goal);
+  packed.get(0, packed_row, packed_goal);
+  set.get_starts(0, starts);
+  EXPECT_EQ(row, packed_row);
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 0, 0, 3, 3, 3, 3}));
+  packed_goal[2] = kIgnoredTarget;  // the next document's first token
+  EXPECT_EQ(goal, packed_goal);
+  // A document that began before the cut goes on from the cut.
+  set.get(1, row, goal);
+  set.get_starts(1, starts);
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 1, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(goal[0], kIgnoredTarget);
+  EXPECT_EQ(goal[1], kIgnoredTarget);
+  EXPECT_EQ(set.targets(), packed.targets() - 3);
+}
+
 TEST(Sequences, TooFewTokensSayHowManyAreNeeded) {
   const Dataset dataset = numbered({8});
   const auto make = [&](TokenRange range, DocumentMode mode) {
