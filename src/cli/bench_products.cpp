@@ -67,7 +67,7 @@ void fill_normal(Tensor x, float deviation, uint32_t seed) {
 Json measure(const ProductsBench& b, const Shape& s, ThreadPool& pool) {
   Ledger ledger;  // as training has it: on huge pages where the system grants them
   const auto allocate = [&](int64_t elems) {
-    return ledger.allocate(onefold::Kind::workspace, elems * dtype_bytes(DType::f32), "products");
+    return ledger.allocate(Kind::workspace, elems * dtype_bytes(DType::f32), "products");
   };
   const Buffer a = allocate(s.m * s.k), c = allocate(s.k * s.n), dst = allocate(s.m * s.n);
   Gemm gemm{.a = s.a_transposed ? a.as(s.k, s.m) : a.as(s.m, s.k),

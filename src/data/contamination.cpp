@@ -43,23 +43,23 @@ class RollingHash {
   uint64_t sum_ = 0, first_weight_ = 1;
 };
 
-// The documents of a part, piece by piece: piece(document, first token within it, tokens). The
-// end-of-text that closes a document is not part of it.
-using Piece = std::function<void(int64_t document, int64_t first, std::span<const int32_t>)>;
+// The documents of a subset, so many tokens at a time: visit(document, first token within it,
+// tokens). The end-of-text that closes a document is not part of it.
+using VisitTokens = std::function<void(int64_t document, int64_t first, std::span<const int32_t>)>;
 
-void for_each_piece(const DataPart& part, const Piece& piece) {
-  constexpr int64_t kPiece = 1 << 16;
-  const Dataset& data = part.dataset;
+void for_each_token_run(const TokenSubset& subset, const VisitTokens& visit) {
+  constexpr int64_t kRunTokens = 1 << 16;
+  const Dataset& data = subset.dataset;
   std::vector<int32_t> tokens;
-  int64_t begin = part.range.begin;
-  while (begin < part.range.end) {
+  int64_t begin = subset.range.begin;
+  while (begin < subset.range.end) {
     const int64_t document = data.document_of(begin);
-    const int64_t end = std::min(data.document_start(document + 1), part.range.end);
-    for (int64_t at = begin; at < end; at += kPiece) {
-      tokens.resize(static_cast<size_t>(std::min(kPiece, end - at)));
+    const int64_t end = std::min(data.document_start(document + 1), subset.range.end);
+    for (int64_t at = begin; at < end; at += kRunTokens) {
+      tokens.resize(static_cast<size_t>(std::min(kRunTokens, end - at)));
       data.read(at, tokens);
-      const bool closes = at + kPiece >= end && tokens.back() == data.end_of_text();
-      piece(document, at - begin, std::span(tokens).first(tokens.size() - (closes ? 1 : 0)));
+      const bool closes = at + kRunTokens >= end && tokens.back() == data.end_of_text();
+      visit(document, at - begin, std::span(tokens).first(tokens.size() - (closes ? 1 : 0)));
     }
     begin = end;
   }
@@ -67,11 +67,11 @@ void for_each_piece(const DataPart& part, const Piece& piece) {
 
 // visit(document, first token of the n-gram within it, hash).
 template <typename Visit>
-void for_each_ngram(const DataPart& part, int64_t n, const Visit& visit,
+void for_each_ngram(const TokenSubset& subset, int64_t n, const Visit& visit,
                     const std::function<void(int64_t)>& done = nullptr) {
   RollingHash rolling(n);
   int64_t read = 0;
-  for_each_piece(part, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+  for_each_token_run(subset, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
     if (first == 0) rolling.restart();
     for (size_t i = 0; i < tokens.size(); ++i)
       if (rolling.push(tokens[i]))
@@ -118,10 +118,10 @@ struct HashedDocument {
   int64_t number;  // training documents first, then validation
 };
 
-void hash_documents(const DataPart& part, int64_t offset, std::vector<HashedDocument>& hashed,
+void hash_documents(const TokenSubset& subset, int64_t offset, std::vector<HashedDocument>& hashed,
                     const std::function<void(int64_t)>& done) {
   int64_t read = 0;
-  for_each_piece(part, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+  for_each_token_run(subset, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
     if (first == 0) hashed.push_back({0, offset + document});
     uint64_t& hash = hashed.back().hash;
     for (const int32_t token : tokens)
@@ -131,12 +131,12 @@ void hash_documents(const DataPart& part, int64_t offset, std::vector<HashedDocu
   });
 }
 
-std::vector<int32_t> tokens_of(const DataPart& part, int64_t document) {
-  const int64_t begin = std::max(part.dataset.document_start(document), part.range.begin);
-  const int64_t end = std::min(part.dataset.document_start(document + 1), part.range.end);
+std::vector<int32_t> tokens_of(const TokenSubset& subset, int64_t document) {
+  const int64_t begin = std::max(subset.dataset.document_start(document), subset.range.begin);
+  const int64_t end = std::min(subset.dataset.document_start(document + 1), subset.range.end);
   std::vector<int32_t> tokens(static_cast<size_t>(end - begin));
-  part.dataset.read(begin, tokens);
-  if (tokens.back() == part.dataset.end_of_text()) tokens.pop_back();
+  subset.dataset.read(begin, tokens);
+  if (tokens.back() == subset.dataset.end_of_text()) tokens.pop_back();
   return tokens;
 }
 
@@ -148,7 +148,7 @@ std::function<void(int64_t)> shifted(const CheckProgress& progress, int64_t befo
 
 }  // namespace
 
-DuplicateReport find_duplicates(const DataPart& train, const DataPart* validation,
+DuplicateReport find_duplicates(const TokenSubset& train, const TokenSubset* validation,
                                 size_t most_examples, const CheckProgress& progress) {
   const int64_t offset = train.dataset.documents();
   const int64_t all = train.range.tokens() + (validation ? validation->range.tokens() : 0);
@@ -191,7 +191,7 @@ DuplicateReport find_duplicates(const DataPart& train, const DataPart* validatio
   return report;
 }
 
-OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
+OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validation,
                            const OverlapOptions& options, const CheckProgress& progress) {
   OverlapReport report;
   while (validation.range.tokens() / report.sampling > options.most_ngrams) report.sampling *= 2;
@@ -234,17 +234,19 @@ OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
     now.tokens = std::max(now.tokens, at + tokens - now.first_token);
   };
   RollingHash rolling(options.ngram);
-  for_each_piece(validation, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
-    if (first == 0) rolling.restart();
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const int64_t at = first + static_cast<int64_t>(i);
-      enter(document, at, 1);
-      const bool whole = rolling.push(tokens[i]);
-      if (!whole || at + 1 - options.ngram < now.first_token || !sampled(rolling.hash())) continue;
-      ++now.ngrams;
-      now.found += table.met(rolling.hash()) ? 1 : 0;
-    }
-  });
+  for_each_token_run(
+      validation, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+        if (first == 0) rolling.restart();
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          const int64_t at = first + static_cast<int64_t>(i);
+          enter(document, at, 1);
+          const bool whole = rolling.push(tokens[i]);
+          if (!whole || at + 1 - options.ngram < now.first_token || !sampled(rolling.hash()))
+            continue;
+          ++now.ngrams;
+          now.found += table.met(rolling.hash()) ? 1 : 0;
+        }
+      });
   close();
   report.ngrams = table.size();
   report.contaminated = static_cast<int64_t>(contaminated.size());

@@ -30,7 +30,8 @@ class PreTokenizer {
  public:
   using Word = std::function<void(std::string_view)>;
 
-  // Without stages the whole text is one word; each stage cuts the pieces of the stage before it.
+  // Without splitters the whole text is one word; each splitter cuts the words of the one before
+  // it.
   void add_gpt2();
   // What lies between matches is a word too. With `invert`, matches and the text between them
   // change places. `source` names the file in errors.
@@ -39,11 +40,11 @@ class PreTokenizer {
   // A word begins at every `mark`.
   void add_before(std::string mark);
 
-  // Calls `word` for each word in order. Every byte lands in exactly one word, unless a stage drops
-  // what it matches. Bytes that are not UTF-8 form words of their own. Safe from any thread.
+  // Calls `word` for each word in order. Every byte lands in exactly one word, unless a splitter
+  // drops what it matches. Bytes that are not UTF-8 form words of their own. Safe from any thread.
   void split(std::string_view text, const Word& word) const;
 
-  bool empty() const { return stages_.empty(); }
+  bool empty() const { return splitters_.empty(); }
   // True if a space after an ASCII letter always begins a word, so that a long text may be cut
   // there.
   bool cuts_before_spaces() const;
@@ -51,19 +52,19 @@ class PreTokenizer {
   bool cuts_before(std::string_view mark) const;
 
  private:
-  enum class Kind { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
-  struct Stage {
-    Kind kind;
+  struct Splitter {
+    enum class Type { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
+    Type type;
     std::shared_ptr<const Pattern> pattern = nullptr;
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
     std::string mark = "";
   };
 
-  static void split_stage(const Stage& stage, std::string_view text, const Word& word);
-  void split_valid(size_t stage, std::string_view text, const Word& word) const;
+  static void split_by(const Splitter& splitter, std::string_view text, const Word& word);
+  void split_valid(size_t splitter, std::string_view text, const Word& word) const;
 
-  std::vector<Stage> stages_;
+  std::vector<Splitter> splitters_;
 };
 
 }  // namespace onefold

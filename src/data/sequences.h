@@ -14,8 +14,8 @@ namespace onefold {
 
 inline constexpr int32_t kIgnoredTarget = -1;
 
-// packed: the stream of documents is cut every `length` tokens, across documents; no token is
-// wasted on padding. separated: a sequence holds tokens of one document only (long ones take
+// packed: documents are joined end to end and cut every `length` tokens; no token is wasted on
+// padding. separated: a sequence holds tokens of one document only (long ones take
 // several), and is padded to `length`.
 enum class DocumentMode { kPacked, kSeparated };
 DocumentMode parse_document_mode(std::string_view name, std::string_view what);
@@ -42,7 +42,7 @@ class SequenceSet {
 
  private:
   TokenRange document_range(int64_t document) const;  // clipped to range_
-  int64_t pieces_of(int64_t document) const;
+  int64_t sequences_of(int64_t document) const;
   void index_documents();
   void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
@@ -53,7 +53,7 @@ class SequenceSet {
   int64_t count_ = 0, targets_ = 0, unused_ = 0;
   int64_t first_document_ = 0;
   std::vector<int64_t>
-      first_piece_;  // separated: the first sequence of each document, and count() at the end
+      first_sequence_;  // separated: the first sequence of each document, and count() at the end
 };
 
 }  // namespace onefold

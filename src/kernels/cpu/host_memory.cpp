@@ -29,7 +29,7 @@ HWY_INLINE void StoreSum(VF sum, float* dst) {
 }
 
 // Four vectors of each source at a time: sums stay in registers, and each source is read by whole
-// cache lines. Streamed, dst is aligned and goes past the caches.
+// cache lines. With kStream, dst is aligned and is written past the caches.
 template <bool kStream>
 void Sum(const float* const* sources, size_t count, float* dst, size_t n) {
   const DF d;
