@@ -1,4 +1,4 @@
-// onefold data: look at the data before a run learns from it.
+// onefold data: checks of the data before a run.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -81,26 +81,26 @@ void for_each_ngram(const TokenSubset& subset, int64_t n, const Visit& visit,
   });
 }
 
-// Fingerprints of n-grams, and whether each has been met in the training data. Open addressing, at
+// Fingerprints of n-grams, and whether each was found in the training data. Open addressing, at
 // most half full.
 class NgramTable {
  public:
   explicit NgramTable(size_t most)
-      : slots_(std::bit_ceil(2 * most + 2)), met_(slots_.size()), mask_(slots_.size() - 1) {}
+      : slots_(std::bit_ceil(2 * most + 2)), found_(slots_.size()), mask_(slots_.size() - 1) {}
 
   void insert(uint64_t hash) {
     uint64_t& slot = slots_[slot_of(hash)];
     if (slot != hash) slot = hash, ++size_;
   }
-  void meet(uint64_t hash) {
+  void mark_found(uint64_t hash) {
     const size_t at = slot_of(hash);
-    if (slots_[at] == hash) met_[at] = true;
+    if (slots_[at] == hash) found_[at] = true;
   }
-  bool met(uint64_t hash) const { return met_[slot_of(hash)]; }
+  bool found(uint64_t hash) const { return found_[slot_of(hash)]; }
   int64_t size() const { return size_; }
 
  private:
-  // Where the hash is, or the empty slot where it would be. 0 is nobody's hash.
+  // Where the hash is, or the empty slot where it would be. 0 marks an empty slot.
   size_t slot_of(uint64_t hash) const {
     size_t at = (hash >> 20) & mask_;  // the low bits are the same for all that are sampled
     while (slots_[at] != 0 && slots_[at] != hash) at = (at + 1) & mask_;
@@ -108,7 +108,7 @@ class NgramTable {
   }
 
   std::vector<uint64_t> slots_;
-  std::vector<bool> met_;
+  std::vector<bool> found_;
   size_t mask_;
   int64_t size_ = 0;
 };
@@ -177,7 +177,7 @@ DuplicateReport find_duplicates(const TokenSubset& train, const TokenSubset* val
     const DocumentPlace original = place(hashed[first].number);
     const std::vector<int32_t> tokens = read(hashed[first].number);
     for (size_t i = first + 1; i < end; ++i) {
-      if (read(hashed[i].number) != tokens) continue;  // an accident of 64 bits
+      if (read(hashed[i].number) != tokens) continue;  // a collision of 64-bit hashes
       const DocumentPlace copy = place(hashed[i].number);
       const bool across = copy.validation && !original.validation;
       ++(across ? report.shared : copy.validation ? report.in_validation : report.in_train);
@@ -208,7 +208,7 @@ OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validati
       train, options.ngram,
       [&](int64_t, int64_t, uint64_t hash) {
         ++report.train_ngrams;
-        if (sampled(hash)) table.meet(hash);
+        if (sampled(hash)) table.mark_found(hash);
       },
       shifted(progress, 0, train.range.tokens()));
 
@@ -244,7 +244,7 @@ OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validati
           if (!whole || at + 1 - options.ngram < now.first_token || !sampled(rolling.hash()))
             continue;
           ++now.ngrams;
-          now.found += table.met(rolling.hash()) ? 1 : 0;
+          now.found += table.found(rolling.hash()) ? 1 : 0;
         }
       });
   close();

@@ -60,8 +60,8 @@ struct OverlapReport {
   double mean_share = 0;
   int64_t ngrams = 0, train_ngrams = 0;  // looked for, and looked through
   int64_t sampling = 1;                  // one n-gram in so many was looked for
-  // The expected number of n-grams that were found by accident: two of different tokens have the
-  // same 64-bit fingerprint.
+  // The expected number of n-grams that were found by accident: their 64-bit fingerprint is that of
+  // other tokens.
   double expected_accidents = 0;
   struct Window {
     int64_t document = 0, first_token = 0, tokens = 0;  // first_token counts within the document

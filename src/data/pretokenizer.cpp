@@ -49,8 +49,8 @@ size_t contraction(const char* p, const char* end) {
   }
 }
 
-// The end of the GPT-2 word that begins at `at`, or kAskPattern if a non-ASCII character has a say
-// in it.
+// The end of the GPT-2 word that begins at `at`, or kAskPattern if it depends on a non-ASCII
+// character.
 size_t gpt2_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
@@ -64,7 +64,8 @@ size_t gpt2_word_end(std::string_view text, size_t at) {
   while (++p < end && class_of(*p) == run) {
   }
   if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
-  // \s+(?!\S): white space before a word leaves its last character to that word, if it can.
+  // \s+(?!\S): the last character of white space before a word belongs to that word, unless it is
+  // the only one.
   if (run == kSpace && p < end && p - begin > 1) --p;
   return at + static_cast<size_t>(p - begin);
 }

@@ -1,6 +1,7 @@
 // Cuts text into words before byte-pair merging; merges never cross a word's edge. The patterns of
 // GPT-2, Llama 3 and Qwen have hand-written scanners for ASCII (several times PCRE2's speed) that
-// ask PCRE2 only where a word touches a non-ASCII character; other patterns go to PCRE2 whole.
+// use PCRE2 only where a word touches a non-ASCII character; other patterns are matched by PCRE2
+// alone.
 #pragma once
 
 #include <functional>
@@ -22,8 +23,8 @@ inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// What becomes of a match: a word of its own, dropped, joined with what lies before or after it, or
-// joined with neighbouring matches. As `tokenizers` names them.
+// What is made of a match: a word of its own, nothing, a word together with the text before or
+// after it, or a word together with neighbouring matches. As `tokenizers` names them.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 class PreTokenizer {

@@ -46,7 +46,7 @@ TokenRange SequenceSet::document_range(int64_t document) const {
 
 int64_t SequenceSet::sequences_of(int64_t document) const {
   return (document_range(document).tokens() - 1 + length_ - 1) /
-         length_;  // a last token has nothing to predict
+         length_;  // the last token has no target
 }
 
 void SequenceSet::index_documents() {

@@ -32,7 +32,7 @@ class ParameterSource {
   virtual void release(const ParamSpec&) const {}
 };
 
-// The same as a function, for whoever has a tensor to fill: contiguous, f32, of any shape.
+// The same as a function, for filling a tensor: contiguous, f32, of any shape.
 using ParameterReader = std::function<void(const ParamSpec& param, int64_t first, Tensor dst)>;
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source);
 

@@ -59,7 +59,7 @@ TEST(FindDuplicates, OneTokenMakesADifference) {
   EXPECT_EQ(find_duplicates(part_of(train), nullptr, 5, nullptr).count(), 0);
 }
 
-// Documents of more than one piece (65536 tokens) are hashed and compared whole.
+// Documents that are read in more than one run of 65536 tokens are hashed and compared whole.
 TEST(FindDuplicates, LongDocumentsAreComparedWhole) {
   Documents train = random_documents(4, 2, 70000);
   train.push_back(train[0]);
