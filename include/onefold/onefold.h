@@ -1,5 +1,5 @@
 // Onefold as a library: build a model, train it step by step on your own tokens, sample from it,
-// save and load it. examples/embed shows it in under 60 lines; docs/library.md tells more. Errors
+// save and load it. examples/embed shows it in under 60 lines; docs/library.md has more. Errors
 // are onefold::UserError (your input) and onefold::InternalError (our bug). A Trainer may be used
 // from one thread at a time; it runs its own threads inside.
 #pragma once

@@ -23,8 +23,8 @@ std::string position(std::string_view text, size_t byte) {
 
 // Builds the document, event by event. The library's own builder looks through an ordered object
 // for each key that it adds: seconds for the names of a large model's tensors. Here the set that
-// finds repeated keys, of which the library would keep one without a word, has already said that a
-// key is new.
+// finds repeated keys, of which the library would silently keep one, has already shown that a key
+// is new.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   Builder(std::string_view text, const std::string& source) : text_(text), source_(source) {}

@@ -1,6 +1,6 @@
-// JSON with positions in errors, and a reader that lets nothing pass unread: every key of an object
-// must be taken by someone, with the right type, or reading ends in a UserError that names the JSON
-// path and the nearest known key.
+// JSON with positions in errors, and a reader that requires every key of an object to be read with
+// the right type; otherwise it throws a UserError that names the JSON path and the nearest known
+// key.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ Json read_json(const std::string& path);
 // a deeper document would end the process. No file that Onefold reads has ten levels.
 inline constexpr int kDeepestJson = 256;
 
-// The parser's complaint without its own prefix and position, for a message that says where itself.
+// The parser's message without its prefix and position, for messages that give a position
+// themselves.
 std::string json_reason(std::string_view what);
 // A value as it appears in an error: its JSON text, shortened if long.
 std::string brief_json(const Json& value);
@@ -39,7 +40,7 @@ std::string_view json_kind(const Json& value);
 // taken.
 class JsonObject {
  public:
-  // `path` is where the object sits in its document: "" for the root, else like "optimizer.params".
+  // `path` is where the object is in its document: "" for the root, else like "optimizer.params".
   JsonObject(Json value, std::string path);
 
   const std::string& path() const { return path_; }

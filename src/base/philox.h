@@ -38,8 +38,8 @@ inline PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
 // What random numbers are for. It is the first label of every key, so that no two uses share one.
 enum class Draw : uint32_t { initialisation = 1, dropout = 2, shuffle = 3, sampling = 4, test = 5 };
 
-// The key of a stream: one Philox call over what it is for and up to three labels (step, unit,
-// site).
+// The key of one use's numbers: one Philox call over what they are for and up to three labels
+// (step, unit, site).
 inline PhiloxKey philox_key(uint64_t seed, Draw draw, uint32_t a = 0, uint32_t b = 0,
                             uint32_t c = 0) {
   const PhiloxWords words = philox({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
@@ -50,8 +50,7 @@ inline PhiloxKey philox_key(uint64_t seed, Draw draw, uint32_t a = 0, uint32_t b
 // [0, 1) with 24 bits; the same mapping in every vectorised copy of this generator.
 inline float philox_uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// A standard normal for element `index` of the stream `key` (Box-Muller on two words of its
-// counter).
+// The standard normal number `index` under `key` (Box-Muller on two words of its counter).
 inline float philox_normal(PhiloxKey key, uint64_t index) {
   const PhiloxWords words =
       philox(key, {static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0, 0});

@@ -60,7 +60,7 @@ int available_cores() {
 ThreadPool::ThreadPool(int threads) {
   if (threads == 0) threads = available_cores();
   require(threads > 0, "thread pool of {} threads", threads);
-  // Each thread costs memory in the matrix library; far more than cores is a slip of the keyboard.
+  // Each thread costs memory in the matrix library; far more than cores is a mistyped number.
   if (const int most = std::max(64, 4 * available_cores()); threads > most)
     user_error("{} threads on {} cores; at most {} are allowed (run.threads, --threads)", threads,
                available_cores(), most);

@@ -89,7 +89,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     engine.train_step(micros, 1e-4);
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
-      // Between the steps: the same noise hits both.
+      // Between the steps, so that other load on the machine slows both alike.
       gemm.push_back(measure_gemm_gflops(pool, 3));
     }
   }

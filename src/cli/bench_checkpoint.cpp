@@ -30,8 +30,9 @@ double seconds_of(const std::function<void()>& work) {
   return now_seconds() - begin;
 }
 
-// What is read next comes from the disk, as far as the system lets a user ask for that.
-void forget(const std::string& path) {
+// Asks the system to drop the cached pages of these files, so that what is read next comes from the
+// disk. It is a hint: an unprivileged process cannot do more.
+void drop_from_cache(const std::string& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
     if (!entry.is_regular_file()) continue;
     const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
@@ -68,7 +69,7 @@ Samples measure(const CheckpointBench& b, const std::string& folder) {
   if (spec.vocab_size == 0)
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   Engine engine(spec, {.sequence = std::min<int64_t>(64, spec.max_sequence_length)});
-  // Zeros would flatter a file system that compresses.
+  // Not zeros: a file system that compresses would write them faster.
   engine.state().write_optimizer(
       [](const std::string&, const ParamSpec& param, int64_t first, std::span<float> dst) {
         for (size_t i = 0; i < dst.size(); ++i)
@@ -89,7 +90,7 @@ Samples measure(const CheckpointBench& b, const std::string& folder) {
     });
     samples.bytes = writer.bytes();
     const double write = seconds_of([&] { plain_write(plain, samples.bytes, block); });
-    forget(folder);
+    drop_from_cache(folder);
     const double load = seconds_of([&] { resume(engine, checkpoints.list()); });
     const double read = seconds_of([&] { plain_read(plain, block); });
     if (repeat < 0) continue;

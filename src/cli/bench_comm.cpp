@@ -28,12 +28,12 @@ struct CommBench {
 // Bandwidths as nccl-tests define them: the algorithm's is the size by the time, the bus's is
 // scaled so that it compares with the hardware whatever the number of ranks. `moved` is what a rank
 // must at least read and write, in sizes: what a copy of as many bytes is compared with.
-struct Kind {
+struct BenchedCollective {
   Collective collective;
   double (*bus)(double n);
   double (*moved)(double n);
 };
-constexpr Kind kKinds[] = {
+constexpr BenchedCollective kBenched[] = {
     // Reads the others' shards and writes them.
     {Collective::all_gather, [](double n) { return (n - 1) / n; },
      [](double n) { return 2 * (n - 1) / n; }},
@@ -49,7 +49,7 @@ constexpr Kind kKinds[] = {
 };
 
 struct Row {
-  Kind kind;
+  BenchedCollective benched;
   int64_t bytes = 0;                               // of the whole, as nccl-tests count it
   std::vector<double> seconds, copy, native = {};  // of each repeat
 };
@@ -66,18 +66,18 @@ class Bench {
         channel_(communicator.open("bench", scratch_.data())),
         one_clock_(std::strcmp(communicator.transport(), "threads") == 0) {}
 
-  Row measure(const Kind& kind, int64_t size, int repeats) {
+  Row measure(const BenchedCollective& benched, int64_t size, int repeats) {
     const int64_t shard = std::max<int64_t>(size / channel_->ranks() / 64 * 64, 64);
-    Row row{kind, shard * channel_->ranks(), {}, {}};
+    Row row{benched, shard * channel_->ranks(), {}, {}};
     const auto copied =
-        static_cast<size_t>(static_cast<double>(row.bytes) * kind.moved(channel_->ranks()) / 2);
+        static_cast<size_t>(static_cast<double>(row.bytes) * benched.moved(channel_->ranks()) / 2);
     const int calls = static_cast<int>(std::clamp<int64_t>((4 << 20) / row.bytes, 1, 100));
     for (int repeat = -1; repeat < repeats; ++repeat) {  // the first one warms up
       const double copy = time(calls, [&] { std::memcpy(copy_.data(), other_.data(), copied); });
-      const double ours = time(calls, [&] { run(kind.collective, shard); });
+      const double ours = time(calls, [&] { run(benched.collective, shard); });
       double native = -1;
       if (const auto* mpi = dynamic_cast<const MpiChannel*>(channel_.get()))
-        native = time(calls, [&] { run_native(*mpi, kind.collective, shard); });
+        native = time(calls, [&] { run_native(*mpi, benched.collective, shard); });
       if (repeat < 0) continue;
       row.copy.push_back(copy);
       row.seconds.push_back(ours);
@@ -88,12 +88,12 @@ class Bench {
 
  private:
   Buffer take(int64_t bytes) {
-    Buffer buffer = ledger_.allocate(onefold::Kind::communication, bytes, "bench comm");
+    Buffer buffer = ledger_.allocate(Kind::communication, bytes, "bench comm");
     std::memset(buffer.data(), 0, static_cast<size_t>(bytes));
     return buffer;
   }
 
-  struct Span {
+  struct Interval {
     double begin, end;
   };
 
@@ -103,15 +103,15 @@ class Bench {
   template <class Work>
   double time(int calls, const Work& work) {
     channel_->barrier("bench");
-    Span own{now_seconds(), 0};
+    Interval own{now_seconds(), 0};
     for (int i = 0; i < calls; ++i) work();
     own.end = now_seconds();
     if (!one_clock_) own = {0, own.end - own.begin};
-    std::vector<Span> all(static_cast<size_t>(channel_->ranks()), own);
+    std::vector<Interval> all(static_cast<size_t>(channel_->ranks()), own);
     const Message times{all.data(), &all[static_cast<size_t>(channel_->rank())],
                         sizeof(own) / sizeof(double), DType::f64};
     channel_->all_gather("bench times", {&times, 1});
-    for (const Span& other : all)
+    for (const Interval& other : all)
       own = {std::min(own.begin, other.begin), std::max(own.end, other.end)};
     return (own.end - own.begin) / calls;
   }
@@ -155,8 +155,8 @@ std::vector<Row> measure(Communicator& communicator, const std::vector<int64_t>&
   const int64_t least = int64_t{64} * communicator.ranks();
   Bench bench(communicator, std::max(least, *std::max_element(sizes.begin(), sizes.end())));
   std::vector<Row> rows;
-  for (const Kind& kind : kKinds)
-    for (const int64_t size : sizes) rows.push_back(bench.measure(kind, size, repeats));
+  for (const BenchedCollective& benched : kBenched)
+    for (const int64_t size : sizes) rows.push_back(bench.measure(benched, size, repeats));
   return rows;
 }
 
@@ -190,13 +190,13 @@ double gb_per_s(double bytes, double seconds) { return bytes / seconds / 1e9; }
 Json to_json(const Row& row, int ranks) {
   const auto bytes = static_cast<double>(row.bytes);
   const double seconds = median(row.seconds), copy = median(row.copy);
-  Json json = {{"collective", collective_name(row.kind.collective)},
+  Json json = {{"collective", collective_name(row.benched.collective)},
                {"bytes", row.bytes},
                {"seconds", row.seconds},
                {"algorithm_gb_per_s", gb_per_s(bytes, seconds)},
-               {"bus_gb_per_s", gb_per_s(bytes * row.kind.bus(ranks), seconds)},
+               {"bus_gb_per_s", gb_per_s(bytes * row.benched.bus(ranks), seconds)},
                {"copy_seconds", row.copy},
-               {"moved_bytes", bytes * row.kind.moved(ranks)},
+               {"moved_bytes", bytes * row.benched.moved(ranks)},
                {"copy_fraction", copy / seconds}};
   if (!row.native.empty()) {
     json["mpi_seconds"] = row.native;
@@ -213,8 +213,8 @@ void print_table(const std::vector<Row>& rows, int ranks) {
     const auto bytes = static_cast<double>(row.bytes);
     const double seconds = median(row.seconds);
     fmt::print("{:<15} {:>10} {:>8.1f} us {:>5.2f} GB/s {:>5.2f} GB/s {:>6.0f} %{}\n",
-               collective_name(row.kind.collective), format_bytes(row.bytes), 1e6 * seconds,
-               gb_per_s(bytes, seconds), gb_per_s(bytes * row.kind.bus(ranks), seconds),
+               collective_name(row.benched.collective), format_bytes(row.bytes), 1e6 * seconds,
+               gb_per_s(bytes, seconds), gb_per_s(bytes * row.benched.bus(ranks), seconds),
                100 * median(row.copy) / seconds,
                native ? fmt::format(" {:>8.1f} us {:>6.2f} x", 1e6 * median(row.native),
                                     median(row.native) / seconds)

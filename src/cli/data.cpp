@@ -1,4 +1,4 @@
-// onefold data: look at the data before a run learns from it.
+// onefold data: checks of the data before a run.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,8 +26,8 @@ constexpr size_t kExamples = 5;
 
 // The parts of a run's data, and the files that each was read from.
 struct CheckedData {
-  DataPart train;
-  std::optional<DataPart> validation;
+  TokenSubset train;
+  std::optional<TokenSubset> validation;
   DataSource train_source, validation_source;
 };
 
@@ -152,7 +152,7 @@ int run_check(const CheckArguments& arguments) {
     user_error("{}: data.train is missing: name the file or files to check", arguments.config);
   const bool show = !arguments.json && isatty(STDERR_FILENO);
   const CheckedData data = open_parts(config);
-  const DataPart* validation = data.validation ? &*data.validation : nullptr;
+  const TokenSubset* validation = data.validation ? &*data.validation : nullptr;
   DuplicateReport duplicates;
   {
     CheckBar bar("documents", show);

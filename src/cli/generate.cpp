@@ -38,9 +38,9 @@ std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string
 
 // The text as it comes, after its prompt, which waits for the first token: a prompt that is refused
 // is not printed.
-std::vector<int32_t> stream_text(Engine& engine, const Tokenizer& tokenizer,
-                                 const GenerateArguments& arguments,
-                                 std::span<const int32_t> prompt) {
+std::vector<int32_t> print_text(Engine& engine, const Tokenizer& tokenizer,
+                                const GenerateArguments& arguments,
+                                std::span<const int32_t> prompt) {
   std::string pending = arguments.prompt;
   const auto put = [&](std::string_view text) {
     fmt::print("{}{}", std::exchange(pending, ""), text);
@@ -83,7 +83,7 @@ int run_generate(GenerateArguments& arguments) {
   const double begin = now_seconds();
   const std::vector<int32_t> tokens = arguments.json
                                           ? generate(engine, prompt, options)
-                                          : stream_text(engine, *tokenizer, arguments, prompt);
+                                          : print_text(engine, *tokenizer, arguments, prompt);
   if (arguments.json)
     print_json({{"prompt", arguments.prompt},
                 {"text", text_of(*tokenizer, tokens)},

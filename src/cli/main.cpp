@@ -54,7 +54,7 @@ std::string unknown_option(const CLI::App* command, const std::string& word) {
   return unknown_word("option", word.substr(2, word.find('=') - 2), names);
 }
 
-// The library says what is missing before what it did not understand, which is often the cause.
+// CLI11 reports missing arguments before unknown ones, which are often the cause.
 std::string usage_problem(const CLI::App* command, const CLI::Error& error) {
   const std::vector<std::string> words = command->remaining();
   for (const std::string& word : words)

@@ -1,4 +1,4 @@
-// onefold train: the whole story of a run, top to bottom.
+// onefold train: a run from its configuration to its results, in order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ struct TrainArguments {
   bool restarted = false;  // by --restarts: from what the run has saved since, if anything
 };
 
-// Without run.memory the limit is the machine. Better now than by the system's out-of-memory
-// killer.
+// Without run.memory the limit is the machine. Refusing here is better than being ended
+// by the system's out-of-memory killer.
 void require_available(const RunPlan& plan, int here) {
   const int64_t needed = here * plan.rank.peak_bytes, available = memory_bytes("MemAvailable");
   if (available > 0 && needed > available)
@@ -83,7 +83,7 @@ Candidates find_checkpoints(const TrainArguments& arguments, const Config& confi
   return found;
 }
 
-// Differences in what is learned need a word from the user.
+// Differences in what is learned need the user's consent.
 void require_same_training(const Candidates& candidates, const Config& config, const RunPlan& plan,
                            bool allow_changes) {
   std::vector<std::string> changes;
@@ -94,7 +94,7 @@ void require_same_training(const Candidates& candidates, const Config& config, c
       if (run.value("/data/fingerprint"_json_pointer, Json()) != plan.data.fingerprint)
         changes.push_back("data: the training sequences are others");
       break;
-    } catch (const UserError&) {  // not whole: the next one is asked, and resuming says why
+    } catch (const UserError&) {  // not whole: the next one is tried, and resuming reports why
     }
   }
   if (changes.empty()) return;
@@ -175,7 +175,8 @@ int run_train(TrainArguments arguments) {
   return interrupted ? kInterrupted : kOk;
 }
 
-// What only the user can mend is not tried again; and what has diverged would diverge again.
+// Errors that only the user can correct are not retried, nor is a run that diverged: it would
+// diverge again.
 bool worth_restarting(int code) {
   return code != kOk && code != kInterrupted && code != kUserError && code != kUsage &&
          code != kDiverged;

@@ -97,8 +97,8 @@ struct Config {
 Config load_config(const std::string& path, std::span<const std::string> overrides,
                    int64_t world_size = 1);
 
-// run.timeout and run.check_collectives alone, which ranks need before they know how many they are.
-// Whatever else is wrong is left for load_config to say.
+// run.timeout and run.check_collectives alone, which are needed before the number of ranks is
+// known. Other mistakes are reported by load_config.
 CommOptions comm_options(const std::string& path, std::span<const std::string> overrides);
 
 // Sets one value by its path. The value is JSON if it parses as such, else a string; objects on the

@@ -34,7 +34,7 @@ BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   batch.accumulation = read_size(root, "gradient_accumulation_steps");
 
   if (batch.global == 0 && batch.micro == 0) {
-    root.finish();  // every other key has been read: a misspelt size is the better thing to name
+    root.finish();  // every other key has been read: a misspelt size is reported first
     user_error(
         "train_batch_size or train_micro_batch_size_per_gpu is missing: one of them must say how "
         "many sequences a step has");

@@ -15,7 +15,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// DeepSpeed compares optimizer names without regard to case, and so do we.
+// Names of optimizers are compared without regard to case, as DeepSpeed does.
 std::string read_type(JsonObject& optimizer) {
   const std::string given = optimizer.get<std::string>("type", "AdamW");
   const std::string type = lower(given);
@@ -32,7 +32,7 @@ std::string read_type(JsonObject& optimizer) {
                                      did_you_mean(given, names)));
 }
 
-// A switch of DeepSpeed's that has one right position here.
+// A switch of DeepSpeed's of which only one value is supported.
 void expect(JsonObject& params, std::string_view key, bool right, std::string_view why) {
   if (params.get<bool>(key, right) != right)
     params.fail(key, fmt::format("must be {}: {}", right, why));

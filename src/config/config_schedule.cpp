@@ -68,8 +68,8 @@ void read_ours(JsonObject& params, ScheduleConfig& config) {
 }
 
 // WarmupLR rises to the optimizer's rate unless told otherwise, WarmupDecayLR to 0.001 (DeepSpeed's
-// signatures). The optimizer's own rate is then never used, so one that differs is a mistake that
-// DeepSpeed passes over.
+// signatures). The optimizer's own rate is then never used, so one that differs is a mistake, which
+// DeepSpeed does not report.
 void read_peak(JsonObject& params, ScheduleType type, double& lr, bool lr_given) {
   constexpr double kWarmupDecayDefault = 0.001;
   // "auto" is what trainers fill with their learning rate.

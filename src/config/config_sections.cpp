@@ -17,7 +17,7 @@ constexpr int64_t kDefaultSequenceLength = 1024;
 constexpr int64_t kDefaultEvalEvery = 100;
 constexpr int64_t kDefaultEvalBatches = 20;
 
-// A name without a meaning of its own is a preset first, then a path.
+// A plain string names a preset if there is one of that name, else a path.
 void read_named_model(const std::string& name, Config& config) {
   const std::vector<std::string> presets = preset_names();
   if (std::find(presets.begin(), presets.end(), name) != presets.end()) {
@@ -108,7 +108,7 @@ void read_source(JsonObject& data, DataConfig& config) {
   train.field = data.get<std::string>("field", "text");
   train.text_documents = named<TextDocuments>(
       kDocumentUnits, data.choice("document_unit", {"file", "line", "blank_line"}, "file"));
-  // A token file knows its vocabulary; a tokenizer beside it only serves to show text.
+  // A token file records its vocabulary; a tokenizer given with it is used only to show text.
   if (train.format == DataFormat::kTokens && config.tokenizer == "bytes") config.tokenizer = "";
   config.tokenizer = data.get<std::string>("tokenizer", config.tokenizer);
   if (config.tokenizer.empty() && data.has("tokenizer"))

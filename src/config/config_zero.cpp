@@ -1,5 +1,5 @@
-// "zero_optimization": DeepSpeed's keys. Each is honoured, or passes with the value that says what
-// happens here anyway, or is refused with the reason.
+// "zero_optimization": DeepSpeed's keys. Each has its effect, or is accepted only with the value
+// that describes what happens here in any case, or is refused with the reason.
 #include <array>
 
 #include "base/error.h"
@@ -78,8 +78,8 @@ bool is_settled(const Json& value, const char* settled) {
 
 void read_settled(JsonObject& zero) {
   for (const SettledKey& key : kSettledKeys) {
-    // Only what is there is asked for: an unknown key is told those that do something. Among what
-    // is there, "auto" counts as absent.
+    // Only keys that are present are read, so that the error for an unknown key suggests those that
+    // have an effect. "auto" counts as absent.
     if (!zero.value().contains(key.name) || !zero.has(key.name)) continue;
     if (!is_settled(zero.require<Json>(key.name), key.settled))
       zero.fail(key.name, fmt::format("can only be {}: {}; leave it out", key.settled, key.reason));

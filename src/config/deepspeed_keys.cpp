@@ -1,5 +1,6 @@
 // DeepSpeed's keys that are known and not supported (yet). A configuration made for DeepSpeed may
-// name many of them only to switch them off; those pass. docs/config.md shows the same table.
+// name many of them only to switch them off; those are accepted. docs/config.md shows the same
+// table.
 #include <array>
 
 #include "base/error.h"
@@ -11,7 +12,7 @@ namespace {
 struct KnownKey {
   std::string_view name;
   const char*
-      off;  // the value, as JSON, that asks for nothing; sections also pass with "enabled": false
+      off;  // the value, as JSON, that switches it off; sections may also have "enabled": false
   std::string_view reason;
 };
 
@@ -81,8 +82,8 @@ bool is_off(const Json& value, const char* off) {
   return enabled != value.end() && *enabled == false;
 }
 
-// Sections whose other keys only tune them: with "enabled": false (or "auto", which is ours to
-// decide: off) all pass.
+// Sections whose other keys only tune them: with "enabled": false (or "auto", which means off here)
+// all are accepted.
 void read_precision(JsonObject& root, std::string_view key) {
   if (!root.has(key)) return;
   JsonObject section = root.object(key);

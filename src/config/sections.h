@@ -11,10 +11,10 @@ namespace onefold {
 // Refuses DeepSpeed's keys that are known and not supported, unless their value says "off".
 void read_deepspeed_keys(JsonObject& root);
 void read_zero(JsonObject& root, Config& config);
-// A key of zero_optimization that steers a detail of DeepSpeed which is settled here.
+// A key of zero_optimization for a detail of DeepSpeed that is fixed here.
 struct SettledKey {
   std::string_view name;
-  const char* settled;  // the value, as JSON, that describes Onefold; no other passes but null
+  const char* settled;  // the value, as JSON, that describes Onefold; it and null are accepted
   std::string_view reason;
 };
 std::span<const SettledKey> settled_zero_keys();

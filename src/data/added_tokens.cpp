@@ -103,7 +103,7 @@ std::pair<const AddedToken*, size_t> AddedTokenFinder::at(std::string_view text)
   return {longest, length};
 }
 
-void AddedTokenFinder::split(std::string_view text, bool specials, const Piece& piece) const {
+void AddedTokenFinder::split(std::string_view text, bool specials, const Visit& visit) const {
   size_t plain = 0;  // start of the text not yet handed on
   for (size_t at_byte = 0; !empty() && at_byte < text.size();) {
     if (!starts_[static_cast<unsigned char>(text[at_byte])]) {
@@ -129,11 +129,11 @@ void AddedTokenFinder::split(std::string_view text, bool specials, const Piece& 
     if (token->rstrip) {
       while (is_space(first_character(text.substr(end), bytes))) end += bytes;
     }
-    if (plain < begin) piece(text.substr(plain, begin - plain), nullptr);
-    piece(text.substr(begin, end - begin), token);
+    if (plain < begin) visit(text.substr(plain, begin - plain), nullptr);
+    visit(text.substr(begin, end - begin), token);
     plain = end;
   }
-  if (plain < text.size()) piece(text.substr(plain), nullptr);
+  if (plain < text.size()) visit(text.substr(plain), nullptr);
 }
 
 }  // namespace onefold

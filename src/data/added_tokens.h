@@ -30,12 +30,12 @@ class AddedTokenFinder {
   // `text` is what to look for: the token's own, or its normalized form.
   void add(const AddedToken& token, std::string_view text);
 
-  using Piece = std::function<void(std::string_view text, const AddedToken* token)>;
-  // Calls `piece` for every part of the text in order: a token's occurrence, or plain text (token
+  using Visit = std::function<void(std::string_view text, const AddedToken* token)>;
+  // Calls `visit` for every part of the text in order: a token's occurrence, or plain text (token
   // is null). The leftmost token is found first, the longest of several. An occurrence that does
   // not count (a special token unless `specials`, a single word within a word) is plain text, in
   // which no other token is looked for.
-  void split(std::string_view text, bool specials, const Piece& piece) const;
+  void split(std::string_view text, bool specials, const Visit& visit) const;
 
   bool empty() const { return nodes_.size() == 1; }
   // True if no token spans an ASCII letter and a space after it, or takes that space.

@@ -13,8 +13,8 @@ struct Batch {
   int64_t batch = 0, sequence = 0;
   std::vector<int32_t> tokens, targets;  // [batch, sequence]; a target of -1 is not trained on
   std::vector<int32_t> starts;           // like tokens, where documents are isolated; else empty
-  std::vector<int64_t>
-      samples;  // [batch]: position in the run's stream of samples; -1 for a row of padding
+  // [batch]: position in the run's order of samples; -1 for a row of padding.
+  std::vector<int64_t> samples;
 
   Batch() = default;
   Batch(int64_t batch, int64_t sequence);
@@ -29,7 +29,7 @@ class BatchLoader {
   const SequenceSet& sequences() const { return sequences_; }
   const Sampler& sampler() const { return sampler_; }
   const BatchLayout& layout() const { return layout_; }
-  // The same data from another position of its stream on: for going on with another global batch.
+  // The same data from another position in its order on: for resuming with another global batch.
   BatchLoader from_origin(int64_t origin) const {
     BatchLoader moved = *this;
     moved.layout_.origin = origin;

@@ -133,8 +133,9 @@ bool BpeModel::fall_back(std::string_view character, std::vector<int32_t>& symbo
   return true;
 }
 
-// The unknown token waits until a known character comes, so that neighbours can be fused. Byte
-// tokens do not end the wait: `tokenizers` puts them before the unknown characters they follow.
+// The unknown token is appended only before the next known character, so that neighbours can be
+// fused. Byte tokens do not count as known: `tokenizers` puts them before the unknown characters
+// they follow.
 void BpeModel::character_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   bool waiting = false;
   for (size_t at = 0; at < word.size();) {

@@ -1,6 +1,6 @@
 // Bytes as text: the byte-level alphabet of GPT-2, in which every byte has one printable code point
-// (so that a vocabulary of byte strings can live in JSON), and the UTF-8 checks that let arbitrary
-// bytes pass the tokenizer unharmed.
+// (so that a vocabulary of byte strings can be written as JSON), and the UTF-8 checks by which the
+// tokenizer keeps arbitrary bytes as they are.
 #pragma once
 
 #include <cstddef>

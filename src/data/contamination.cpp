@@ -43,23 +43,23 @@ class RollingHash {
   uint64_t sum_ = 0, first_weight_ = 1;
 };
 
-// The documents of a part, piece by piece: piece(document, first token within it, tokens). The
-// end-of-text that closes a document is not part of it.
-using Piece = std::function<void(int64_t document, int64_t first, std::span<const int32_t>)>;
+// The documents of a subset, so many tokens at a time: visit(document, first token within it,
+// tokens). The end-of-text that closes a document is not part of it.
+using VisitTokens = std::function<void(int64_t document, int64_t first, std::span<const int32_t>)>;
 
-void for_each_piece(const DataPart& part, const Piece& piece) {
-  constexpr int64_t kPiece = 1 << 16;
-  const Dataset& data = part.dataset;
+void for_each_token_run(const TokenSubset& subset, const VisitTokens& visit) {
+  constexpr int64_t kRunTokens = 1 << 16;
+  const Dataset& data = subset.dataset;
   std::vector<int32_t> tokens;
-  int64_t begin = part.range.begin;
-  while (begin < part.range.end) {
+  int64_t begin = subset.range.begin;
+  while (begin < subset.range.end) {
     const int64_t document = data.document_of(begin);
-    const int64_t end = std::min(data.document_start(document + 1), part.range.end);
-    for (int64_t at = begin; at < end; at += kPiece) {
-      tokens.resize(static_cast<size_t>(std::min(kPiece, end - at)));
+    const int64_t end = std::min(data.document_start(document + 1), subset.range.end);
+    for (int64_t at = begin; at < end; at += kRunTokens) {
+      tokens.resize(static_cast<size_t>(std::min(kRunTokens, end - at)));
       data.read(at, tokens);
-      const bool closes = at + kPiece >= end && tokens.back() == data.end_of_text();
-      piece(document, at - begin, std::span(tokens).first(tokens.size() - (closes ? 1 : 0)));
+      const bool closes = at + kRunTokens >= end && tokens.back() == data.end_of_text();
+      visit(document, at - begin, std::span(tokens).first(tokens.size() - (closes ? 1 : 0)));
     }
     begin = end;
   }
@@ -67,11 +67,11 @@ void for_each_piece(const DataPart& part, const Piece& piece) {
 
 // visit(document, first token of the n-gram within it, hash).
 template <typename Visit>
-void for_each_ngram(const DataPart& part, int64_t n, const Visit& visit,
+void for_each_ngram(const TokenSubset& subset, int64_t n, const Visit& visit,
                     const std::function<void(int64_t)>& done = nullptr) {
   RollingHash rolling(n);
   int64_t read = 0;
-  for_each_piece(part, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+  for_each_token_run(subset, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
     if (first == 0) rolling.restart();
     for (size_t i = 0; i < tokens.size(); ++i)
       if (rolling.push(tokens[i]))
@@ -81,26 +81,26 @@ void for_each_ngram(const DataPart& part, int64_t n, const Visit& visit,
   });
 }
 
-// Fingerprints of n-grams, and whether each has been met in the training data. Open addressing, at
+// Fingerprints of n-grams, and whether each was found in the training data. Open addressing, at
 // most half full.
 class NgramTable {
  public:
   explicit NgramTable(size_t most)
-      : slots_(std::bit_ceil(2 * most + 2)), met_(slots_.size()), mask_(slots_.size() - 1) {}
+      : slots_(std::bit_ceil(2 * most + 2)), found_(slots_.size()), mask_(slots_.size() - 1) {}
 
   void insert(uint64_t hash) {
     uint64_t& slot = slots_[slot_of(hash)];
     if (slot != hash) slot = hash, ++size_;
   }
-  void meet(uint64_t hash) {
+  void mark_found(uint64_t hash) {
     const size_t at = slot_of(hash);
-    if (slots_[at] == hash) met_[at] = true;
+    if (slots_[at] == hash) found_[at] = true;
   }
-  bool met(uint64_t hash) const { return met_[slot_of(hash)]; }
+  bool found(uint64_t hash) const { return found_[slot_of(hash)]; }
   int64_t size() const { return size_; }
 
  private:
-  // Where the hash is, or the empty slot where it would be. 0 is nobody's hash.
+  // Where the hash is, or the empty slot where it would be. 0 marks an empty slot.
   size_t slot_of(uint64_t hash) const {
     size_t at = (hash >> 20) & mask_;  // the low bits are the same for all that are sampled
     while (slots_[at] != 0 && slots_[at] != hash) at = (at + 1) & mask_;
@@ -108,7 +108,7 @@ class NgramTable {
   }
 
   std::vector<uint64_t> slots_;
-  std::vector<bool> met_;
+  std::vector<bool> found_;
   size_t mask_;
   int64_t size_ = 0;
 };
@@ -118,10 +118,10 @@ struct HashedDocument {
   int64_t number;  // training documents first, then validation
 };
 
-void hash_documents(const DataPart& part, int64_t offset, std::vector<HashedDocument>& hashed,
+void hash_documents(const TokenSubset& subset, int64_t offset, std::vector<HashedDocument>& hashed,
                     const std::function<void(int64_t)>& done) {
   int64_t read = 0;
-  for_each_piece(part, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+  for_each_token_run(subset, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
     if (first == 0) hashed.push_back({0, offset + document});
     uint64_t& hash = hashed.back().hash;
     for (const int32_t token : tokens)
@@ -131,12 +131,12 @@ void hash_documents(const DataPart& part, int64_t offset, std::vector<HashedDocu
   });
 }
 
-std::vector<int32_t> tokens_of(const DataPart& part, int64_t document) {
-  const int64_t begin = std::max(part.dataset.document_start(document), part.range.begin);
-  const int64_t end = std::min(part.dataset.document_start(document + 1), part.range.end);
+std::vector<int32_t> tokens_of(const TokenSubset& subset, int64_t document) {
+  const int64_t begin = std::max(subset.dataset.document_start(document), subset.range.begin);
+  const int64_t end = std::min(subset.dataset.document_start(document + 1), subset.range.end);
   std::vector<int32_t> tokens(static_cast<size_t>(end - begin));
-  part.dataset.read(begin, tokens);
-  if (tokens.back() == part.dataset.end_of_text()) tokens.pop_back();
+  subset.dataset.read(begin, tokens);
+  if (tokens.back() == subset.dataset.end_of_text()) tokens.pop_back();
   return tokens;
 }
 
@@ -148,7 +148,7 @@ std::function<void(int64_t)> shifted(const CheckProgress& progress, int64_t befo
 
 }  // namespace
 
-DuplicateReport find_duplicates(const DataPart& train, const DataPart* validation,
+DuplicateReport find_duplicates(const TokenSubset& train, const TokenSubset* validation,
                                 size_t most_examples, const CheckProgress& progress) {
   const int64_t offset = train.dataset.documents();
   const int64_t all = train.range.tokens() + (validation ? validation->range.tokens() : 0);
@@ -177,7 +177,7 @@ DuplicateReport find_duplicates(const DataPart& train, const DataPart* validatio
     const DocumentPlace original = place(hashed[first].number);
     const std::vector<int32_t> tokens = read(hashed[first].number);
     for (size_t i = first + 1; i < end; ++i) {
-      if (read(hashed[i].number) != tokens) continue;  // an accident of 64 bits
+      if (read(hashed[i].number) != tokens) continue;  // a collision of 64-bit hashes
       const DocumentPlace copy = place(hashed[i].number);
       const bool across = copy.validation && !original.validation;
       ++(across ? report.shared : copy.validation ? report.in_validation : report.in_train);
@@ -191,7 +191,7 @@ DuplicateReport find_duplicates(const DataPart& train, const DataPart* validatio
   return report;
 }
 
-OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
+OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validation,
                            const OverlapOptions& options, const CheckProgress& progress) {
   OverlapReport report;
   while (validation.range.tokens() / report.sampling > options.most_ngrams) report.sampling *= 2;
@@ -208,7 +208,7 @@ OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
       train, options.ngram,
       [&](int64_t, int64_t, uint64_t hash) {
         ++report.train_ngrams;
-        if (sampled(hash)) table.meet(hash);
+        if (sampled(hash)) table.mark_found(hash);
       },
       shifted(progress, 0, train.range.tokens()));
 
@@ -234,17 +234,19 @@ OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
     now.tokens = std::max(now.tokens, at + tokens - now.first_token);
   };
   RollingHash rolling(options.ngram);
-  for_each_piece(validation, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
-    if (first == 0) rolling.restart();
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const int64_t at = first + static_cast<int64_t>(i);
-      enter(document, at, 1);
-      const bool whole = rolling.push(tokens[i]);
-      if (!whole || at + 1 - options.ngram < now.first_token || !sampled(rolling.hash())) continue;
-      ++now.ngrams;
-      now.found += table.met(rolling.hash()) ? 1 : 0;
-    }
-  });
+  for_each_token_run(
+      validation, [&](int64_t document, int64_t first, std::span<const int32_t> tokens) {
+        if (first == 0) rolling.restart();
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          const int64_t at = first + static_cast<int64_t>(i);
+          enter(document, at, 1);
+          const bool whole = rolling.push(tokens[i]);
+          if (!whole || at + 1 - options.ngram < now.first_token || !sampled(rolling.hash()))
+            continue;
+          ++now.ngrams;
+          now.found += table.found(rolling.hash()) ? 1 : 0;
+        }
+      });
   close();
   report.ngrams = table.size();
   report.contaminated = static_cast<int64_t>(contaminated.size());

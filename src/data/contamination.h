@@ -13,7 +13,7 @@
 namespace onefold {
 
 // Tokens of a dataset that serve one purpose. Documents at its ends may be cut.
-struct DataPart {
+struct TokenSubset {
   Dataset dataset;
   TokenRange range;
 };
@@ -40,7 +40,7 @@ using CheckProgress = std::function<void(int64_t done_tokens, int64_t all_tokens
 
 // Documents with the same tokens, all of them: found by hash, then compared. `validation` may be
 // null.
-DuplicateReport find_duplicates(const DataPart& train, const DataPart* validation,
+DuplicateReport find_duplicates(const TokenSubset& train, const TokenSubset* validation,
                                 size_t most_examples, const CheckProgress& progress);
 
 struct OverlapOptions {
@@ -60,8 +60,8 @@ struct OverlapReport {
   double mean_share = 0;
   int64_t ngrams = 0, train_ngrams = 0;  // looked for, and looked through
   int64_t sampling = 1;                  // one n-gram in so many was looked for
-  // The expected number of n-grams that were found by accident: two of different tokens have the
-  // same 64-bit fingerprint.
+  // The expected number of n-grams that were found by accident: their 64-bit fingerprint is that of
+  // other tokens.
   double expected_accidents = 0;
   struct Window {
     int64_t document = 0, first_token = 0, tokens = 0;  // first_token counts within the document
@@ -71,7 +71,7 @@ struct OverlapReport {
   std::vector<Window> worst;  // the contaminated ones, the worst first
 };
 
-OverlapReport find_overlap(const DataPart& train, const DataPart& validation,
+OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validation,
                            const OverlapOptions& options, const CheckProgress& progress);
 
 // Where documents of a source lie, for people: "a.jsonl at byte 120", "b.tokens, document 3".

@@ -1,4 +1,4 @@
-// Training data as one stream of tokens with the places where documents start: mapped from token
+// Training data as one row of tokens with the places where documents start: mapped from token
 // files, or encoded from text when opened. A Dataset is a handle; copies share the tokens.
 #pragma once
 

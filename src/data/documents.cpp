@@ -17,7 +17,7 @@ namespace {
 using Visit = std::function<void(std::string_view text, const char* place)>;
 
 // Gives back the pages of a mapped file that have been read. They would stay in the process until
-// memory runs short, and a machine that counts them against a limit kills us for them.
+// memory runs short, and a container that counts them against its limit ends the process.
 class ReadPages {
  public:
   explicit ReadPages(std::string_view file) : begin_(file.data()) {}

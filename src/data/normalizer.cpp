@@ -69,36 +69,36 @@ void append_replaced(std::string_view text, std::string_view from, std::string_v
   }
 }
 
-void Normalizer::add_nfc() { steps_.push_back({.kind = Kind::kNfc}); }
+void Normalizer::add_nfc() { changes_.push_back({.type = Change::Type::kNfc}); }
 
 void Normalizer::add_prepend(std::string text) {
-  steps_.push_back({.kind = Kind::kPrepend, .to = std::move(text)});
+  changes_.push_back({.type = Change::Type::kPrepend, .to = std::move(text)});
 }
 
 void Normalizer::add_replace(std::string from, std::string to) {
   require(!from.empty(), "a replacement of nothing");
-  steps_.push_back({Kind::kReplace, std::move(from), std::move(to)});
+  changes_.push_back({Change::Type::kReplace, std::move(from), std::move(to)});
 }
 
 std::string_view Normalizer::apply(std::string_view text, bool continues,
                                    std::string& buffer) const {
   const size_t most_bytes = most_replaced_bytes(text.size());
-  for (const Step& step : steps_) {
+  for (const Change& change : changes_) {
     std::string changed;
-    switch (step.kind) {
-      case Kind::kNfc:
+    switch (change.type) {
+      case Change::Type::kNfc:
         if (surely_nfc(text)) continue;
         changed = nfc(text);
         break;
-      case Kind::kPrepend:
+      case Change::Type::kPrepend:
         if (continues || text.empty()) continue;
-        changed.reserve(step.to.size() + text.size());
-        changed.append(step.to).append(text);
+        changed.reserve(change.to.size() + text.size());
+        changed.append(change.to).append(text);
         break;
-      case Kind::kReplace:
-        if (text.find(step.from) == std::string_view::npos) continue;
+      case Change::Type::kReplace:
+        if (text.find(change.from) == std::string_view::npos) continue;
         changed.reserve(text.size() + text.size() / 2);
-        append_replaced(text, step.from, step.to, most_bytes, changed);
+        append_replaced(text, change.from, change.to, most_bytes, changed);
         break;
     }
     buffer = std::move(changed);
@@ -108,8 +108,8 @@ std::string_view Normalizer::apply(std::string_view text, bool continues,
 }
 
 bool Normalizer::cuts_before_spaces() const {
-  return std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
-    return step.kind != Kind::kReplace || step.from.find(' ', 1) == std::string::npos;
+  return std::all_of(changes_.begin(), changes_.end(), [](const Change& change) {
+    return change.type != Change::Type::kReplace || change.from.find(' ', 1) == std::string::npos;
   });
 }
 

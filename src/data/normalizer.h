@@ -9,31 +9,31 @@ namespace onefold {
 
 class Normalizer {
  public:
-  // Steps are applied in the order they are added.
+  // Changes are made in the order they are added.
   void add_nfc();
   void add_prepend(std::string text);  // in front of text that is not empty
   void add_replace(std::string from, std::string to);
 
-  // The text after all steps: itself if nothing changes, else a view into `buffer`. Bytes that are
-  // not UTF-8 stay as they are. With `continues` the text goes on from an earlier piece, and
-  // nothing is put in front.
+  // The text after all changes: itself if nothing changes, else a view into `buffer`. Bytes that
+  // are not UTF-8 stay as they are. With `continues` the text follows text that was normalized
+  // before it, and nothing is put in front.
   std::string_view apply(std::string_view text, bool continues, std::string& buffer) const;
 
-  bool empty() const { return steps_.empty(); }
+  bool empty() const { return changes_.empty(); }
   // True if text may be cut before any space, and its parts be normalized alone.
   bool cuts_before_spaces() const;
 
  private:
-  enum class Kind { kNfc, kPrepend, kReplace };
-  struct Step {
-    Kind kind;
+  struct Change {
+    enum class Type { kNfc, kPrepend, kReplace };
+    Type type;
     std::string from = "", to = "";
   };
 
-  std::vector<Step> steps_;
+  std::vector<Change> changes_;
 };
 
-// The most bytes that replacing may make of a text of so many. A few steps that each double a
+// The most bytes that replacing may make of a text of so many. A few changes that each double a
 // letter would fill any memory, from a file of a few hundred bytes.
 inline size_t most_replaced_bytes(size_t bytes) { return 64 * bytes + (size_t{1} << 16); }
 

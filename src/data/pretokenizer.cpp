@@ -49,8 +49,8 @@ size_t contraction(const char* p, const char* end) {
   }
 }
 
-// The end of the GPT-2 word that begins at `at`, or kAskPattern if a non-ASCII character has a say
-// in it.
+// The end of the GPT-2 word that begins at `at`, or kAskPattern if it depends on a non-ASCII
+// character.
 size_t gpt2_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
@@ -64,7 +64,8 @@ size_t gpt2_word_end(std::string_view text, size_t at) {
   while (++p < end && class_of(*p) == run) {
   }
   if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
-  // \s+(?!\S): white space before a word leaves its last character to that word, if it can.
+  // \s+(?!\S): the last character of white space before a word belongs to that word, unless it is
+  // the only one.
   if (run == kSpace && p < end && p - begin > 1) --p;
   return at + static_cast<size_t>(p - begin);
 }
@@ -138,18 +139,18 @@ void split_by_pattern(const Pattern& pattern, SplitBehavior behavior, bool inver
     if (behavior == SplitBehavior::kMergedWithNext) return left_matches && !right_matches;
     return behavior == SplitBehavior::kContiguous && left_matches == right_matches;
   };
-  struct Piece {
+  struct PretokenSpan {
     size_t begin, end;
     bool match;
   };
-  std::optional<Piece> held;  // the word so far; `match` is its last piece's
-  const auto add = [&](Piece piece) {
-    if (behavior == SplitBehavior::kRemoved && piece.match) return;
-    if (held && joins(held->match, piece.match))
-      piece.begin = held->begin;
+  std::optional<PretokenSpan> held;  // the word so far; `match` is its last span's
+  const auto add = [&](PretokenSpan span) {
+    if (behavior == SplitBehavior::kRemoved && span.match) return;
+    if (held && joins(held->match, span.match))
+      span.begin = held->begin;
     else if (held)
       word(text.substr(held->begin, held->end - held->begin));
-    held = piece;
+    held = span;
   };
   PatternSearch search(pattern);
   for (size_t at = 0; at < text.size();) {
@@ -173,57 +174,58 @@ void split_before(std::string_view mark, std::string_view text, const PreTokeniz
 
 void PreTokenizer::add_gpt2() {
   static const auto kPattern = std::make_shared<const Pattern>(kGpt2Pattern, "GPT-2");
-  stages_.push_back({.kind = Kind::kGpt2, .pattern = kPattern});
+  splitters_.push_back({.type = Splitter::Type::kGpt2, .pattern = kPattern});
 }
 
 void PreTokenizer::add_split(std::string_view pattern, SplitBehavior behavior, bool invert,
                              const std::string& source) {
-  Stage stage{.kind = Kind::kPattern,
-              .pattern = std::make_shared<const Pattern>(pattern, source),
-              .behavior = behavior,
-              .invert = invert};
+  Splitter splitter{.type = Splitter::Type::kPattern,
+                    .pattern = std::make_shared<const Pattern>(pattern, source),
+                    .behavior = behavior,
+                    .invert = invert};
   // These match every character: isolating matches and dropping what is no match are the same.
   const bool plain =
       behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
-  if (plain && pattern == kGpt2Pattern) stage.kind = Kind::kGpt2;
-  if (plain && pattern == kLlama3Pattern) stage.kind = Kind::kLlama3;
-  if (plain && pattern == kQwen2Pattern) stage.kind = Kind::kQwen2;
-  stages_.push_back(std::move(stage));
+  if (plain && pattern == kGpt2Pattern) splitter.type = Splitter::Type::kGpt2;
+  if (plain && pattern == kLlama3Pattern) splitter.type = Splitter::Type::kLlama3;
+  if (plain && pattern == kQwen2Pattern) splitter.type = Splitter::Type::kQwen2;
+  splitters_.push_back(std::move(splitter));
 }
 
 void PreTokenizer::add_before(std::string mark) {
-  stages_.push_back({.kind = Kind::kBefore, .mark = std::move(mark)});
+  splitters_.push_back({.type = Splitter::Type::kBefore, .mark = std::move(mark)});
 }
 
 bool PreTokenizer::cuts_before_spaces() const {
-  return stages_.size() == 1 && stages_[0].kind != Kind::kPattern &&
-         stages_[0].kind != Kind::kBefore;
+  return splitters_.size() == 1 && splitters_[0].type != Splitter::Type::kPattern &&
+         splitters_[0].type != Splitter::Type::kBefore;
 }
 
 bool PreTokenizer::cuts_before(std::string_view mark) const {
-  return stages_.size() == 1 && stages_[0].kind == Kind::kBefore && stages_[0].mark == mark;
+  return splitters_.size() == 1 && splitters_[0].type == Splitter::Type::kBefore &&
+         splitters_[0].mark == mark;
 }
 
-void PreTokenizer::split_stage(const Stage& stage, std::string_view text, const Word& word) {
-  switch (stage.kind) {
-    case Kind::kGpt2:
-      return split_by_scanner(*stage.pattern, gpt2_word_end, text, word);
-    case Kind::kLlama3:
-      return split_by_scanner(*stage.pattern, llama3_word_end<3>, text, word);
-    case Kind::kQwen2:
-      return split_by_scanner(*stage.pattern, llama3_word_end<1>, text, word);
-    case Kind::kPattern:
-      return split_by_pattern(*stage.pattern, stage.behavior, stage.invert, text, word);
-    case Kind::kBefore:
-      return split_before(stage.mark, text, word);
+void PreTokenizer::split_by(const Splitter& splitter, std::string_view text, const Word& word) {
+  switch (splitter.type) {
+    case Splitter::Type::kGpt2:
+      return split_by_scanner(*splitter.pattern, gpt2_word_end, text, word);
+    case Splitter::Type::kLlama3:
+      return split_by_scanner(*splitter.pattern, llama3_word_end<3>, text, word);
+    case Splitter::Type::kQwen2:
+      return split_by_scanner(*splitter.pattern, llama3_word_end<1>, text, word);
+    case Splitter::Type::kPattern:
+      return split_by_pattern(*splitter.pattern, splitter.behavior, splitter.invert, text, word);
+    case Splitter::Type::kBefore:
+      return split_before(splitter.mark, text, word);
   }
 }
 
-void PreTokenizer::split_valid(size_t stage, std::string_view text, const Word& word) const {
-  if (stage == stages_.size()) return word(text);
-  if (stage + 1 == stages_.size()) return split_stage(stages_[stage], text, word);
-  split_stage(stages_[stage], text,
-              [&](std::string_view piece) { split_valid(stage + 1, piece, word); });
+void PreTokenizer::split_valid(size_t splitter, std::string_view text, const Word& word) const {
+  if (splitter == splitters_.size()) return word(text);
+  if (splitter + 1 == splitters_.size()) return split_by(splitters_[splitter], text, word);
+  split_by(splitters_[splitter], text,
+           [&](std::string_view part) { split_valid(splitter + 1, part, word); });
 }
 
 void PreTokenizer::split(std::string_view text, const Word& word) const {

@@ -1,6 +1,7 @@
 // Cuts text into words before byte-pair merging; merges never cross a word's edge. The patterns of
 // GPT-2, Llama 3 and Qwen have hand-written scanners for ASCII (several times PCRE2's speed) that
-// ask PCRE2 only where a word touches a non-ASCII character; other patterns go to PCRE2 whole.
+// use PCRE2 only where a word touches a non-ASCII character; other patterns are matched by PCRE2
+// alone.
 #pragma once
 
 #include <functional>
@@ -22,15 +23,16 @@ inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// What becomes of a match: a word of its own, dropped, joined with what lies before or after it, or
-// joined with neighbouring matches. As `tokenizers` names them.
+// What is made of a match: a word of its own, nothing, a word together with the text before or
+// after it, or a word together with neighbouring matches. As `tokenizers` names them.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 class PreTokenizer {
  public:
   using Word = std::function<void(std::string_view)>;
 
-  // Without stages the whole text is one word; each stage cuts the pieces of the stage before it.
+  // Without splitters the whole text is one word; each splitter cuts the words of the one before
+  // it.
   void add_gpt2();
   // What lies between matches is a word too. With `invert`, matches and the text between them
   // change places. `source` names the file in errors.
@@ -39,11 +41,11 @@ class PreTokenizer {
   // A word begins at every `mark`.
   void add_before(std::string mark);
 
-  // Calls `word` for each word in order. Every byte lands in exactly one word, unless a stage drops
-  // what it matches. Bytes that are not UTF-8 form words of their own. Safe from any thread.
+  // Calls `word` for each word in order. Every byte lands in exactly one word, unless a splitter
+  // drops what it matches. Bytes that are not UTF-8 form words of their own. Safe from any thread.
   void split(std::string_view text, const Word& word) const;
 
-  bool empty() const { return stages_.empty(); }
+  bool empty() const { return splitters_.empty(); }
   // True if a space after an ASCII letter always begins a word, so that a long text may be cut
   // there.
   bool cuts_before_spaces() const;
@@ -51,19 +53,19 @@ class PreTokenizer {
   bool cuts_before(std::string_view mark) const;
 
  private:
-  enum class Kind { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
-  struct Stage {
-    Kind kind;
+  struct Splitter {
+    enum class Type { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
+    Type type;
     std::shared_ptr<const Pattern> pattern = nullptr;
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
     std::string mark = "";
   };
 
-  static void split_stage(const Stage& stage, std::string_view text, const Word& word);
-  void split_valid(size_t stage, std::string_view text, const Word& word) const;
+  static void split_by(const Splitter& splitter, std::string_view text, const Word& word);
+  void split_valid(size_t splitter, std::string_view text, const Word& word) const;
 
-  std::vector<Stage> stages_;
+  std::vector<Splitter> splitters_;
 };
 
 }  // namespace onefold

@@ -18,7 +18,7 @@ class Sampler {
   Sampler(int64_t count, uint64_t seed, bool shuffle);
 
   int64_t count() const { return count_; }
-  // The sample at a position of the endless stream: epoch 0's, then epoch 1's, ...
+  // The sample at a position in the order of all epochs: epoch 0's, then epoch 1's, ...
   Sample sample(int64_t position) const;
 
  private:

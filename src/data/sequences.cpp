@@ -67,22 +67,22 @@ TokenRange SequenceSet::document_range(int64_t document) const {
           std::min(dataset_.document_start(document + 1), range_.end)};
 }
 
-int64_t SequenceSet::pieces_of(int64_t document) const {
+int64_t SequenceSet::sequences_of(int64_t document) const {
   return (document_range(document).tokens() - 1 + length_ - 1) /
-         length_;  // a last token has nothing to predict
+         length_;  // the last token has no target
 }
 
 void SequenceSet::index_documents() {
   if (range_.tokens() == 0) return;
   first_document_ = dataset_.document_of(range_.begin);
   const int64_t last = dataset_.document_of(range_.end - 1);
-  first_piece_.reserve(static_cast<size_t>(last - first_document_ + 2));
+  first_sequence_.reserve(static_cast<size_t>(last - first_document_ + 2));
   for (int64_t document = first_document_; document <= last; ++document) {
-    first_piece_.push_back(count_);
-    count_ += pieces_of(document);
+    first_sequence_.push_back(count_);
+    count_ += sequences_of(document);
     targets_ += document_range(document).tokens() - 1;
   }
-  first_piece_.push_back(count_);
+  first_sequence_.push_back(count_);
 }
 
 void SequenceSet::get(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const {
@@ -116,10 +116,11 @@ void SequenceSet::get_separated(int64_t index, std::span<int32_t> tokens,
                                 std::span<int32_t> targets) const {
   // The last document whose first sequence is not after `index`: documents without sequences share
   // their successor's.
-  const auto after = std::upper_bound(first_piece_.begin(), first_piece_.end(), index);
-  const int64_t nth = after - first_piece_.begin() - 1;
+  const auto after = std::upper_bound(first_sequence_.begin(), first_sequence_.end(), index);
+  const int64_t nth = after - first_sequence_.begin() - 1;
   const TokenRange document = document_range(first_document_ + nth);
-  const int64_t begin = document.begin + (index - first_piece_[static_cast<size_t>(nth)]) * length_;
+  const int64_t begin =
+      document.begin + (index - first_sequence_[static_cast<size_t>(nth)]) * length_;
   const size_t count = static_cast<size_t>(std::min(length_, document.end - 1 - begin));
   dataset_.read(begin, tokens.first(count));
   dataset_.read(begin + 1, targets.first(count));

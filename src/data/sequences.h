@@ -48,7 +48,7 @@ class SequenceSet {
 
  private:
   TokenRange document_range(int64_t document) const;  // clipped to range_
-  int64_t pieces_of(int64_t document) const;
+  int64_t sequences_of(int64_t document) const;
   void index_documents();
   template <typename Visit>
   void for_each_boundary(int64_t begin, int64_t end, const Visit& visit) const;
@@ -61,7 +61,7 @@ class SequenceSet {
   int64_t count_ = 0, targets_ = 0, unused_ = 0;
   int64_t first_document_ = 0;
   std::vector<int64_t>
-      first_piece_;  // separated: the first sequence of each document, and count() at the end
+      first_sequence_;  // separated: the first sequence of each document, and count() at the end
 };
 
 }  // namespace onefold

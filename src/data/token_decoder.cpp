@@ -61,38 +61,44 @@ void strip(std::string& token, std::string_view character, int64_t start, int64_
 
 }  // namespace
 
-void TokenDecoder::add_byte_level() { steps_.push_back({.kind = Kind::kByteLevel}); }
+void TokenDecoder::add_byte_level() { steps_.push_back({.type = DecoderStep::Type::kByteLevel}); }
 void TokenDecoder::add_replace(std::string from, std::string to) {
-  steps_.push_back({Kind::kReplace, std::move(from), std::move(to)});
+  steps_.push_back({DecoderStep::Type::kReplace, std::move(from), std::move(to)});
 }
-void TokenDecoder::add_byte_fallback() { steps_.push_back({.kind = Kind::kByteFallback}); }
-void TokenDecoder::add_fuse() { steps_.push_back({.kind = Kind::kFuse}); }
+void TokenDecoder::add_byte_fallback() {
+  steps_.push_back({.type = DecoderStep::Type::kByteFallback});
+}
+void TokenDecoder::add_fuse() { steps_.push_back({.type = DecoderStep::Type::kFuse}); }
 void TokenDecoder::add_strip(std::string character, int64_t start, int64_t stop) {
-  steps_.push_back(
-      {.kind = Kind::kStrip, .from = std::move(character), .start = start, .stop = stop});
+  steps_.push_back({.type = DecoderStep::Type::kStrip,
+                    .from = std::move(character),
+                    .start = start,
+                    .stop = stop});
 }
 void TokenDecoder::add_metaspace(std::string mark, bool drop_first) {
-  steps_.push_back({.kind = Kind::kMetaspace, .from = std::move(mark), .drop_first = drop_first});
+  steps_.push_back(
+      {.type = DecoderStep::Type::kMetaspace, .from = std::move(mark), .drop_first = drop_first});
 }
 
-void TokenDecoder::take(const Step& step, size_t most_bytes, std::vector<std::string>& tokens) {
-  switch (step.kind) {
-    case Kind::kByteLevel:
+void TokenDecoder::take(const DecoderStep& step, size_t most_bytes,
+                        std::vector<std::string>& tokens) {
+  switch (step.type) {
+    case DecoderStep::Type::kByteLevel:
       return decode_byte_level(tokens);
-    case Kind::kByteFallback:
+    case DecoderStep::Type::kByteFallback:
       return decode_byte_fallback(tokens);
-    case Kind::kReplace:
+    case DecoderStep::Type::kReplace:
       for (std::string& token : tokens) token = replaced(token, step.from, step.to, most_bytes);
       return;
-    case Kind::kStrip:
+    case DecoderStep::Type::kStrip:
       for (std::string& token : tokens) strip(token, step.from, step.start, step.stop);
       return;
-    case Kind::kMetaspace:
+    case DecoderStep::Type::kMetaspace:
       for (size_t i = 0; i < tokens.size(); ++i)
         tokens[i] =
             replaced(tokens[i], step.from, i == 0 && step.drop_first ? "" : " ", most_bytes);
       return;
-    case Kind::kFuse: {
+    case DecoderStep::Type::kFuse: {
       std::string all;
       for (const std::string& token : tokens) all += token;
       tokens = {std::move(all)};
@@ -103,7 +109,7 @@ void TokenDecoder::take(const Step& step, size_t most_bytes, std::vector<std::st
 
 std::string TokenDecoder::text_of(std::vector<std::string> tokens) const {
   const size_t most_bytes = most_replaced_bytes(total_bytes(tokens));
-  for (const Step& step : steps_) take(step, most_bytes, tokens);
+  for (const DecoderStep& step : steps_) take(step, most_bytes, tokens);
   std::string text;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0 && steps_.empty()) text += ' ';
@@ -115,23 +121,23 @@ std::string TokenDecoder::text_of(std::vector<std::string> tokens) const {
 std::string TokenDecoder::bytes_of(std::string_view token) const {
   const size_t most_bytes = most_replaced_bytes(token.size());
   std::string bytes(token), decoded;
-  for (const Step& step : steps_) {
-    switch (step.kind) {
-      case Kind::kByteLevel:
+  for (const DecoderStep& step : steps_) {
+    switch (step.type) {
+      case DecoderStep::Type::kByteLevel:
         if (from_byte_alphabet(bytes, decoded)) bytes = decoded;
         break;
-      case Kind::kByteFallback:
+      case DecoderStep::Type::kByteFallback:
         if (const int byte = byte_of_token_name(bytes); byte >= 0)
           bytes.assign(1, static_cast<char>(byte));
         break;
-      case Kind::kReplace:
+      case DecoderStep::Type::kReplace:
         bytes = replaced(bytes, step.from, step.to, most_bytes);
         break;
-      case Kind::kMetaspace:
+      case DecoderStep::Type::kMetaspace:
         bytes = replaced(bytes, step.from, " ", most_bytes);
         break;
-      case Kind::kFuse:
-      case Kind::kStrip:
+      case DecoderStep::Type::kFuse:
+      case DecoderStep::Type::kStrip:
         break;
     }
   }

@@ -26,17 +26,17 @@ class TokenDecoder {
   std::string bytes_of(std::string_view token) const;
 
  private:
-  enum class Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace };
-  struct Step {
-    Kind kind;
+  struct DecoderStep {
+    enum class Type { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace };
+    Type type;
     std::string from = "", to = "";
     int64_t start = 0, stop = 0;
     bool drop_first = false;
   };
 
-  static void take(const Step& step, size_t most_bytes, std::vector<std::string>& tokens);
+  static void take(const DecoderStep& step, size_t most_bytes, std::vector<std::string>& tokens);
 
-  std::vector<Step> steps_;
+  std::vector<DecoderStep> steps_;
 };
 
 }  // namespace onefold

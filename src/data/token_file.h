@@ -11,7 +11,7 @@
 
 namespace onefold {
 
-// What a token file says about itself.
+// The header of a token file.
 struct TokenFileInfo {
   int64_t vocab_size = 0;
   int64_t tokens = 0;

@@ -6,13 +6,13 @@
 namespace onefold {
 namespace {
 
-constexpr size_t kPieceBytes =
+constexpr size_t kChunkBytes =
     size_t{1} << 18;  // enough work to hide the hand-over, small enough to share out evenly
 
 struct Stopped {};  // thrown through the visit of documents; never leaves this file
 
-// Collects pieces of documents until every thread has some, encodes them together, and hands them
-// on in order.
+// Collects chunks of documents' text until every thread has some, encodes them together, and hands
+// them on in order.
 class Batcher {
  public:
   Batcher(const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink,
@@ -23,7 +23,7 @@ class Batcher {
         options_(options),
         total_bytes_(total_bytes),
         caches_(static_cast<size_t>(pool.threads())) {
-    limit_ = kPieceBytes * 4 * caches_.size();
+    limit_ = kChunkBytes * 4 * caches_.size();
     if (!options.add_template) return;
     before_ = tokenizer.template_before();
     after_ = tokenizer.template_after();
@@ -36,8 +36,8 @@ class Batcher {
     bool first = true;
     while (!rest.empty()) {
       const size_t cut =
-          rest.size() <= kPieceBytes ? rest.size() : tokenizer_.safe_cut(rest, kPieceBytes);
-      pieces_.push_back({std::string(rest.substr(0, cut)), first, cut == rest.size(), {}});
+          rest.size() <= kChunkBytes ? rest.size() : tokenizer_.safe_cut(rest, kChunkBytes);
+      chunks_.push_back({std::string(rest.substr(0, cut)), first, cut == rest.size(), {}});
       first = false;
       held_ += cut;
       rest.remove_prefix(cut);
@@ -49,30 +49,30 @@ class Batcher {
 
   // Encodes what is held; `position` is where the input has been read to.
   void run(int64_t position) {
-    pool_.run(static_cast<int64_t>(pieces_.size()), [&](int64_t chunk, int thread) {
-      Piece& piece = pieces_[static_cast<size_t>(chunk)];
+    pool_.run(static_cast<int64_t>(chunks_.size()), [&](int64_t chunk, int thread) {
+      TextChunk& text = chunks_[static_cast<size_t>(chunk)];
       std::unique_ptr<WordCache>& cache = caches_[static_cast<size_t>(thread)];
       if (!cache) cache = std::make_unique<WordCache>();
-      piece.tokens.reserve(piece.text.size() / 3);
+      text.tokens.reserve(text.text.size() / 3);
       tokenizer_.encode(
-          piece.text, Tokenizer::Specials::kAsText, *cache, piece.tokens,
-          piece.begins_document ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
+          text.text, Tokenizer::Specials::kAsText, *cache, text.tokens,
+          text.begins_document ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
     });
-    for (const Piece& piece : pieces_) {
-      if (piece.begins_document) sink_.tokens(before_);
-      sink_.tokens(piece.tokens);
-      if (!piece.ends_document) continue;
+    for (const TextChunk& text : chunks_) {
+      if (text.begins_document) sink_.tokens(before_);
+      sink_.tokens(text.tokens);
+      if (!text.ends_document) continue;
       sink_.tokens(after_);
       sink_.end_document();
     }
-    pieces_.clear();
+    chunks_.clear();
     held_ = 0;
     const int64_t done = std::min(position, total_bytes_);  // JSON's text may be longer than a line
     if (options_.progress && !options_.progress(done, total_bytes_)) throw Stopped();
   }
 
  private:
-  struct Piece {
+  struct TextChunk {
     std::string text;  // a copy: a JSONL document lives only while it is visited
     bool begins_document, ends_document;
     std::vector<int32_t> tokens;
@@ -85,7 +85,7 @@ class Batcher {
   const int64_t total_bytes_;
   std::vector<std::unique_ptr<WordCache>> caches_;
   std::vector<int32_t> before_, after_;  // of each document
-  std::vector<Piece> pieces_;
+  std::vector<TextChunk> chunks_;
   size_t held_ = 0, limit_ = 0;  // bytes of text
 };
 

@@ -26,7 +26,11 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 // SentencePiece's spaces: each becomes `mark`, and one is put in front of the text.
 struct Metaspace {
-  enum class Prepend { kAlways, kFirst, kNever };  // before every piece, or only where text begins
+  enum class Prepend {
+    kAlways,
+    kFirst,
+    kNever
+  };  // before every text, or only where a document begins
   std::string mark = "\u2581";
   Prepend prepend = Prepend::kAlways;
 };
@@ -66,7 +70,7 @@ class WordCache {
   friend class Tokenizer;
   struct Slot {
     uint64_t low = 0, high = 0;  // the word's bytes
-    uint32_t owner = 0;          // the tokenizer's number; 0 is nobody's
+    uint32_t owner = 0;          // the tokenizer's number; 0: the slot is empty
     uint8_t bytes = 0, count = 0;
     std::array<int32_t, kMaxTokens> tokens{};
   };
@@ -77,7 +81,7 @@ class WordCache {
 class Tokenizer {
  public:
   enum class Specials { kAsText, kMatch };
-  // Whether a text is a document's beginning, or goes on where an earlier piece was cut.
+  // Whether a text is a document's beginning, or continues one that was cut.
   enum class Place { kBegin, kContinue };
 
   // 256 tokens for the bytes, and <|endoftext|> as 256: what a vocabulary learnt by BpeTrainer
@@ -101,7 +105,7 @@ class Tokenizer {
   void encode(std::string_view text, Specials specials, WordCache& cache, std::vector<int32_t>& ids,
               Place place = Place::kBegin) const;
   // The bytes that the tokens stand for, one after the other. A space that encoding puts in front
-  // of a text is still there, so that a text may be decoded in pieces.
+  // of a text is still there, so that a text may be decoded a few tokens at a time.
   std::string decode(std::span<const int32_t> ids) const;
   // The text that `tokenizers` decodes: without that space, and with U+FFFD for bytes that are not
   // UTF-8.

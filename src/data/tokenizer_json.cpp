@@ -1,6 +1,6 @@
 // tokenizer.json, read. Parsed with nlohmann's sorted object rather than our ordered one, whose
 // insertion looks through all earlier keys: quadratic in a vocabulary of 128,000. Every key is
-// either understood or refused by its path: a part that we would pass over changes the ids.
+// either understood or refused by its path: a part that was ignored would change the ids.
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -240,7 +240,7 @@ class Reader {
   }
 
   // Only a vocabulary that covers all bytes, or has a token for what it does not cover, encodes
-  // every text. `tokenizers` would drop the rest without a word.
+  // every text. `tokenizers` would silently drop the rest.
   void check_complete(const Node& model) const {
     std::array<bool, 256> present{};
     const json& vocab = model["vocab"].value();
@@ -251,7 +251,7 @@ class Reader {
     }
     const auto missing = std::find(present.begin(), present.end(), false);
     const bool complete = missing == present.end();
-    if (complete && parts_.byte_level) return;  // whatever else is said has no effect
+    if (complete && parts_.byte_level) return;  // other keys have no effect then
     if (!parts_.unknown_token.empty() && !vocab.contains(parts_.unknown_token))
       model["unk_token"].fail(
           fmt::format("is {}, which model.vocab does not have", brief(json(parts_.unknown_token))));

@@ -24,7 +24,8 @@ std::string added_json(const AddedToken& token) {
       token.normalized, token.special);
 }
 
-// Spelt as the reader gives JSON back, so that a tokenizer and its saved self have the same hash.
+// Spelt as the reader gives JSON back, so that a tokenizer has the same hash after it was saved and
+// loaded.
 constexpr std::string_view kByteLevelJson =
     R"({"add_prefix_space":false,"trim_offsets":true,"type":"ByteLevel","use_regex":true})";
 

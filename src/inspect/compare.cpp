@@ -88,7 +88,7 @@ class ParameterSide final : public Side {
   std::map<std::string, ParamSpec> params_;
 };
 
-struct Partial {
+struct ValueDifferences {
   int64_t unequal = 0;
   double absolute = 0, relative = 0;
 
@@ -101,7 +101,7 @@ struct Partial {
       relative = std::max(relative, std::abs(a - b) / std::max(std::abs(a), std::abs(b)));
     }
   }
-  void add(const Partial& other) {
+  void add(const ValueDifferences& other) {
     unequal += other.unequal;
     absolute = std::max(absolute, other.absolute);
     relative = std::max(relative, other.relative);
@@ -111,9 +111,9 @@ struct Partial {
 // Elements [first, first + count). Where both sides have bytes of one type these decide: what a
 // double rounds, and the two zeros, are told apart. Blocks are mostly equal, and then not
 // converted.
-Partial compare_block(const Side& a, const Side& b, const std::string& name, bool by_bytes,
-                      int64_t first, int64_t count) {
-  Partial part;
+ValueDifferences compare_block(const Side& a, const Side& b, const std::string& name, bool by_bytes,
+                               int64_t first, int64_t count) {
+  ValueDifferences part;
   const auto size = static_cast<size_t>(count);
   size_t width = 0;
   std::span<const std::byte> left_bytes, right_bytes;
@@ -139,17 +139,18 @@ void compare_values(const Side& a, const Side& b, const std::string& name, Threa
                     TensorDifference& difference) {
   const bool by_bytes =
       a.dtype(name) == b.dtype(name) && !a.raw(name).empty() && !b.raw(name).empty();
-  Partial whole;
+  ValueDifferences whole;
   const int64_t elems = a.elems(name);
   for (int64_t start = 0; start < elems; start += kReleaseElems) {
     const int64_t count = std::min(kReleaseElems, elems - start);
-    std::vector<Partial> parts(static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
+    std::vector<ValueDifferences> parts(
+        static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
     pool.run(static_cast<int64_t>(parts.size()), [&](int64_t block, int) {
       const int64_t done = block * kBlockElems;
       parts[static_cast<size_t>(block)] =
           compare_block(a, b, name, by_bytes, start + done, std::min(kBlockElems, count - done));
     });
-    for (const Partial& part : parts) whole.add(part);
+    for (const ValueDifferences& part : parts) whole.add(part);
     a.release(name);
     b.release(name);
   }

@@ -35,7 +35,7 @@ void read_model(const std::string& path, Located& located) {
   }
 }
 
-struct Partial {
+struct ValueStatistics {
   double sum = 0, squares = 0;
   double min = std::numeric_limits<double>::infinity(), max = -min;
   int64_t nans = 0, infinities = 0;
@@ -52,7 +52,7 @@ struct Partial {
       max = std::max(max, value);
     }
   }
-  void add(const Partial& other) {
+  void add(const ValueStatistics& other) {
     sum += other.sum;
     squares += other.squares;
     min = std::min(min, other.min);
@@ -67,18 +67,19 @@ using ValueReader = std::function<void(int64_t first, std::span<double> dst)>;
 
 void look_at_values(const ValueReader& read, const std::function<void()>& release, ThreadPool& pool,
                     TensorStats& stats) {
-  Partial whole;
+  ValueStatistics whole;
   // Blocks are cut by size alone and added in order: the same sums on any number of threads.
   for (int64_t start = 0; start < stats.elems; start += kReleaseElems) {
     const int64_t count = std::min(kReleaseElems, stats.elems - start);
-    std::vector<Partial> parts(static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
+    std::vector<ValueStatistics> parts(
+        static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
     pool.run(static_cast<int64_t>(parts.size()), [&](int64_t block, int) {
       const int64_t done = block * kBlockElems;
       std::vector<double> values(static_cast<size_t>(std::min(kBlockElems, count - done)));
       read(start + done, values);
       parts[static_cast<size_t>(block)].add(values);
     });
-    for (const Partial& part : parts) whole.add(part);
+    for (const ValueStatistics& part : parts) whole.add(part);
     release();
   }
   stats.nans = whole.nans;

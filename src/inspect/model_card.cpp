@@ -89,7 +89,8 @@ std::string history_section(const Json& parts) {
 
 std::string result_line(const Json& parts) {
   const Json& last = parts.back();
-  if (!last["ended"].is_string()) return "Training is under way, or ended without a word.\n\n";
+  if (!last["ended"].is_string())
+    return "Training is under way, or was ended before it could write its results.\n\n";
   std::string text = fmt::format("Training loss {}", loss_text(last["loss"]));
   if (last["validation_loss"].is_number()) {
     const double loss = last["validation_loss"];

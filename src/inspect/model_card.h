@@ -7,7 +7,7 @@
 
 namespace onefold {
 
-// By this line a card that Onefold wrote is told from a README that somebody else did.
+// Marks a card that Onefold wrote, which may be overwritten, in contrast to any other README.
 inline constexpr const char* kCardMark = "<!-- Written by onefold train from run.json. -->";
 
 // `run` is run.json as Provenance writes it, `folder` where it lies.

@@ -32,7 +32,7 @@ class ParameterSource {
   virtual void release(const ParamSpec&) const {}
 };
 
-// The same as a function, for whoever has memory to fill.
+// The same as a function, for filling memory.
 using ParameterReader =
     std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)>;
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source);

@@ -32,8 +32,9 @@ class CheckpointFolder {
   void discard(int64_t step) const;
   void discard_all() const;
   // Of `newest`, which is known to be good, and those before it, keeps the newest `last`, and each
-  // whose step is a multiple of `every` (0: none). Later ones are of a course that the run has
-  // left, or damaged: they stay, and do not count. Returns why others could not be removed.
+  // whose step is a multiple of `every` (0: none). Later ones are damaged, or were saved before the
+  // run went back to an earlier checkpoint: they are neither counted nor removed. Returns why
+  // others could not be removed.
   std::vector<std::string> prune(int64_t newest, int64_t last, int64_t every) const;
 
  private:

@@ -10,8 +10,8 @@
 namespace onefold {
 namespace {
 
-// A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and who
-// can put a link into the folder can put the file there too.
+// A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and
+// whoever can put a link into the folder can put the file there too.
 bool plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;

@@ -1,7 +1,7 @@
 // The tensors of a model that lies in one or more safetensors files, under one list of names. A
 // Hugging Face folder has model.safetensors, or shards named by model.safetensors.index.json:
 //   {"metadata": {...}, "weight_map": {"tensor": "model-00001-of-00002.safetensors", ...}}
-// Files are mapped, not read: what nobody asks for costs no memory. Nothing in the index is
+// Files are mapped, not read: tensors that are not read take no memory. Nothing in the index is
 // trusted: it is checked against the shards before any tensor is handed out.
 #pragma once
 

@@ -13,7 +13,7 @@ class OutputFolder {
   using Replaceable = std::function<bool(const std::string& name)>;
 
   // UserError if `path` exists and is not an empty folder, unless `overwrite`; and in any case if
-  // it holds something that is not replaceable: nobody's home is deleted by a mistyped name.
+  // it holds something that is not replaceable: a mistyped name must not delete other files.
   OutputFolder(const std::string& path, bool overwrite, const Replaceable& replaceable);
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;

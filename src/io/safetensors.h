@@ -3,8 +3,8 @@
 //   {"__metadata__": {"key": "text"},
 //    "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 // Offsets count from the end of the header; the tensors cover everything after it, without holes.
-// The reader trusts nothing: a file is checked whole, but for the tensors' values, before any of it
-// is handed out.
+// Nothing in a file is trusted: all of it but the tensors' values is checked before any of it is
+// handed out.
 #pragma once
 
 #include <cstddef>

@@ -64,13 +64,13 @@ std::string renamed(std::span<const Rename> table, const std::string& ours) {
   internal_error("no Hugging Face name for {}", ours);
 }
 
-struct Part {
+struct FusedTensor {
   std::string name;
   int64_t rows;
 };
 
 // The tensors that a fused parameter is made of, by rows; none if it is not fused.
-std::vector<Part> fused(const ModelSpec& spec, const std::string& ours) {
+std::vector<FusedTensor> fused(const ModelSpec& spec, const std::string& ours) {
   const std::string kind = ours.substr(ours.rfind('.'));  // ".weight" or ".bias"
   if (ours.starts_with("attention.qkv."))
     return {{"self_attn.q_proj" + kind, spec.query_size()},
@@ -104,11 +104,11 @@ HfParameter gpt2_parameter(const ParamSpec& param) {
 HfParameter llama_parameter(const ModelSpec& spec, const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
   const bool vector = is_vector(param);
-  std::vector<Part> parts = fused(spec, ours);
+  std::vector<FusedTensor> parts = fused(spec, ours);
   if (parts.empty()) parts = {{renamed(kLlama, ours), vector ? param.cols : param.rows}};
   HfParameter result{param, {}};
   int64_t first = 0;
-  for (const Part& part : parts) {
+  for (const FusedTensor& part : parts) {
     HfTensor tensor;
     tensor.name = layer.empty() ? part.name : fmt::format("model.layers.{}.{}", layer, part.name);
     tensor.first = first;

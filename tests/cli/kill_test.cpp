@@ -1,5 +1,5 @@
 // Runs that are killed without warning, over and over, most of them while they save: each goes on
-// from its newest checkpoint, and ends as the run that nobody killed.
+// from its newest checkpoint, and ends as a run that was not killed.
 #include <cstdlib>
 #include <random>
 

@@ -150,7 +150,7 @@ TEST_F(CliMpi, RanksMustAgreeWithTheLauncher) {
 }
 
 // One rank reduces in one bucket, the other unit by unit: the same bytes in the same order, so that
-// unchecked nobody notices.
+// unchecked it is not noticed.
 TEST_F(CliMpi, CheckedCollectivesStopRanksThatDisagree) {
   const Arguments keys = {"zero_optimization.stage=2", "run.check_collectives=true"};
   Arguments first = train_arguments(keys, {"--quiet"}), other = first;

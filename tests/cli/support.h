@@ -135,7 +135,7 @@ class Cli : public ::testing::Test {
     return objects;
   }
 
-  // A run folder with untrained weights: all that `generate` needs, in no time.
+  // A run folder with untrained weights: all that `generate` needs, without training.
   RunFolder make_run(const std::string& name, const std::string& preset = "gpt2-tiny") const {
     const Json root = {{"model", preset},
                        {"train_batch_size", 1},

@@ -1,5 +1,5 @@
-// The keys of DeepSpeed's zero_optimization that Onefold does not honour: the one value that says
-// what happens here anyway passes, and every other is refused with the reason.
+// The keys of DeepSpeed's zero_optimization that have no effect here: the one value that describes
+// what happens in any case is accepted, and every other is refused with the reason.
 #include <gtest/gtest.h>
 
 #include <map>

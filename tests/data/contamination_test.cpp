@@ -25,7 +25,7 @@ Documents random_documents(uint32_t seed, size_t count, size_t tokens) {
   return documents;
 }
 
-DataPart part_of(const Documents& documents) {
+TokenSubset part_of(const Documents& documents) {
   const Dataset data = Dataset::from_documents(documents, 1000, kEnd);
   return {data, {0, data.tokens()}};
 }
@@ -36,7 +36,7 @@ TEST(FindDuplicates, CountsPlantedCopiesAndNothingElse) {
   train.push_back(train[3]);
   validation.push_back(validation[1]);
   validation.push_back(train[7]);
-  const DataPart held_out = part_of(validation);
+  const TokenSubset held_out = part_of(validation);
   const DuplicateReport report = find_duplicates(part_of(train), &held_out, 10, nullptr);
   EXPECT_EQ(report.train_documents, 42);
   EXPECT_EQ(report.validation_documents, 12);
@@ -59,7 +59,7 @@ TEST(FindDuplicates, OneTokenMakesADifference) {
   EXPECT_EQ(find_duplicates(part_of(train), nullptr, 5, nullptr).count(), 0);
 }
 
-// Documents of more than one piece (65536 tokens) are hashed and compared whole.
+// Documents that are read in more than one run of 65536 tokens are hashed and compared whole.
 TEST(FindDuplicates, LongDocumentsAreComparedWhole) {
   Documents train = random_documents(4, 2, 70000);
   train.push_back(train[0]);

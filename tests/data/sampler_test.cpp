@@ -78,7 +78,7 @@ SequenceSet numbers(int64_t count, int64_t length) {
                      "training data");
 }
 
-// The rows of a step in the order of the run's stream of samples.
+// The rows of a step in the run's order of samples.
 std::vector<int32_t> step_of(const BatchLoader& loader, int64_t step) {
   std::vector<int32_t> rows;
   const BatchLayout& layout = loader.layout();

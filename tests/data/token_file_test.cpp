@@ -126,7 +126,7 @@ TEST(TokenFile, RefusesToWriteATokenOutsideTheVocabulary) {
   expect_in(user_error_of([&] { writer.add(std::vector<int32_t>{-1}); }), {"-1"});
 }
 
-// Every way to damage the file that we could think of.
+// One case for each field and section of the file that can be damaged.
 class DamagedTokenFile : public testing::Test {
  protected:
   std::string error_with(const std::string& bytes) {
@@ -205,7 +205,7 @@ std::string long_text() {
   for (int i = 0; i < 30000; ++i)
     text += random_text(random, 1 + random() % 12, "abcdefgh") + (i % 10 ? " " : ".\n");
   for (int i = 0; i < 7; ++i)
-    text += text.substr(0, 200000);  // long enough for several rounds of several pieces
+    text += text.substr(0, 200000);  // long enough for several rounds of several chunks
   return text;
 }
 
@@ -214,7 +214,7 @@ TEST(TokenizeToFile, GivesTheTokensOfTheTextForAnyNumberOfThreads) {
   const std::string text = long_text(), path = folder.write("text.txt", text);
   for (const char* name : {"tokenizer_small.json", "tokenizer_llama.json"}) {
     const Tokenizer tokenizer = Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/" + name);
-    EXPECT_LT(tokenizer.safe_cut(text, 1000), 2000u);  // else there is one piece only
+    EXPECT_LT(tokenizer.safe_cut(text, 1000), 2000u);  // else there is one chunk only
     std::vector<int32_t> expected = tokenizer.encode(text);
     expected.push_back(tokenizer.end_of_text());
     for (const int threads : {1, 3}) {

@@ -1,4 +1,4 @@
-// Files in memory for readers that want paths. An execution rewrites their content; nothing is
+// Files in memory for readers that take paths. An execution rewrites their content; nothing is
 // created or removed, which would take longer than the readers themselves.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Replays the fuzzers' corpus: what once broke a reader stays mended, without clang.
+// Replays the fuzzers' corpus: inputs that once broke a reader do not break it again. Needs no
+// clang.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -41,7 +42,7 @@ TEST_P(Corpus, DamagedIsReadOrRefused) {
   }
 }
 
-// A seed that every reader refuses at once would leave the fuzzer outside the door.
+// From a seed that is refused at once a fuzzer reaches little of the reader.
 TEST_P(Corpus, HasAnInputThatIsAccepted) {
   size_t accepted = 0;
   for (const auto& entry : fs::directory_iterator(kCorpus / GetParam().name)) {

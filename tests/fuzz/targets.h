@@ -1,4 +1,4 @@
-// Fuzz targets: each gives a reader bytes that nobody vouches for. A reader may refuse them with a
+// Fuzz targets: each gives a reader arbitrary bytes. A reader may refuse them with a
 // UserError; anything else that ends it (another exception, a sanitizer's report, an allocation
 // beyond reason, a hang) is a bug. libFuzzer runs them in the `fuzz` build, and a test replays
 // their corpus in every build.
