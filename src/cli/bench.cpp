@@ -191,6 +191,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_flag("--json", options->json, "One JSON object instead of text");
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });
+  add_bench_kernels(*bench, run);
   add_bench_comm(*bench, run);
   add_bench_tokenizer(*bench, run);
   add_bench_checkpoint(*bench, run);

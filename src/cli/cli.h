@@ -34,6 +34,7 @@ void add_data(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 void add_bench_comm(CLI::App& bench, Run& run);
 void add_bench_checkpoint(CLI::App& bench, Run& run);
+void add_bench_kernels(CLI::App& bench, Run& run);
 void add_export(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_diff(CLI::App& app, Run& run);

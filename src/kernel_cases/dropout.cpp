@@ -43,8 +43,11 @@ Case dropout_case(Params p) {
                          static_cast<double>(in[x].at(row, col)) *
                              dropout_multiplier(kKey, sample, element, p.rate));
       }
-    // The mask is exact; else a product and a sum of values up to 8.
-    return std::vector{p.ones ? exactly(dst, values) : close(dst, values, 2 * 8 * kUnit)};
+    if (p.rate == 0)  // a copy, or a sum that is rounded once
+      for (double& value : values) value = static_cast<float>(value);
+    // The mask is exact too; else a product and a sum of values up to 8.
+    return std::vector{p.ones || p.rate == 0 ? exactly(dst, values)
+                                             : close(dst, values, 2 * 8 * kUnit)};
   };
   if (p.in_place)
     c.twin = Twin{[=] {

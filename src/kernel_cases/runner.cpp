@@ -210,12 +210,14 @@ std::vector<double> time_case(Device& device, Ledger& ledger, const Case& test, 
   call.upload();
   call.prepare();
   call.run();
-  std::vector<double> seconds;
-  for (int repeat = 0; repeat < repeats; ++repeat) {
+  const auto seconds_of = [&](int calls) {
     const double begin = now_seconds();
-    call.run();
-    seconds.push_back(now_seconds() - begin);
-  }
+    for (int i = 0; i < calls; ++i) call.run();
+    return (now_seconds() - begin) / calls;
+  };
+  const int calls = static_cast<int>(std::clamp(1e-3 / seconds_of(1), 1.0, 1000.0));
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat < repeats; ++repeat) seconds.push_back(seconds_of(calls));
   return seconds;
 }
 

@@ -35,7 +35,8 @@ std::vector<std::string> bit_differences(const Case& test, const CaseResult& res
 // Operations and bytes of one call, as the dry device counts them.
 Work work_of(const Case& test);
 
-// Seconds of each repeat, after one that warms up.
+// Seconds of a call in each repeat, after one that warms up. A repeat is as many calls as make a
+// millisecond.
 std::vector<double> time_case(Device& device, Ledger& ledger, const Case& test, int repeats);
 
 }  // namespace onefold::cases

@@ -48,6 +48,27 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
 }
 
+TEST_F(Cli, BenchMeasuresKernelsAgainstTheCeilings) {
+  const Outcome outcome = onefold({"bench", "kernels", "--families", "rope,gemm", "--repeats", "2",
+                                   "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json bench = Json::parse(outcome.out);
+  expect_keys(bench, {"device", "threads", "repeats", "gemm_gflops", "memory_gb_per_s", "results"});
+  EXPECT_EQ(bench["threads"], 1);
+  ASSERT_GE(bench["results"].size(), 2u);
+  EXPECT_EQ(bench["results"].front()["family"], "rope");
+  EXPECT_EQ(bench["results"].front()["bound"], "memory");
+  EXPECT_EQ(bench["results"].back()["family"], "gemm");
+  for (const Json& row : bench["results"]) {
+    expect_keys(row, {"family", "name", "flops", "bytes", "seconds", "gflops", "gb_per_s", "bound",
+                      "ceiling_fraction"});
+    EXPECT_EQ(row["seconds"].size(), 2u);
+    for (const char* rate : {"gb_per_s", "ceiling_fraction"}) EXPECT_GT(row[rate], 0.0);
+  }
+  expect_error(onefold({"bench", "kernels", "--families", "gem"}), 1,
+               {"--families", "\"gem\"", "did you mean \"gemm\"?", "cross_entropy"});
+}
+
 TEST_F(Cli, BenchMeasuresCollectivesAgainstACopy) {
   const Outcome outcome = onefold(
       {"bench", "comm", "--ranks", "3", "--sizes", "10000,64KiB", "--repeats", "2", "--json"});

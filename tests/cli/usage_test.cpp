@@ -14,6 +14,7 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
                                            {"tokenize", "show"},
                                            {"bench"},
                                            {"bench", "step"},
+                                           {"bench", "kernels"},
                                            {"export"},
                                            {"inspect"},
                                            {"diff"},
