@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/cuda_library.h"
 #include "device/device.h"
 
 namespace onefold {
@@ -55,7 +56,8 @@ class CpuDevice final : public Device {
 
 std::unique_ptr<Device> open_device(const std::string& name, int threads) {
   if (name == "cpu") return std::make_unique<CpuDevice>(threads);
-  user_error("there is no device \"{}\"; this build has: cpu", name);
+  if (name == "cuda") return open_cuda_device(threads);
+  user_error("there is no device \"{}\"; devices are cpu and cuda", name);
 }
 
 }  // namespace onefold
