@@ -96,13 +96,13 @@ __global__ void positions_kernel(Matrix dx, Positions positions, Matrix dpositio
                                  bool accumulate) {
   const int64_t col = static_cast<int64_t>(blockIdx.y) * kColumnThreads + threadIdx.x;
   if (col >= dpositions.cols) return;
-  const int64_t position = blockIdx.x, length = positions.length;
-  float* dst = dpositions.row(position) + col;
+  const int64_t length = positions.length, place = blockIdx.x - positions.first;
+  float* dst = dpositions.row(blockIdx.x) + col;
   float sum = accumulate ? *dst : 0.0f;
-  for (int64_t first = 0; first < dx.rows && position < length; first += length) {
-    const int64_t end = positions.starts ? first + length : first + position + 1;
-    for (int64_t row = first + position; row < end && row < dx.rows; ++row)
-      if (!positions.starts || position_of(positions, row) == position) sum += dx.row(row)[col];
+  for (int64_t first = 0; first < dx.rows && place >= 0 && place < length; first += length) {
+    const int64_t end = positions.starts ? first + length : first + place + 1;
+    for (int64_t row = first + place; row < end && row < dx.rows; ++row)
+      if (!positions.starts || position_of(positions, row) == place) sum += dx.row(row)[col];
   }
   *dst = sum;
 }

@@ -144,15 +144,11 @@ const Products::Plan& Products::plan_for(const Gemm& g, bool with_bias) {
   return *plan;
 }
 
-void Products::run(const Gemm& g, cudaStream_t stream) {
-  if (g.dst.empty()) return;
-  // The library may have no algorithm that adds a bias to this product; the plan remembers that.
-  const bool bias_in_product = !g.bias.empty() && plan_for(g, true).found;
-  const Plan& plan = plan_for(g, bias_in_product);
+void Products::multiply(const Gemm& g, bool with_bias, cudaStream_t stream) {
+  const Plan& plan = plan_for(g, with_bias);
   require(plan.found, "cuBLASLt has no algorithm for a product of {}x{} and {}x{}", g.a.rows,
           g.a.cols, g.b.rows, g.b.cols);
-  if (bias_in_product)
-    plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+  if (with_bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
   const float one = 1, beta = g.accumulate || residual_in_product(g) ? 1.0f : 0.0f;
   const auto scratch = reinterpret_cast<uintptr_t>(g.scratch.data);
   const uintptr_t workspace = (scratch + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
@@ -162,9 +158,20 @@ void Products::run(const Gemm& g, cudaStream_t stream) {
                        g.dst.data, plan.dst.handle, &plan.algorithm,
                        reinterpret_cast<void*>(workspace), plan.workspace_bytes, stream),
         "multiply");
+}
+
+void Products::run(const Gemm& g, cudaStream_t stream) {
+  if (g.dst.empty()) return;
   const Matrix dst{g.dst.f32(), g.dst.rows, g.dst.cols, g.dst.stride};
+  const bool terms = !g.a.empty();  // a product without any is zero, and the library refuses it
+  // It may have no algorithm that adds a bias to this product; the plan remembers that.
+  const bool bias_in_product = terms && !g.bias.empty() && plan_for(g, true).found;
+  if (terms)
+    multiply(g, bias_in_product, stream);
+  else if (!g.accumulate)
+    fill(dst, 0, stream);
   if (!g.bias.empty() && !bias_in_product) add_bias(g.bias.f32(), dst, stream);
-  if (!g.residual.empty() && !residual_in_product(g))
+  if (!g.residual.empty() && !(terms && residual_in_product(g)))
     add(dst, {g.residual.f32(), g.residual.rows, g.residual.cols, g.residual.stride}, dst, stream);
 }
 

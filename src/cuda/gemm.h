@@ -32,6 +32,7 @@ class Products {
   using Key = std::array<int64_t, 13>;
   Key key_of(const Gemm& args, bool with_bias) const;
   const Plan& plan_for(const Gemm& args, bool with_bias);
+  void multiply(const Gemm& args, bool with_bias, cudaStream_t stream);
   std::unique_ptr<Plan> make_plan(const Gemm& args, bool with_bias, int64_t alignment) const;
 
   cublasLtHandle_t handle_ = nullptr;

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "base/philox.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/support.h"
 

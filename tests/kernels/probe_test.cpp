@@ -1,5 +1,7 @@
 #include "kernels/probe.h"
 
+#include <cmath>
+
 #include "kernels/support.h"
 
 namespace onefold::test {

@@ -129,7 +129,7 @@ void add_document_position_gradients(ThreadPool& pool, const Tensor& dx,
   });
 }
 
-void add_position_gradients(ThreadPool& pool, const Tensor& dx, int64_t length,
+void add_position_gradients(ThreadPool& pool, const Tensor& dx, const RowPositions& positions,
                             const Tensor& dpositions, bool accumulate) {
   const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumStridedRows);
   const Chunks chunks = row_chunks(dpositions.rows, dpositions.cols);
@@ -137,8 +137,9 @@ void add_position_gradients(ThreadPool& pool, const Tensor& dx, int64_t length,
     const Range range = chunks[chunk];
     for (int64_t position = range.begin; position < range.end; ++position) {
       float* dst = dpositions.f32() + position * dpositions.stride;
-      if (position < length)
-        sum_rows(dx, position, length, accumulate, dst);
+      const int64_t in_sequence = position - positions.first;
+      if (in_sequence >= 0 && in_sequence < positions.length)
+        sum_rows(dx, in_sequence, positions.length, accumulate, dst);
       else if (!accumulate)
         std::fill_n(dst, dpositions.cols, 0.0f);
     }
@@ -187,7 +188,7 @@ void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPos
           dx.cols);
   check_positions(positions, dx.rows, dpositions.rows);
   if (positions.starts.empty())
-    add_position_gradients(pool, dx, positions.length, dpositions, accumulate_positions);
+    add_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
   else
     add_document_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
 }

@@ -101,10 +101,13 @@ void gemm(ThreadPool& pool, const Gemm& g) {
     const int64_t r0 = tr * tiles.rows, c0 = tc * tiles.cols;
     const int64_t rows = std::min(tiles.rows, m - r0), cols = std::min(tiles.cols, n - c0);
     float* out = dst + r0 * g.dst.stride + c0;
-    sgemm(g.a_transposed, g.b_transposed, rows, cols, k, 1.0f,
-          a + (g.a_transposed ? r0 : r0 * g.a.stride), g.a.stride,
-          b + (g.b_transposed ? c0 * g.b.stride : c0), g.b.stride, g.accumulate ? 1.0f : 0.0f, out,
-          g.dst.stride);
+    if (k > 0)
+      sgemm(g.a_transposed, g.b_transposed, rows, cols, k, 1.0f,
+            a + (g.a_transposed ? r0 : r0 * g.a.stride), g.a.stride,
+            b + (g.b_transposed ? c0 * g.b.stride : c0), g.b.stride, g.accumulate ? 1.0f : 0.0f,
+            out, g.dst.stride);
+    else if (!g.accumulate)  // the library leaves dst as it was, or refuses
+      for (int64_t row = 0; row < rows; ++row) std::fill_n(out + row * g.dst.stride, cols, 0.0f);
     if (bias) HWY_DYNAMIC_DISPATCH(AddRows)(out, g.dst.stride, bias + c0, 0, rows, cols);
     if (residual) HWY_DYNAMIC_DISPATCH(AddRows)
     (out, g.dst.stride, residual + r0 * g.residual.stride + c0, g.residual.stride, rows, cols);

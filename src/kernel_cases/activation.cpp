@@ -1,0 +1,218 @@
+// Activation functions, plain and gated.
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+constexpr Activation kAll[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
+                               Activation::silu};
+
+const char* name_of(Activation act) {
+  switch (act) {
+    case Activation::relu:
+      return "relu";
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::silu:
+      return "silu";
+  }
+  return "?";
+}
+
+double value(Activation act, double x) {
+  switch (act) {
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::gelu_tanh:
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+  }
+  return 0;
+}
+
+double slope(Activation act, double x) {
+  switch (act) {
+    case Activation::relu:
+      return x > 0 ? 1 : 0;
+    case Activation::gelu:
+      return 0.5 * std::erfc(-x / std::numbers::sqrt2) +
+             x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+    case Activation::gelu_tanh: {
+      const double a = std::sqrt(2 / std::numbers::pi);
+      const double t = std::tanh(a * (x + 0.044715 * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * a * (1 + 3 * 0.044715 * x * x);
+    }
+    case Activation::silu: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s * (1 + x * (1 - s));
+    }
+  }
+  return 0;
+}
+
+// x is [rows, n] or, gated, [rows, 2n] with the gate first.
+Doubles forward_of(Activation act, bool gated, int64_t n, const Doubles& x) {
+  const auto step = static_cast<size_t>(gated ? 2 * n : n);
+  Doubles y;
+  for (size_t row = 0; row < x.size(); row += step)
+    for (size_t i = row; i < row + static_cast<size_t>(n); ++i)
+      y.push_back(value(act, x[i]) * (gated ? x[i + static_cast<size_t>(n)] : 1));
+  return y;
+}
+
+Doubles backward_of(Activation act, bool gated, int64_t n, const Doubles& x, const Doubles& dy) {
+  const auto step = static_cast<size_t>(gated ? 2 * n : n), half = static_cast<size_t>(n);
+  Doubles dx(x.size());
+  size_t next = 0;
+  for (size_t row = 0; row < x.size(); row += step)
+    for (size_t i = row; i < row + half; ++i, ++next) {
+      dx[i] = dy[next] * slope(act, x[i]) * (gated ? x[i + half] : 1);
+      if (gated) dx[i + half] = dy[next] * value(act, x[i]);
+    }
+  return dx;
+}
+
+struct Params {
+  Activation act;
+  bool gated;
+  int64_t rows, n;
+  float scale;
+  int64_t x_cols() const { return gated ? 2 * n : n; }
+};
+
+Case forward_case(Params p) {
+  Case c;
+  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 3 + (p.gated ? 0 : p.n), p.scale));
+  const int y = c.output("y", HostTensor(p.rows, p.n, 2).clear());
+  c.run = [=](Call& call) { call.kernels().activation_forward(p.act, p.gated, call[x], call[y]); };
+  c.expected = [=](const Case& in) {
+    // 6 ulp of the function; arguments of tanh and of exp(x²) err by up to 12 units of |x|² / 2 <=
+    // 72, which matters only where the value has decayed: below 0.1 in all.
+    return std::vector{
+        close(y, forward_of(p.act, p.gated, p.n, in[x].doubles()), 16 * kUnit, 16 * kUnit)};
+  };
+  return c;
+}
+
+Case backward_case(Params p, bool with_y) {
+  Case c;
+  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 5, p.scale));
+  const int dy = c.input("dy", normals(p.rows, p.n, 2, 1));
+  const int dx = c.output("dx", HostTensor(p.rows, p.x_cols(), 3).clear());
+  const int y = with_y ? c.output("y", HostTensor(p.rows, p.n, 2).clear()) : -1;
+  c.run = [=](Call& call) {
+    call.kernels().activation_backward(p.act, p.gated, call[x], call[dy], call[dx],
+                                       with_y ? call[y] : Tensor{});
+  };
+  c.expected = [=](const Case& in) {
+    const Doubles xs = in[x].doubles(), dys = in[dy].doubles();
+    // Slopes are below 1.2 and values up to |x| <= 8, times dy and up of at most 4 and 8; their
+    // terms cancel to 16 ulp.
+    std::vector<Expected> all = {
+        close(dx, backward_of(p.act, p.gated, p.n, xs, dys), 16 * 32 * kUnit, 16 * kUnit)};
+    if (xs.size() <= 1000) {
+      const auto loss = [&](const Doubles& v) {
+        return dot(dys, forward_of(p.act, p.gated, p.n, v));
+      };
+      all.push_back(
+          close(dx, gradient_of(loss, xs), 16 * 32 * kUnit + 10 * kDifferenceError, 16 * kUnit));
+    }
+    return all;
+  };
+  // Backward rewrites y with forward's bits, and dx does not depend on whether y is wanted.
+  if (with_y)
+    c.twin = Twin{[=] {
+                    Case both = backward_case(p, false);
+                    const int again = both.output("y", HostTensor(p.rows, p.n, 2).clear());
+                    const auto backward = both.run;
+                    both.run = [=](Call& call) {
+                      backward(call);
+                      call.kernels().activation_forward(p.act, p.gated, call[x], call[again]);
+                    };
+                    return both;
+                  },
+                  {{"dx"}, {"y"}}};
+  return c;
+}
+
+// NaN comes through, and stays where it is.
+Case nan_case(Activation act, bool gated) {
+  Case c;
+  HostTensor values(1, 6);
+  values.fill(1);
+  values.at(0, 1) = std::numeric_limits<float>::quiet_NaN();
+  const int x = c.input("x", values);
+  const int y = c.output("y", HostTensor(1, gated ? 3 : 6).clear());
+  c.run = [=](Call& call) { call.kernels().activation_forward(act, gated, call[x], call[y]); };
+  c.expected = [=](const Case& in) {
+    Doubles ys = forward_of(act, gated, in[y].cols(), in[x].doubles());
+    ys[1] = std::numeric_limits<double>::quiet_NaN();  // also of relu
+    return std::vector{close(y, ys, 16 * kUnit, 16 * kUnit)};
+  };
+  return c;
+}
+
+// Where functions are flat, or straight: slopes are 0 and 1, values 0 and x.
+Case large_case(Activation act) {
+  Case c;
+  const std::vector<float> large = {-1e30f, -200.0f, 200.0f, 1e30f};
+  const int x = c.input("x", row_of(large)), dy = c.input("dy", row_of(std::vector<float>(4, 1)));
+  const int dx = c.output("dx", HostTensor(1, 4).clear()),
+            y = c.output("y", HostTensor(1, 4).clear());
+  c.run = [=](Call& call) {
+    call.kernels().activation_backward(act, false, call[x], call[dy], call[dx], call[y]);
+  };
+  c.expected = [=](const Case& in) {
+    return std::vector{exactly(dx, {0, 0, 1, 1}),
+                       exactly(y, {0, 0, in[x].at(0, 2), in[x].at(0, 3)})};
+  };
+  return c;
+}
+
+void add(CaseList& list, const char* what, const Params& p, bool forward, bool with_y = true) {
+  list.push_back(
+      {"activation",
+       fmt::format("{}{} {}x{} {}", name_of(p.act), p.gated ? " gated" : "", p.rows, p.n, what),
+       [=] { return forward ? forward_case(p) : backward_case(p, with_y); }});
+}
+
+}  // namespace
+
+void add_activation_cases(CaseList& list) {
+  for (const Activation act : kAll)
+    for (const bool gated : {false, true}) {
+      for (const int64_t n : {1, 15, 17, 131}) add(list, "forward", {act, gated, 5, n, 3}, true);
+      for (const int64_t n : {1, 7, 33}) add(list, "backward", {act, gated, 3, n, 2}, false);
+      add(list, "backward without y", {act, gated, 3, 33, 2}, false, false);
+      const std::string name = fmt::format("{}{}", name_of(act), gated ? " gated" : "");
+      list.push_back({"activation", name + " of NaN", [=] { return nan_case(act, gated); }});
+      if (!gated)
+        list.push_back({"activation", name + " of large numbers", [=] { return large_case(act); }});
+    }
+  // Long rows, which are cut.
+  add(list, "forward", {Activation::gelu, true, 2, 40009, 1}, true);
+  add(list, "backward", {Activation::gelu, true, 2, 40009, 1}, false);
+  add(list, "forward", {Activation::silu, false, 0, 5, 1}, true);
+  add(list, "backward", {Activation::silu, true, 0, 5, 1}, false);
+}
+
+void add_activation_benchmarks(CaseList& list) {
+  for (const Params& p : {Params{Activation::gelu_tanh, false, 1024, 3072, 1},
+                          Params{Activation::silu, true, 1024, 2048, 1}}) {
+    add(list, "forward", p, true);
+    add(list, "backward", p, false);
+  }
+}
+
+}  // namespace onefold::cases

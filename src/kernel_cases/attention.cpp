@@ -1,0 +1,343 @@
+// Causal attention: whole sequences, queries over a cache, grouped heads, dropout, documents.
+#include <cmath>
+
+#include "kernel_cases/attention_oracle.h"
+#include "kernel_cases/families.h"
+
+namespace onefold::cases {
+namespace {
+
+using Params = AttentionParams;
+
+// Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 64 products
+// of such numbers below 6, is exact in float, so that bounds need to allow for the softmax and what
+// follows alone. Products of any numbers are gemm's cases.
+HostTensor coarse(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float scale = 1) {
+  HostTensor tensor = normals(rows, cols, seed, gap);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t col = 0; col < cols; ++col)
+      tensor.at(row, col) = scale * std::round(16 * tensor.at(row, col)) / 16;
+  return tensor;
+}
+
+struct Tensors {
+  int q, k, v, out, lse, samples, starts;
+};
+
+Tensors add_tensors(Case& c, const Params& p) {
+  const int64_t cols = p.heads * p.head_dim, kv_cols = p.kv_heads * p.head_dim;
+  // Strides as in one buffer of queries, keys and values.
+  const int64_t q_gap = 2 * kv_cols + p.gap, kv_gap = cols + kv_cols + p.gap;
+  Tensors t;
+  t.q = c.input("q", coarse(p.batch * p.queries, cols, 1, q_gap, p.scale));
+  t.k = c.input("k", coarse(p.batch * p.keys, kv_cols, 2, kv_gap, p.scale));
+  t.v = c.input("v", coarse(p.batch * p.keys, kv_cols, 3, kv_gap, p.scale));
+  t.out = c.output("out", HostTensor(p.batch * p.queries, cols, p.gap).clear());
+  t.lse = c.output("lse", HostTensor(p.batch * p.heads, p.queries, p.gap).clear());
+  t.samples =
+      p.rate == 0
+          ? -1
+          : c.input("samples",
+                    row_of(std::vector<int64_t>(kAttentionSamples, kAttentionSamples + p.batch)));
+  t.starts = p.documents.empty() ? -1 : c.input("starts", row_of(p.starts()));
+  return t;
+}
+
+AttentionShape shape_of(const Params& p, const Tensors& t, const Call& call) {
+  return {p.batch,
+          p.queries,
+          p.keys,
+          p.heads,
+          p.kv_heads,
+          p.head_dim,
+          t.starts < 0 ? Tensor{} : call[t.starts]};
+}
+
+Dropout dropout_of(const Params& p, const Tensors& t, const Call& call) {
+  return {p.rate, kAttentionKey, t.samples < 0 ? Tensor{} : call[t.samples]};
+}
+
+void run_forward(Call& call, const Params& p, const Tensors& t) {
+  const AttentionShape shape = shape_of(p, t, call);
+  call.kernels().attention_forward(
+      shape, call[t.q], call[t.k], call[t.v], call[t.out], call[t.lse], dropout_of(p, t, call),
+      call.scratch(call.kernels().attention_forward_scratch_bytes(shape)));
+}
+
+// 1e-30: exponentials below e^-86.9 are 0.
+constexpr double kSmallest = 1e-30;
+
+struct Inputs {
+  Doubles q, k, v;
+};
+Inputs inputs_of(const Case& in, const Tensors& t) {
+  return {in[t.q].doubles(), in[t.k].doubles(), in[t.v].doubles()};
+}
+
+Case forward_case(const Params& p) {
+  Case c;
+  const Tensors t = add_tensors(c, p);
+  c.run = [=](Call& call) { run_forward(call, p, t); };
+  c.expected = [=](const Case& in) {
+    const auto [q, k, v] = inputs_of(in, t);
+    const AttentionSoftmax softmax = attention_softmax(p, attention_scores(p, q, k));
+    const Doubles multipliers = attention_multipliers(p);
+    const double error = probability_error(p, q, k);
+    // An absolute error of the logarithm is a relative one of the sum.
+    return std::vector{within(t.out, attention_out(p, softmax.probabilities, multipliers, v),
+                              attention_out(p, softmax.probabilities, multipliers, magnitudes(v)),
+                              error + chain_error(p.keys), kSmallest),
+                       close(t.lse, softmax.lse, error + kSmallest)};
+  };
+  return c;
+}
+
+struct GradientTensors {
+  int dout, dq, dk, dv;
+};
+
+GradientTensors add_gradients(Case& c, const Params& p) {
+  const int64_t cols = p.heads * p.head_dim, kv_cols = p.kv_heads * p.head_dim;
+  return {c.input("dout", coarse(p.batch * p.queries, cols, 4, p.gap)),
+          c.output("dq", HostTensor(p.batch * p.queries, cols, 2 * kv_cols + p.gap).clear()),
+          c.output("dk", HostTensor(p.batch * p.keys, kv_cols, cols + kv_cols + p.gap).clear()),
+          c.output("dv", HostTensor(p.batch * p.keys, kv_cols, cols + kv_cols + p.gap).clear())};
+}
+
+void run_backward(Call& call, const Params& p, const Tensors& t, const GradientTensors& g) {
+  const AttentionShape shape = shape_of(p, t, call);
+  call.kernels().attention_backward(
+      shape, call[t.q], call[t.k], call[t.v], call[t.out], call[g.dout], call[t.lse], call[g.dq],
+      call[g.dk], call[g.dv], dropout_of(p, t, call),
+      call.scratch(call.kernels().attention_backward_scratch_bytes(shape)));
+}
+
+// By differences, with what bounds the kernel's error on top of theirs: lengths are below 16.
+void add_differences(std::vector<Expected>& all, const Params& p, const GradientTensors& g,
+                     const Inputs& x, const Doubles& dout, const AttentionGradients& size) {
+  const Doubles multipliers = attention_multipliers(p);
+  const auto loss = [&](const Doubles& q, const Doubles& k, const Doubles& v) {
+    const Doubles probabilities = attention_softmax(p, attention_scores(p, q, k)).probabilities;
+    return dot(dout, attention_out(p, probabilities, multipliers, v));
+  };
+  const double relative =
+      3 * probability_error(p, x.q, x.k) + 2 * chain_error(16, 3) + sum_error(p.head_dim);
+  // Third derivatives are up to 10 times those that kDifferenceError is for: scores move with
+  // numbers up to 4, outputs too.
+  const double error = relative * std::max({largest(size.dq), largest(size.dk), largest(size.dv)}) +
+                       10 * kDifferenceError;
+  all.push_back(
+      close(g.dq, gradient_of([&](const Doubles& z) { return loss(z, x.k, x.v); }, x.q), error));
+  all.push_back(
+      close(g.dk, gradient_of([&](const Doubles& z) { return loss(x.q, z, x.v); }, x.k), error));
+  all.push_back(
+      close(g.dv, gradient_of([&](const Doubles& z) { return loss(x.q, x.k, z); }, x.v), error));
+}
+
+Case backward_case(const Params& p) {
+  Case c;
+  const Tensors t = add_tensors(c, p);
+  const GradientTensors g = add_gradients(c, p);
+  c.prepare = [=](Call& call) { run_forward(call, p, t); };
+  c.run = [=](Call& call) { run_backward(call, p, t, g); };
+  c.expected = [=](const Case& in) {
+    const Inputs x = inputs_of(in, t);
+    const Doubles dout = in[g.dout].doubles(), multipliers = attention_multipliers(p);
+    const Doubles probabilities = attention_softmax(p, attention_scores(p, x.q, x.k)).probabilities;
+    const AttentionGradients exact =
+        attention_gradients(p, probabilities, multipliers, x.q, x.k, x.v, dout);
+    const AttentionGradients size =
+        attention_gradients(p, probabilities, multipliers, magnitudes(x.q), magnitudes(x.k),
+                            magnitudes(x.v), magnitudes(dout), 1);
+    // delta = dout · out has the forward's error and that of its own sum; then the probability's, 4
+    // roundings of a score's gradient, and the sum over keys, or over queries and the group's
+    // heads.
+    const double p_error = probability_error(p, x.q, x.k);
+    const double dscore_error =
+        2 * p_error + chain_error(p.keys) + sum_error(p.head_dim) + 4 * kUnit;
+    const double over_queries = chain_error(p.queries, p.heads / p.kv_heads);
+    std::vector<Expected> all = {
+        within(g.dq, exact.dq, size.dq, dscore_error + chain_error(p.keys), kSmallest),
+        within(g.dk, exact.dk, size.dk, dscore_error + over_queries, kSmallest),
+        within(g.dv, exact.dv, size.dv, p_error + over_queries, kSmallest)};
+    if (p.queries < 16) add_differences(all, p, g, x, dout, size);
+    return all;
+  };
+  return c;
+}
+
+// Without queries all weights of a row are equal, and with unit vectors for values and gradients
+// out[query] holds the row of weights and dv[key] the column: the mask lies open.
+Case mask_case(const std::vector<int64_t>& documents) {
+  constexpr int64_t kLength = 150, kHeads = 2;
+  const Params p{.batch = 2,
+                 .queries = kLength,
+                 .keys = kLength,
+                 .heads = kHeads,
+                 .kv_heads = kHeads,
+                 .head_dim = kLength,
+                 .rate = 0.4f,
+                 .documents = documents};
+  Case c;
+  const Tensors t = add_tensors(c, p);
+  const GradientTensors g = add_gradients(c, p);
+  for (const int tensor : {t.q, t.k, t.v, g.dout}) c[tensor].fill(0);
+  for (int64_t row = 0; row < p.batch * kLength; ++row)
+    for (int64_t h = 0; h < kHeads; ++h)
+      for (const int tensor : {t.v, g.dout}) c[tensor].at(row, h * kLength + row % kLength) = 1;
+  c.prepare = [=](Call& call) { run_forward(call, p, t); };
+  c.run = [=](Call& call) { run_backward(call, p, t, g); };
+  c.expected = [=](const Case&) {
+    const Doubles multipliers = attention_multipliers(p);
+    const std::vector<int32_t> starts = p.starts();
+    Doubles out(static_cast<size_t>(p.batch * kLength * kHeads * kLength)), dv = out;
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t h = 0; h < kHeads; ++h)
+        for (int64_t query = 0; query < kLength; ++query) {
+          const int64_t first =
+              starts.empty() ? 0 : starts[static_cast<size_t>(b * kLength + query)];
+          for (int64_t key = first; key <= query; ++key) {
+            const int64_t element = ((b * kHeads + h) * kLength + query) * kLength + key;
+            const double weight =
+                multipliers[static_cast<size_t>(element)] / static_cast<double>(query - first + 1);
+            const auto index = [&](int64_t row, int64_t col) {
+              return static_cast<size_t>(((b * kLength + row) * kHeads + h) * kLength + col);
+            };
+            out[index(query, key)] = weight;
+            dv[index(key, query)] = weight;
+          }
+        }
+    // e^0 is exactly 1 and counts are exact: division, product and, backward, a logarithm and an
+    // exponential (scores up to log 150 = 5) are left.
+    return std::vector{close(t.out, out, 0, 16 * kUnit), close(g.dv, dv, 0, 16 * kUnit)};
+  };
+  return c;
+}
+
+// What is scaled beyond these rows of a sequence leaves the bits of the others.
+Case unseen_case(const Params& p, int64_t begin, int64_t end,
+                 const std::vector<Twin::Part>& parts) {
+  Case c = forward_case(p);
+  c.twin = Twin{[=] {
+                  Case other = forward_case(p);
+                  for (const char* name : {"q", "k", "v"}) {
+                    HostTensor& tensor = other[other.find(name)];
+                    for (int64_t row = begin; row < end; ++row)
+                      for (int64_t col = 0; col < tensor.cols(); ++col) tensor.at(row, col) *= 1e6f;
+                  }
+                  return other;
+                },
+                parts};
+  return c;
+}
+
+std::string name_of(const Params& p) {
+  std::string name = fmt::format("{}x{} over {}, {} heads on {} of {}", p.batch, p.queries, p.keys,
+                                 p.heads, p.kv_heads, p.head_dim);
+  if (p.rate > 0) name += fmt::format(" dropout {}", p.rate);
+  if (p.gap > 0) name += " strided";
+  if (p.scale != 1) name += " large";
+  if (!p.documents.empty()) name += fmt::format(" documents {}", fmt::join(p.documents, ","));
+  return name;
+}
+
+// What a case with one document for each sequence must agree with: no documents at all.
+std::function<Case()> made(Case (*make)(const Params&), const Params& p,
+                           const std::vector<Twin::Part>& parts) {
+  return [=] {
+    Case c = make(p);
+    if (p.documents == std::vector{p.queries}) {
+      Params plain = p;
+      plain.documents.clear();
+      c.twin = Twin{[=] { return make(plain); }, parts};
+    }
+    return c;
+  };
+}
+
+void add_forward(CaseList& list, const Params& p) {
+  list.push_back({"attention", name_of(p) + " forward", made(forward_case, p, {{"out"}, {"lse"}})});
+}
+
+void add_both(CaseList& list, const Params& p) {
+  add_forward(list, p);
+  list.push_back(
+      {"attention", name_of(p) + " backward", made(backward_case, p, {{"dq"}, {"dk"}, {"dv"}})});
+}
+
+void add_document_cases(CaseList& list) {
+  // A whole sequence as one document; many short ones; boundaries inside a tile of 128, on its
+  // edge, one beside it; grouped heads and dropout.
+  const Params plain[] = {{2, 13, 13, 6, 2, 7, 0.3f, 5, 1, {13}},
+                          {1, 257, 257, 4, 2, 13, 0.1f, 7, 1, {257}},
+                          {3, 11, 11, 2, 1, 4, 0, 1, 1, {1, 2, 4}},
+                          {2, 9, 9, 6, 2, 3, 0.3f, 0, 1, {4}},
+                          {2, 150, 150, 6, 2, 7, 0.3f, 3, 1, {1, 3, 2, 5}},
+                          {1, 257, 257, 2, 1, 64, 0, 16, 1, {100, 57, 80}},
+                          {1, 384, 384, 2, 2, 16, 0.1f, 0, 1, {128}},
+                          {1, 300, 300, 2, 1, 16, 0, 3, 1, {127, 2, 128}},
+                          {1, 400, 400, 4, 2, 16, 0.2f, 0, 1, {256, 144}},
+                          {2, 400, 400, 1, 1, 4, 0, 1, 1, {390, 10, 129}},
+                          {1, 150, 150, 2, 1, 64, 0, 0, 32, {70, 80}}};
+  for (const Params& p : plain) add_both(list, p);
+  list.push_back({"attention", "dropout mask of documents", [] { return mask_case({40, 60, 7}); }});
+  // Another document may hold anything.
+  list.push_back({"attention", "other documents leave the bits of a document", [] {
+                    const Params p{1, 300, 300, 2, 1, 16, 0.2f, 0, 1, {140, 160}};
+                    return unseen_case(p, 0, 140, {{"out", 140, 300}, {"lse", 0, -1, 140, 300}});
+                  }});
+}
+
+}  // namespace
+
+void add_attention_cases(CaseList& list) {
+  const Params whole[] = {
+      {1, 1, 1, 1, 1, 1},
+      {1, 1, 1, 1, 1, 2},
+      {0, 5, 5, 2, 1, 4},
+      {3, 2, 2, 2, 2, 3, 0, 1},
+      {2, 5, 5, 6, 2, 7, 0, 3},
+      {2, 6, 6, 3, 1, 4, 0.3f, 0},
+      {1, 11, 11, 2, 2, 3, 0.1f, 1},
+      {2, 13, 13, 6, 2, 7, 0.3f, 5},
+      {1, 37, 37, 3, 1, 5, 0, 0},
+      {1, 127, 127, 2, 1, 64, 0.1f, 0},
+      {1, 128, 128, 1, 1, 16, 0, 3},
+      {1, 129, 129, 2, 2, 64, 0.5f, 1},
+      {2, 150, 150, 6, 2, 7, 0, 3},
+      {2, 150, 150, 6, 2, 7, 0.3f, 0},
+      {1, 257, 257, 2, 1, 64, 0, 16},
+      {1, 257, 257, 4, 2, 13, 0.1f, 7},
+      {1, 257, 257, 4, 4, 64, 0, 0},
+      {2, 70, 70, 4, 2, 80, 0.2f, 3},
+      {1, 150, 150, 2, 1, 128, 0, 0},
+      {1, 67, 67, 2, 1, 200, 0.1f, 1},
+      // Numbers up to 32 * 5 make scores of several thousand; e^89 is infinite in float.
+      {1, 150, 150, 2, 1, 64, 0, 0, 32},
+  };
+  for (const Params& p : whole) add_both(list, p);
+  // 100 queries over 180 keys: some see no key of the last tile.
+  const Params cached[] = {{1, 1, 2, 1, 1, 1},           {1, 1, 128, 2, 2, 7, 0, 0},
+                           {2, 1, 131, 6, 2, 16, 0, 3},  {2, 1, 300, 6, 2, 16},
+                           {1, 1, 385, 6, 2, 64, 0.2f},  {3, 7, 300, 2, 1, 9, 0, 1},
+                           {2, 100, 180, 3, 1, 7, 0, 2}, {1, 150, 280, 2, 2, 64, 0.2f},
+                           {1, 3, 140, 2, 1, 96},        {1, 40, 77, 1, 1, 130}};
+  for (const Params& p : cached) add_forward(list, p);
+  add_document_cases(list);
+  list.push_back({"attention", "dropout mask", [] { return mask_case({}); }});
+  list.push_back({"attention", "later tokens leave the bits of earlier ones", [] {
+                    const Params p{1, 150, 150, 2, 1, 16, 0.2f};
+                    return unseen_case(p, 131, 150, {{"out", 0, 131}, {"lse", 0, -1, 0, 131}});
+                  }});
+}
+
+void add_attention_benchmarks(CaseList& list) {
+  const Params p{1, 1024, 1024, 12, 12, 64};
+  list.push_back({"attention", "forward 1024, 12 heads of 64", [=] { return forward_case(p); }});
+  list.push_back({"attention", "backward 1024, 12 heads of 64", [=] { return backward_case(p); }});
+  list.push_back({"attention", "forward of 1 over 1024, 12 heads of 64", [] {
+                    return forward_case({1, 1, 1024, 12, 12, 64});
+                  }});
+}
+
+}  // namespace onefold::cases

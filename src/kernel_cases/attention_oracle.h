@@ -1,0 +1,52 @@
+// Attention by its definition, in double: every query against every key that it sees.
+#pragma once
+
+#include "base/philox.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+
+struct AttentionParams {
+  int64_t batch, queries, keys, heads, kv_heads, head_dim;
+  float rate = 0;  // of dropout
+  int64_t gap = 0;
+  float scale = 1;                      // of queries, keys and values
+  std::vector<int64_t> documents = {};  // their lengths; empty: no starts
+
+  std::vector<int32_t> starts() const {
+    return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);
+  }
+};
+
+inline constexpr PhiloxKey kAttentionKey = {0x12345678u, 0x9abcdef0u};
+inline constexpr int64_t kAttentionSamples[] = {7, 0x100000007, 0};
+
+struct AttentionSoftmax {
+  Doubles probabilities, lse;  // [batch, heads, query, key] (0 for keys not seen), [.., query]
+};
+struct AttentionGradients {
+  Doubles dq, dk, dv;
+};
+
+Doubles attention_scores(const AttentionParams& p, const Doubles& q, const Doubles& k);
+AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scores);
+// Dropout's multipliers of all probabilities: element ((head * queries + query) * keys + key) of
+// the sample.
+Doubles attention_multipliers(const AttentionParams& p);
+Doubles attention_out(const AttentionParams& p, const Doubles& probabilities,
+                      const Doubles& multipliers, const Doubles& v);
+// With delta_sign -1. Called on magnitudes with +1 it gives the sum of the magnitudes of all that
+// goes into each result: what roundings are relative to.
+AttentionGradients attention_gradients(const AttentionParams& p, const Doubles& probabilities,
+                                       const Doubles& multipliers, const Doubles& q,
+                                       const Doubles& k, const Doubles& v, const Doubles& dout,
+                                       double delta_sign = -1);
+
+// Bounds the relative error of a probability, forward as e^(score - maximum) / sum and backward as
+// e^(score - lse). Scores are those of coarse numbers (attention.cpp).
+double probability_error(const AttentionParams& p, const Doubles& q, const Doubles& k);
+// Terms go through at most a tile's length of roundings in the library's sum over a tile, and one
+// for each tile after that.
+double chain_error(int64_t length, int64_t repeats = 1);
+
+}  // namespace onefold::cases

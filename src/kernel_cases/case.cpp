@@ -1,0 +1,87 @@
+#include "kernel_cases/case.h"
+
+#include <cmath>
+
+#include "kernel_cases/families.h"
+
+namespace onefold::cases {
+namespace {
+
+struct Family {
+  const char* name;
+  void (*add_cases)(CaseList&);
+  void (*add_benchmarks)(CaseList&);
+};
+
+constexpr Family kFamilies[] = {
+    {"gemm", add_gemm_cases, add_gemm_benchmarks},
+    {"norm", add_norm_cases, add_norm_benchmarks},
+    {"activation", add_activation_cases, add_activation_benchmarks},
+    {"rope", add_rope_cases, add_rope_benchmarks},
+    {"attention", add_attention_cases, add_attention_benchmarks},
+    {"dropout", add_dropout_cases, add_dropout_benchmarks},
+    {"embedding", add_embedding_cases, add_embedding_benchmarks},
+    {"cross_entropy", add_cross_entropy_cases, add_cross_entropy_benchmarks},
+    {"sums", add_sums_cases, add_sums_benchmarks},
+    {"elementwise", add_elementwise_cases, add_elementwise_benchmarks},
+    {"optimizer", add_optimizer_cases, add_optimizer_benchmarks},
+};
+
+const Family& family_named(const std::string& name) {
+  for (const Family& family : kFamilies)
+    if (family.name == name) return family;
+  internal_error("there is no family of kernels \"{}\"", name);
+}
+
+}  // namespace
+
+int Case::input(std::string name, HostTensor values) {
+  tensors.push_back({std::move(name), std::move(values), false});
+  return static_cast<int>(tensors.size()) - 1;
+}
+
+int Case::output(std::string name, HostTensor values) {
+  tensors.push_back({std::move(name), std::move(values), true});
+  return static_cast<int>(tensors.size()) - 1;
+}
+
+int Case::find(const std::string& name) const {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+Expected exactly(int tensor, Doubles values) { return close(tensor, std::move(values), 0); }
+
+Expected close(int tensor, Doubles values, double absolute, double relative) {
+  Doubles bounds;
+  for (const double value : values) bounds.push_back(absolute + relative * std::abs(value));
+  return {tensor, std::move(values), std::move(bounds)};
+}
+
+Expected within(int tensor, Doubles values, const Doubles& magnitudes, double relative,
+                double absolute) {
+  Doubles bounds;
+  for (const double magnitude : magnitudes) bounds.push_back(absolute + relative * magnitude);
+  return {tensor, std::move(values), std::move(bounds)};
+}
+
+std::vector<std::string> case_families() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.name);
+  return names;
+}
+
+CaseList cases_of(const std::string& family) {
+  CaseList list;
+  family_named(family).add_cases(list);
+  return list;
+}
+
+CaseList benchmarks_of(const std::string& family) {
+  CaseList list;
+  family_named(family).add_benchmarks(list);
+  return list;
+}
+
+}  // namespace onefold::cases

@@ -1,0 +1,91 @@
+// One list of cases for all kernels, which every device runs through `Kernels&`. A case makes its
+// tensors in host memory, calls a kernel on their copies in a device's memory, and says in double
+// what must come out. Tests run all of them; `onefold bench kernels` times a few of realistic size,
+// made by the same functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernel_cases/host_tensor.h"
+#include "kernels/kernels.h"
+
+namespace onefold::cases {
+
+// A case's tensors in a device's memory, numbered as in the case.
+class Call {
+ public:
+  virtual ~Call() = default;
+  virtual Kernels& kernels() = 0;
+  virtual Tensor operator[](int tensor) const = 0;
+  // Of exactly this size, holding no number; empty for 0.
+  virtual Tensor scratch(int64_t bytes) = 0;
+};
+
+// |actual - values| <= bounds for each element; where a value is not a number, or infinite, so is
+// the actual one.
+struct Expected {
+  int tensor;
+  Doubles values, bounds;
+  bool not_finite = false;  // instead: each element is infinite or no number
+};
+
+struct Case;
+
+// Another way to the same results: tensors of the same names must have the same bits in both.
+struct Twin {
+  struct Part {  // a block of a tensor; an end of -1 is the tensor's
+    std::string tensor;
+    int64_t row_begin = 0, row_end = -1, col_begin = 0, col_end = -1;
+  };
+  std::function<Case()> make;
+  std::vector<Part> parts;
+  bool every_device = true;  // false: promised by the CPU alone
+};
+
+struct Case {
+  struct Member {
+    std::string name;
+    HostTensor values;
+    bool written;
+  };
+  std::vector<Member> tensors;
+  std::function<void(Call&)> prepare;  // or null: what must happen first, and is not timed
+  std::function<void(Call&)> run;
+  std::function<std::vector<Expected>(const Case&)> expected;  // made only when wanted
+  std::optional<Twin> twin;
+
+  // An input comes back with the bits it had. An output is written where it has elements; what it
+  // held before may count (accumulate), or be cleared.
+  int input(std::string name, HostTensor values);
+  int output(std::string name, HostTensor values);
+  const HostTensor& operator[](int tensor) const {
+    return tensors[static_cast<size_t>(tensor)].values;
+  }
+  HostTensor& operator[](int tensor) { return tensors[static_cast<size_t>(tensor)].values; }
+  // The number of a tensor; -1 if there is none of this name.
+  int find(const std::string& name) const;
+};
+
+struct CaseEntry {
+  std::string family, name;
+  std::function<Case()> make;
+};
+using CaseList = std::vector<CaseEntry>;
+
+// Ways to write Expected.
+Expected exactly(int tensor, Doubles values);
+Expected close(int tensor, Doubles values, double absolute, double relative = 0);
+// Within `relative` of a magnitude for each element, such as the sum of magnitudes of its terms.
+Expected within(int tensor, Doubles values, const Doubles& magnitudes, double relative,
+                double absolute = 0);
+
+// By family, in the order of kernels.h.
+std::vector<std::string> case_families();
+CaseList cases_of(const std::string& family);
+CaseList benchmarks_of(const std::string& family);
+
+}  // namespace onefold::cases

@@ -1,0 +1,103 @@
+// Copies, fills and sums of two.
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+HostTensor random_of(DType dtype, int64_t rows, int64_t cols, int64_t gap) {
+  if (dtype == DType::f32) return normals(rows, cols, 1, gap);
+  HostTensor tensor(rows, cols, gap, dtype);
+  const auto row_bytes = static_cast<size_t>(cols * dtype_bytes(dtype));
+  const auto row_step = static_cast<size_t>((cols + gap) * dtype_bytes(dtype));
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
+    for (size_t i = 0; i < row_bytes; ++i)
+      tensor.bytes()[row * row_step + i] = static_cast<std::byte>((row * row_bytes + i) * 37 % 251);
+  return tensor;
+}
+
+Case copy_case(DType dtype, int64_t rows, int64_t cols, int64_t src_gap, int64_t dst_gap) {
+  Case c;
+  const int src = c.input("src", random_of(dtype, rows, cols, src_gap));
+  const int dst = c.output("dst", HostTensor(rows, cols, dst_gap, dtype).clear());
+  c.run = [=](Call& call) { call.kernels().copy(call[src], call[dst]); };
+  c.expected = [=](const Case& in) { return std::vector{exactly(dst, in[src].doubles())}; };
+  return c;
+}
+
+Case fill_case(int64_t rows, int64_t cols, int64_t gap) {
+  Case c;
+  const int dst = c.output("dst", HostTensor(rows, cols, gap).clear());
+  c.run = [=](Call& call) { call.kernels().fill(call[dst], 2.5f); };
+  c.expected = [=](const Case& in) {
+    return std::vector{exactly(dst, Doubles(static_cast<size_t>(in[dst].elems()), 2.5))};
+  };
+  return c;
+}
+
+enum class Onto { another, a, b };
+
+Case add_case(int64_t rows, int64_t cols, int64_t gap, Onto onto) {
+  Case c;
+  const auto operand = [&](const char* name, uint64_t seed, bool is_dst) {
+    const HostTensor values = normals(rows, cols, seed, gap);
+    return is_dst ? c.output("dst", values) : c.input(name, values);
+  };
+  const int a = operand("a", 1, onto == Onto::a), b = operand("b", 2, onto == Onto::b);
+  const int dst = onto == Onto::a   ? a
+                  : onto == Onto::b ? b
+                                    : c.output("dst", HostTensor(rows, cols, gap + 1).clear());
+  c.run = [=](Call& call) { call.kernels().add(call[a], call[b], call[dst]); };
+  c.expected = [=](const Case& in) {
+    Doubles sums;  // rounded once, as float
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t col = 0; col < cols; ++col)
+        sums.push_back(in[a].at(row, col) + in[b].at(row, col));
+    return std::vector{exactly(dst, sums)};
+  };
+  return c;
+}
+
+}  // namespace
+
+void add_elementwise_cases(CaseList& list) {
+  const auto copy = [&](DType dtype, int64_t rows, int64_t cols, int64_t from, int64_t to) {
+    list.push_back(
+        {"elementwise",
+         fmt::format("copy {} {}x{}, gaps {} to {}", dtype_name(dtype), rows, cols, from, to),
+         [=] { return copy_case(dtype, rows, cols, from, to); }});
+  };
+  for (const DType dtype :
+       {DType::f32, DType::i32, DType::f64, DType::i64, DType::bf16, DType::f16, DType::u8}) {
+    copy(dtype, 1, 1000, 0, 0);
+    copy(dtype, 7, 37, 3, 5);
+  }
+  copy(DType::f32, 5, 40009, 2, 1);  // rows that are cut
+  copy(DType::f32, 5, 40009, 1, 0);
+  copy(DType::f32, 5, 40009, 0, 0);
+  copy(DType::f32, 0, 5, 0, 0);
+  for (const int64_t rows : {0, 3})
+    for (const int64_t gap : {0, 2})
+      list.push_back({"elementwise", fmt::format("fill {}x70001, gap {}", rows, gap),
+                      [=] { return fill_case(rows, 70001, gap); }});
+  for (const int64_t gap : {0, 3})
+    for (const Onto onto : {Onto::another, Onto::a, Onto::b})
+      for (const auto& [rows, cols] : {std::pair{7, 37}, {3, 40009}, {0, 5}})
+        list.push_back({"elementwise",
+                        fmt::format("add {}x{}, gap {}{}", rows, cols, gap,
+                                    onto == Onto::another ? ""
+                                    : onto == Onto::a     ? " onto a"
+                                                          : " onto b"),
+                        [=, rows = rows, cols = cols] { return add_case(rows, cols, gap, onto); }});
+}
+
+void add_elementwise_benchmarks(CaseList& list) {
+  constexpr int64_t kElems = int64_t{8} << 20;
+  list.push_back(
+      {"elementwise", "copy 32 MiB", [] { return copy_case(DType::f32, 1, kElems, 0, 0); }});
+  list.push_back({"elementwise", "fill 32 MiB", [] { return fill_case(1, kElems, 0); }});
+  list.push_back(
+      {"elementwise", "add 32 MiB", [] { return add_case(1, kElems, 0, Onto::another); }});
+}
+
+}  // namespace onefold::cases

@@ -1,0 +1,177 @@
+// Matrix products: every orientation, with every combination of what is added to them.
+#include <cmath>
+
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+struct Shape {
+  int64_t m, n, k, gap;
+};
+
+struct Options {
+  bool a_transposed = false, b_transposed = false;
+  bool accumulate = false, bias = false, residual = false;
+};
+
+// Sums, and the sums of the magnitudes of their terms, which roundings are relative to.
+struct Sums {
+  Doubles values, magnitudes;
+
+  void add(size_t i, double term) {
+    values[i] += term;
+    magnitudes[i] += std::abs(term);
+  }
+};
+
+Sums product(const HostTensor& a, const HostTensor& b, const Shape& s, const Options& o) {
+  const auto size = static_cast<size_t>(s.m * s.n);
+  Sums sums{Doubles(size), Doubles(size)};
+  for (int64_t row = 0; row < s.m; ++row)
+    for (int64_t i = 0; i < s.k; ++i) {
+      const double left = o.a_transposed ? a.at(i, row) : a.at(row, i);
+      for (int64_t col = 0; col < s.n; ++col)
+        sums.add(static_cast<size_t>(row * s.n + col),
+                 left * (o.b_transposed ? b.at(col, i) : b.at(i, col)));
+    }
+  return sums;
+}
+
+struct GemmTensors {
+  int a, b, dst, bias, residual;
+};
+
+GemmTensors add_tensors(Case& c, const Shape& s, const Options& o) {
+  GemmTensors t;
+  t.a = c.input("a", o.a_transposed ? normals(s.k, s.m, 1, s.gap) : normals(s.m, s.k, 1, s.gap));
+  t.b = c.input("b",
+                o.b_transposed ? normals(s.n, s.k, 2, 3 * s.gap) : normals(s.k, s.n, 2, 3 * s.gap));
+  // Without accumulate, what dst held must not reach the result.
+  t.dst = c.output(
+      "dst", o.accumulate ? normals(s.m, s.n, 3, s.gap) : HostTensor(s.m, s.n, s.gap).clear());
+  t.bias = o.bias ? c.input("bias", normals(1, s.n, 4)) : -1;
+  t.residual = o.residual ? c.input("residual", normals(s.m, s.n, 5, 2 * s.gap)) : -1;
+  return t;
+}
+
+void run_gemm(Call& call, const GemmTensors& t, const Options& o) {
+  Gemm gemm{.a = call[t.a],
+            .b = call[t.b],
+            .dst = call[t.dst],
+            .a_transposed = o.a_transposed,
+            .b_transposed = o.b_transposed,
+            .accumulate = o.accumulate};
+  if (o.bias) gemm.bias = call[t.bias];
+  if (o.residual) gemm.residual = call[t.residual];
+  gemm.scratch = call.scratch(call.kernels().gemm_scratch_bytes(gemm));
+  call.kernels().gemm(gemm);
+}
+
+Case gemm_case(Shape s, Options o) {
+  Case c;
+  const GemmTensors t = add_tensors(c, s, o);
+  c.run = [=](Call& call) { run_gemm(call, t, o); };
+  c.expected = [=](const Case& in) {
+    Sums sums = product(in[t.a], in[t.b], s, o);
+    for (int64_t row = 0; row < s.m; ++row)
+      for (int64_t col = 0; col < s.n; ++col) {
+        const auto i = static_cast<size_t>(row * s.n + col);
+        if (o.accumulate) sums.add(i, in[t.dst].at(row, col));
+        if (o.bias) sums.add(i, in[t.bias].at(0, col));
+        if (o.residual) sums.add(i, in[t.residual].at(row, col));
+      }
+    // However the k terms are grouped, none goes through more than k roundings in the sum, and 4 on
+    // the way: of the product itself, onto dst, onto the bias, onto the residual.
+    const double relative = static_cast<double>(s.k + 4) * kUnit;
+    return std::vector{within(t.dst, std::move(sums.values), sums.magnitudes, relative)};
+  };
+  return c;
+}
+
+// The bits of the product, to which first the bias is added and then the residual.
+Case epilogue_case() {
+  const Shape s{131, 67, 19, 0};
+  const Options o{.b_transposed = true, .bias = true, .residual = true};
+  Case c = gemm_case(s, o);
+  c.twin =
+      Twin{.make =
+               [=] {
+                 Case steps;
+                 const GemmTensors t = add_tensors(steps, s, o);
+                 steps.run = [=](Call& call) {
+                   run_gemm(call, t, {.b_transposed = true});
+                   const Tensor dst = call[t.dst];
+                   for (int64_t row = 0; row < s.m; ++row)
+                     call.kernels().add(dst.row_range(row, 1), call[t.bias], dst.row_range(row, 1));
+                   call.kernels().add(dst, call[t.residual], dst);
+                 };
+                 return steps;
+               },
+           .parts = {{"dst"}},
+           .every_device = false};
+  return c;
+}
+
+std::string orientation(const Options& o) {
+  return std::string(o.a_transposed ? "T" : "N") + (o.b_transposed ? "T" : "N");
+}
+
+void add_case(CaseList& list, const Shape& s, const Options& o) {
+  std::string name = fmt::format("{}x{}x{} {}", s.m, s.n, s.k, orientation(o));
+  if (s.gap > 0) name += " strided";
+  if (o.accumulate) name += " accumulate";
+  if (o.bias) name += " bias";
+  if (o.residual) name += " residual";
+  list.push_back({"gemm", name, [=] { return gemm_case(s, o); }});
+}
+
+}  // namespace
+
+void add_gemm_cases(CaseList& list) {
+  const Shape shapes[] = {
+      // Smaller than a tile of the CPU's kernel.
+      {1, 1, 1, 0},
+      {1, 7, 13, 3},
+      {1, 211, 67, 0},
+      {7, 1, 5, 1},
+      {13, 17, 1, 2},
+      {2, 3, 1031, 0},
+      {31, 37, 41, 7},
+      {67, 131, 29, 5},
+      {64, 48, 16, 0},
+      // From eight tiles on they are 512x384: one more row or column than whole tiles; more rows
+      // than columns, and the reverse, hand out tiles in another order.
+      {3585, 5, 7, 1},
+      {3, 2689, 11, 0},
+      {1031, 389, 3, 2},
+      {513, 1153, 2, 1},
+      // No terms: an expert that no token chose.
+      {5, 7, 0, 0},
+  };
+  for (const Shape& s : shapes)
+    for (int bits = 0; bits < 32; ++bits)
+      add_case(
+          list, s,
+          {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0});
+  // Many small tiles, then several of the largest, with sums long enough to be cut.
+  for (const Shape& s : {Shape{389, 211, 97, 0}, Shape{1031, 1153, 31, 0}})
+    for (int bits = 0; bits < 4; ++bits)
+      add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true});
+  add_case(list, {0, 7, 5, 0}, {});  // no rows
+  list.push_back({"gemm", "bias, then residual", epilogue_case});
+}
+
+void add_gemm_benchmarks(CaseList& list) {
+  const auto add = [&](const char* what, Shape s, Options o) {
+    list.push_back({"gemm", fmt::format("{} {}x{}x{} {}", what, s.m, s.n, s.k, orientation(o)),
+                    [=] { return gemm_case(s, o); }});
+  };
+  add("forward", {1024, 3072, 768, 0}, {.b_transposed = true, .bias = true});
+  add("input gradient", {1024, 768, 3072, 0}, {});
+  add("weight gradient", {3072, 768, 1024, 0}, {.a_transposed = true, .accumulate = true});
+  add("one token", {1, 3072, 768, 0}, {.b_transposed = true, .bias = true});
+}
+
+}  // namespace onefold::cases

@@ -1,0 +1,222 @@
+// LayerNorm and RMSNorm, of whole rows and of groups.
+#include <cmath>
+
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+constexpr float kEps = 1e-5f;
+
+struct Params {
+  Norm norm;
+  int64_t rows, cols, groups, gap;
+  bool bias;
+  float mean = 0;  // of x
+
+  int64_t piece() const { return cols / groups; }
+};
+
+struct Stats {
+  double mean = 0, rstd = 0;
+};
+
+Stats stats_of(Norm norm, const double* x, size_t n) {
+  Stats stats;
+  if (norm == Norm::layernorm) {
+    for (size_t i = 0; i < n; ++i) stats.mean += x[i];
+    stats.mean /= static_cast<double>(n);
+  }
+  double variance = 0;
+  for (size_t i = 0; i < n; ++i) variance += (x[i] - stats.mean) * (x[i] - stats.mean);
+  stats.rstd = 1 / std::sqrt(variance / static_cast<double>(n) + static_cast<double>(kEps));
+  return stats;
+}
+
+// norm(x) * weight + bias for pieces of weight.size() elements; bias may be empty.
+Doubles forward_of(Norm norm, const Doubles& x, const Doubles& weight, const Doubles& bias) {
+  const size_t n = weight.size();
+  Doubles y(x.size());
+  for (size_t begin = 0; begin < x.size(); begin += n) {
+    const Stats stats = stats_of(norm, x.data() + begin, n);
+    for (size_t i = 0; i < n; ++i)
+      y[begin + i] =
+          (x[begin + i] - stats.mean) * stats.rstd * weight[i] + (bias.empty() ? 0 : bias[i]);
+  }
+  return y;
+}
+
+// By the chain rule through mean and variance. Sums over pieces come with those of magnitudes.
+struct Gradients {
+  Doubles dx, dweight, dbias, dweight_magnitude, dbias_magnitude;
+};
+Gradients backward_of(Norm norm, const Doubles& x, const Doubles& weight, const Doubles& dy) {
+  const size_t n = weight.size();
+  const auto count = static_cast<double>(n);
+  Gradients g{Doubles(x.size()), Doubles(n), Doubles(n), Doubles(n), Doubles(n)};
+  for (size_t begin = 0; begin < x.size(); begin += n) {
+    const Stats stats = stats_of(norm, x.data() + begin, n);
+    double drstd = 0, dmean = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double centered = x[begin + i] - stats.mean, dxhat = dy[begin + i] * weight[i];
+      drstd += dxhat * centered;
+      dmean -= dxhat * stats.rstd;
+      g.dweight[i] += dy[begin + i] * centered * stats.rstd;
+      g.dbias[i] += dy[begin + i];
+      g.dweight_magnitude[i] += std::abs(dy[begin + i] * centered * stats.rstd);
+      g.dbias_magnitude[i] += std::abs(dy[begin + i]);
+    }
+    // rstd = (variance + eps)^-1/2; the mean of deviations is 0, so variance passes nothing on to
+    // the mean. RMSNorm's mean is a constant.
+    const double dvariance = -0.5 * drstd * stats.rstd * stats.rstd * stats.rstd;
+    for (size_t i = 0; i < n; ++i) {
+      const double centered = x[begin + i] - stats.mean, dxhat = dy[begin + i] * weight[i];
+      g.dx[begin + i] = dxhat * stats.rstd + dvariance * 2 * centered / count +
+                        (norm == Norm::layernorm ? dmean / count : 0);
+    }
+  }
+  return g;
+}
+
+Case forward_case(Params p, bool in_place) {
+  Case c;
+  const HostTensor values = normals(p.rows, p.cols, 1, p.gap, 1, p.mean);
+  HostTensor weights = normals(1, p.piece(), 2, 0, 0.5f, 1);
+  if (p.mean > 0) weights.fill(1);
+  const int weight = c.input("weight", weights);
+  const int bias = p.bias ? c.input("bias", normals(1, p.piece(), 3)) : -1;
+  const int x = in_place ? c.output("y", values) : c.input("x", values);
+  const int y =
+      in_place ? x : c.output("y", HostTensor(p.rows, p.cols, p.gap == 0 ? 0 : p.gap + 2).clear());
+  c.run = [=](Call& call) {
+    call.kernels().norm_forward(p.norm, call[x], p.groups, call[weight],
+                                p.bias ? call[bias] : Tensor{}, kEps, call[y]);
+  };
+  c.expected = [=](const Case& in) {
+    // Mean and variance err by sum_error of values of order 1; |xhat| <= 5, |weight| <= 3. The mean
+    // of large values errs by as many sum_errors, and so does each deviation from it.
+    const double error = (p.mean > 0 ? p.mean : 15) * sum_error(p.piece());
+    const double relative = (p.mean > 0 ? p.mean : 4) * sum_error(p.piece());
+    return std::vector{close(y,
+                             forward_of(p.norm, in[x].doubles(), in[weight].doubles(),
+                                        p.bias ? in[bias].doubles() : Doubles()),
+                             error, relative)};
+  };
+  if (in_place) c.twin = Twin{[=] { return forward_case(p, false); }, {{"y"}}};
+  return c;
+}
+
+enum class Dx { overwrite, accumulate, onto_dy };
+
+Case backward_case(Params p, Dx mode, bool weights) {
+  const bool accumulate = mode == Dx::accumulate, in_place = mode == Dx::onto_dy;
+  const int64_t n = p.piece();
+  Case c;
+  const HostTensor gradient = normals(p.rows, p.cols, 4, p.gap == 0 ? 0 : p.gap + 1);
+  const int x = c.input("x", normals(p.rows, p.cols, 1, p.gap));
+  const int weight = c.input("weight", normals(1, n, 2, 0, 0.5f, 1));
+  const int dy = in_place ? c.output("dx", gradient) : c.input("dy", gradient);
+  HostTensor old = normals(p.rows, p.cols, 5, p.gap);
+  if (!accumulate) old.clear();
+  const int dx = in_place ? dy : c.output("dx", old);
+  const auto parameter = [&](const char* name, uint64_t seed) {
+    HostTensor values = normals(1, n, seed);
+    return c.output(name, accumulate ? values : values.clear());
+  };
+  const int dweight = weights ? parameter("dweight", 6) : -1;
+  const int dbias = weights && p.bias ? parameter("dbias", 7) : -1;
+  c.run = [=](Call& call) {
+    Kernels& k = call.kernels();
+    k.norm_backward(p.norm, call[x], p.groups, call[weight], kEps, call[dy], call[dx], accumulate,
+                    dweight < 0 ? Tensor{} : call[dweight], dbias < 0 ? Tensor{} : call[dbias],
+                    accumulate,
+                    call.scratch(k.norm_backward_scratch_bytes(p.rows, p.cols, p.groups)));
+  };
+  c.expected = [=](const Case& in) {
+    const Doubles xs = in[x].doubles(), ws = in[weight].doubles(), dys = in[dy].doubles();
+    const Gradients g = backward_of(p.norm, xs, ws, dys);
+    const auto with_old = [&](const Doubles& values, int tensor) {
+      return accumulate ? plus(values, in[tensor].doubles()) : values;
+    };
+    // A single element has no variance: rstd is 1/sqrt(eps) and multiplies every rounding by 300.
+    // The same curvature is in the differences' error.
+    const double steep = n == 1 ? 1 / std::sqrt(kEps) : 3;
+    const double dx_error = 15 * steep * sum_error(n);
+    std::vector<Expected> all = {close(dx, with_old(g.dx, dx), dx_error, dx_error)};
+    if (xs.size() <= 1500) {
+      const auto loss = [&](const Doubles& v) { return dot(dys, forward_of(p.norm, v, ws, {})); };
+      const double error = dx_error + kDifferenceError * steep * steep;
+      all.push_back(close(dx, with_old(gradient_of(loss, xs), dx), error, error));
+    }
+    // Sums over rows and groups: none of their terms goes through more roundings than there are
+    // terms, and 4 besides; an error of |xhat| <= 5 is that of a sum of n.
+    const double chain = static_cast<double>(p.rows * p.groups + 4) * kUnit;
+    const auto parameter_bounds = [&](const Doubles& terms, int tensor, double of_xhat) {
+      Doubles bounds = accumulate ? plus(magnitudes(in[tensor].doubles()), terms) : terms;
+      for (size_t i = 0; i < terms.size(); ++i)
+        bounds[i] = chain * bounds[i] + of_xhat * 5 * sum_error(n) * g.dbias_magnitude[i];
+      return bounds;
+    };
+    if (dweight >= 0)
+      all.push_back({dweight, with_old(g.dweight, dweight),
+                     parameter_bounds(g.dweight_magnitude, dweight, 1)});
+    if (dbias >= 0)
+      all.push_back(
+          {dbias, with_old(g.dbias, dbias), parameter_bounds(g.dbias_magnitude, dbias, 0)});
+    return all;
+  };
+  if (in_place) c.twin = Twin{[=] { return backward_case(p, Dx::overwrite, weights); }, {{"dx"}}};
+  return c;
+}
+
+void add(CaseList& list, const Params& p) {
+  const std::string shape =
+      fmt::format("{} {}x{} in {} group{}{}{}", p.norm == Norm::layernorm ? "layernorm" : "rmsnorm",
+                  p.rows, p.cols, p.groups, p.groups == 1 ? "" : "s", p.gap > 0 ? " strided" : "",
+                  p.bias ? " bias" : "");
+  list.push_back({"norm", shape + " forward", [=] { return forward_case(p, false); }});
+  list.push_back({"norm", shape + " forward in place", [=] { return forward_case(p, true); }});
+  list.push_back(
+      {"norm", shape + " backward", [=] { return backward_case(p, Dx::overwrite, true); }});
+  list.push_back({"norm", shape + " backward accumulate",
+                  [=] { return backward_case(p, Dx::accumulate, true); }});
+  list.push_back(
+      {"norm", shape + " backward onto dy", [=] { return backward_case(p, Dx::onto_dy, true); }});
+  list.push_back({"norm", shape + " backward of x alone",
+                  [=] { return backward_case(p, Dx::overwrite, false); }});
+}
+
+}  // namespace
+
+void add_norm_cases(CaseList& list) {
+  add(list, {Norm::layernorm, 3, 1, 1, 0, true});
+  add(list, {Norm::layernorm, 5, 13, 1, 4, true});
+  add(list, {Norm::layernorm, 37, 31, 1, 0, false});
+  add(list, {Norm::layernorm, 2, 131, 1, 9, true});
+  add(list, {Norm::rmsnorm, 7, 67, 1, 0, false});
+  add(list, {Norm::rmsnorm, 4, 16, 1, 0, false});
+  add(list, {Norm::rmsnorm, 19, 3 * 7, 3, 19, false});
+  add(list, {Norm::layernorm, 3, 4 * 16, 4, 0, true});
+  add(list, {Norm::layernorm, 301, 5 * 103, 5, 0, true});  // many chunks
+  add(list, {Norm::rmsnorm, 1, 2 * 70001, 2, 0, false});   // long rows
+  add(list, {Norm::layernorm, 0, 7, 1, 0, true});
+  // A large mean does not drown the variance.
+  list.push_back({"norm", "layernorm 3x257 around 1000", [] {
+                    return forward_case({Norm::layernorm, 3, 257, 1, 0, false, 1000}, false);
+                  }});
+}
+
+void add_norm_benchmarks(CaseList& list) {
+  const Params layer{Norm::layernorm, 1024, 768, 1, 0, true};
+  const Params rms{Norm::rmsnorm, 1024, 768, 1, 0, false};
+  list.push_back(
+      {"norm", "layernorm forward 1024x768", [=] { return forward_case(layer, false); }});
+  list.push_back({"norm", "layernorm backward 1024x768",
+                  [=] { return backward_case(layer, Dx::accumulate, true); }});
+  list.push_back({"norm", "rmsnorm forward 1024x768", [=] { return forward_case(rms, false); }});
+  list.push_back({"norm", "rmsnorm backward 1024x768",
+                  [=] { return backward_case(rms, Dx::accumulate, true); }});
+}
+
+}  // namespace onefold::cases

@@ -1,0 +1,169 @@
+// Steps of AdamW and SGD under a step's control.
+#include <cmath>
+#include <limits>
+
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+constexpr AdamW kAdamW = {.learning_rate = 0.01f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .bias_correction1 = 0.271f,
+                          .bias_correction2 = 0.142625f};
+
+// What clipping left: a factor of NaN stands for a step that is not finite, of which nothing may be
+// changed.
+struct Control {
+  int factor, finite;
+  StepControl of(const Call& call) const { return {call[factor], call[finite]}; }
+};
+Control add_control(Case& c, float factor) {
+  return {c.input("factor", row_of(std::vector{factor})),
+          c.input("finite", row_of(std::vector<int32_t>{std::isnan(factor) ? 0 : 1}))};
+}
+
+HostTensor gradients(int64_t n, float factor) {
+  HostTensor values = normals(1, n, 2);
+  if (std::isnan(factor)) values.at(0, n / 2) = kNan;
+  return values;
+}
+
+HostTensor squares(int64_t n) {
+  HostTensor values = normals(1, n, 3);
+  for (int64_t i = 0; i < n; ++i) values.at(0, i) = values.at(0, i) * values.at(0, i) + 0.1f;
+  return values;
+}
+
+// Whole, or in shards that begin anywhere.
+Case adamw_case(int64_t n, float factor, bool shards = false) {
+  Case c;
+  const bool skipped = std::isnan(factor);
+  const auto state = [&](const char* name, const HostTensor& values) {
+    return skipped ? c.input(name, values) : c.output(name, values);
+  };
+  const Control control = add_control(c, factor);
+  const int g = c.input("g", gradients(n, factor));
+  const int p = state("p", normals(1, n, 1)), m = state("m", normals(1, n, 3)),
+            v = state("v", squares(n));
+  c.run = [=](Call& call) {
+    const auto step = [&](int64_t begin, int64_t end) {
+      const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
+      call.kernels().adamw(kAdamW, control.of(call), shard(p), shard(g), shard(m), shard(v));
+    };
+    if (!shards) return step(0, n);
+    for (int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 7 + 3)
+      step(begin, std::min(n, begin + size));
+  };
+  c.expected = [=](const Case& in) {
+    if (skipped) return std::vector<Expected>{};  // what is an input keeps its bits
+    Doubles ps, ms, vs;
+    for (int64_t i = 0; i < n; ++i) {
+      const double b1 = kAdamW.beta1, b2 = kAdamW.beta2, lr = kAdamW.learning_rate;
+      const double gradient = static_cast<double>(in[g].at(0, i)) * factor;
+      ms.push_back(b1 * in[m].at(0, i) + (1 - b1) * gradient);
+      vs.push_back(b2 * in[v].at(0, i) + (1 - b2) * gradient * gradient);
+      ps.push_back(in[p].at(0, i) * (1 - lr * kAdamW.weight_decay) -
+                   lr * (ms.back() / kAdamW.bias_correction1) /
+                       (std::sqrt(vs.back() / kAdamW.bias_correction2) + kAdamW.eps));
+    }
+    // 1 - beta is rounded once in float (relative to 1 - beta2 = 0.05: 20 units); then up to 4
+    // roundings of values up to 4 (m) and 16 (v). The update is about lr * |m| / sqrt(v) <= 0.05,
+    // with some 60 units of relative error.
+    return std::vector{close(m, ms, 4 * (4 + 10) * kUnit), close(v, vs, 4 * kUnit, 30 * kUnit),
+                       close(p, ps, 0.05 * 60 * kUnit, 3 * kUnit)};
+  };
+  if (shards) c.twin = Twin{[=] { return adamw_case(n, factor); }, {{"p"}, {"m"}, {"v"}}};
+  return c;
+}
+
+// PyTorch's SGD with dampening 0.
+void sgd_oracle(const Sgd& hyper, double factor, const Doubles& g, Doubles& p, Doubles& buffer) {
+  for (size_t i = 0; i < p.size(); ++i) {
+    double direction = g[i] * factor + hyper.weight_decay * p[i];
+    if (hyper.momentum != 0) {
+      buffer[i] = hyper.first ? direction : hyper.momentum * buffer[i] + direction;
+      direction = hyper.nesterov ? direction + hyper.momentum * buffer[i] : buffer[i];
+    }
+    p[i] -= hyper.learning_rate * direction;
+  }
+}
+
+Case sgd_case(Sgd hyper, int64_t n, float factor) {
+  Case c;
+  const bool skipped = std::isnan(factor), momentum = hyper.momentum != 0;
+  const auto state = [&](const char* name, const HostTensor& values) {
+    return skipped ? c.input(name, values) : c.output(name, values);
+  };
+  const Control control = add_control(c, factor);
+  const int g = c.input("g", gradients(n, factor)), p = state("p", normals(1, n, 1));
+  // The first step must not read it.
+  const int m =
+      !momentum ? -1 : state("m", hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3));
+  c.run = [=](Call& call) {
+    call.kernels().sgd(hyper, control.of(call), call[p], call[g], momentum ? call[m] : Tensor{});
+  };
+  c.expected = [=](const Case& in) {
+    if (skipped) return std::vector<Expected>{};
+    Doubles ps = in[p].doubles(), buffer = momentum ? in[m].doubles() : Doubles();
+    sgd_oracle(hyper, factor, in[g].doubles(), ps, buffer);
+    // Four roundings of values up to 8 each.
+    std::vector<Expected> all = {close(p, ps, 4 * 8 * kUnit)};
+    if (momentum) all.push_back(close(m, buffer, 4 * 8 * kUnit));
+    return all;
+  };
+  return c;
+}
+
+constexpr Sgd kPlain = {
+    .learning_rate = 0.1f, .momentum = 0, .weight_decay = 0.01f, .nesterov = false, .first = false};
+constexpr Sgd kHeavy = {0.1f, 0.9f, 0.01f, false, false};
+constexpr Sgd kNesterov = {0.1f, 0.9f, 0.01f, true, false};
+constexpr Sgd kFirst = {0.1f, 0.9f, 0.01f, false, true};
+constexpr Sgd kFirstNesterov = {0.1f, 0.9f, 0.01f, true, true};
+
+std::string control_name(float factor) {
+  return std::isnan(factor) ? "not finite" : fmt::format("factor {}", factor);
+}
+
+}  // namespace
+
+void add_optimizer_cases(CaseList& list) {
+  for (const float factor : {1.0f, 0.5f, 0.0625f, kNan})
+    for (const int64_t n : {1, 15, 16, 17, 1031, 200003}) {
+      if (n > 1031 && factor != 0.5f) continue;
+      list.push_back({"optimizer", fmt::format("adamw {} {}", n, control_name(factor)),
+                      [=] { return adamw_case(n, factor); }});
+    }
+  list.push_back(
+      {"optimizer", "adamw 1003 in shards", [] { return adamw_case(1003, 0.5f, true); }});
+  list.push_back({"optimizer", "adamw 0", [] { return adamw_case(0, 0.5f); }});
+  const std::pair<const char*, Sgd> kinds[] = {{"plain", kPlain},
+                                               {"momentum", kHeavy},
+                                               {"nesterov", kNesterov},
+                                               {"first momentum", kFirst},
+                                               {"first nesterov", kFirstNesterov}};
+  for (const auto& [name, hyper] : kinds)
+    for (const float factor : {1.0f, 0.5f, kNan})
+      for (const int64_t n : {1, 17, 1031})
+        list.push_back({"optimizer", fmt::format("sgd {} {} {}", name, n, control_name(factor)),
+                        [=, hyper = hyper] { return sgd_case(hyper, n, factor); }});
+  list.push_back(
+      {"optimizer", "sgd nesterov 200003 factor 1", [] { return sgd_case(kNesterov, 200003, 1); }});
+}
+
+void add_optimizer_benchmarks(CaseList& list) {
+  constexpr int64_t kElems = int64_t{4} << 20;
+  list.push_back(
+      {"optimizer", "adamw of 4 Mi parameters", [] { return adamw_case(kElems, 0.5f); }});
+  list.push_back(
+      {"optimizer", "sgd of 4 Mi parameters", [] { return sgd_case(kHeavy, kElems, 0.5f); }});
+}
+
+}  // namespace onefold::cases

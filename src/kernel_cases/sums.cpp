@@ -1,0 +1,180 @@
+// Sums over rows and over everything, and the clipping factor that is made of them.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernel_cases/families.h"
+#include "kernel_cases/oracle.h"
+
+namespace onefold::cases {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr double kDoubleUnit = 0x1p-53;
+
+HostTensor empty_double() { return HostTensor(1, 1, 0, DType::f64).clear(); }
+
+Case column_sum_case(int64_t rows, int64_t cols, int64_t gap, bool accumulate) {
+  Case c;
+  const int x = c.input("x", normals(rows, cols, 1, gap));
+  HostTensor old = normals(1, cols, 2);
+  const int dst = c.output("dst", accumulate ? old : old.clear());
+  c.run = [=](Call& call) {
+    call.kernels().column_sum(call[x], call[dst], accumulate,
+                              call.scratch(call.kernels().column_sum_scratch_bytes(rows, cols)));
+  };
+  c.expected = [=](const Case& in) {
+    Doubles sums = accumulate ? in[dst].doubles() : Doubles(static_cast<size_t>(cols));
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t col = 0; col < cols; ++col) sums[static_cast<size_t>(col)] += in[x].at(row, col);
+    // Chunks of max(16, rows / 64) rows four at a time, then at most 64 partials: chains of max(4,
+    // rows / 256) + 2 + 64 additions over values whose magnitudes sum to about 0.8 rows + 1.
+    const auto terms = static_cast<double>(rows);
+    const double chain = std::max(4.0, terms / 256) + 3 + std::min(64.0, terms / 16 + 1);
+    return std::vector{close(dst, sums, rows == 0 ? 0 : chain * (terms + 4) * kUnit)};
+  };
+  return c;
+}
+
+// In order and in double: the same bits wherever it is done.
+Case sum_case(const HostTensor& values) {
+  Case c;
+  const int x = c.input("x", values), dst = c.output("dst", empty_double());
+  c.run = [=](Call& call) { call.kernels().sum(call[x], call[dst]); };
+  c.expected = [=](const Case& in) {
+    double total = 0;
+    for (const double value : in[x].doubles()) total += value;
+    return std::vector{exactly(dst, {total})};
+  };
+  return c;
+}
+
+Case sum_squares_case(const HostTensor& values) {
+  Case c;
+  const int x = c.input("x", values), dst = c.output("dst", empty_double());
+  c.run = [=](Call& call) {
+    call.kernels().sum_squares(
+        call[x], call[dst],
+        call.scratch(call.kernels().sum_squares_scratch_bytes(call[x].elems())));
+  };
+  c.expected = [=](const Case& in) {
+    double total = 0;
+    for (const double value : in[x].doubles()) total += value * value;
+    // Both sums are in double; each rounds at most n times.
+    const double error = 2 * static_cast<double>(in[x].elems()) * kDoubleUnit;
+    return std::vector{close(dst, {total}, 0, error)};
+  };
+  return c;
+}
+
+struct ClipParams {
+  std::vector<double> sums;
+  int64_t squares;
+  double limit, eps;
+};
+
+Case clip_case(const ClipParams& p) {
+  Case c;
+  const int sums = c.input("sums", row_of(p.sums)), norm = c.output("norm", empty_double()),
+            factor = c.output("factor", HostTensor(1, 1).clear()),
+            finite = c.output("finite", HostTensor(1, 1, 0, DType::i32).clear());
+  c.run = [=](Call& call) {
+    call.kernels().clip({.sums = call[sums],
+                         .squares = p.squares,
+                         .limit = p.limit,
+                         .eps = p.eps,
+                         .norm = call[norm],
+                         .control = {call[factor], call[finite]}});
+  };
+  c.expected = [=](const Case&) {
+    double squares = 0;
+    bool all_finite = true;
+    for (size_t i = 0; i < p.sums.size(); ++i) {
+      if (i < static_cast<size_t>(p.squares)) squares += p.sums[i];
+      all_finite = all_finite && std::isfinite(p.sums[i]);
+    }
+    const double root = std::sqrt(squares);
+    std::vector<Expected> all = {exactly(finite, {all_finite ? 1.0 : 0.0}),
+                                 close(norm, {root}, 0, 2 * kDoubleUnit)};
+    // A factor that nobody may use is not looked at.
+    const double scale = p.limit > 0 ? std::min(1.0, p.limit / (root + p.eps)) : 1.0;
+    if (all_finite)
+      all.push_back(scale == 1 ? exactly(factor, {1}) : close(factor, {scale}, 0, 2 * kUnit));
+    return all;
+  };
+  return c;
+}
+
+void add_clip(CaseList& list, const char* what, const ClipParams& p) {
+  list.push_back({"sums", fmt::format("clip {}", what), [=] { return clip_case(p); }});
+}
+
+HostTensor with(HostTensor x, int64_t col, float value) {
+  x.at(0, col) = value;
+  return x;
+}
+
+}  // namespace
+
+void add_sums_cases(CaseList& list) {
+  struct Shape {
+    int64_t rows, cols, gap;
+  };
+  for (const Shape& s : {Shape{1, 1, 0}, Shape{3, 17, 3}, Shape{37, 131, 0}, Shape{1031, 7, 2},
+                         Shape{2057, 1033, 0}, Shape{0, 5, 0}})
+    for (const bool accumulate : {false, true})
+      list.push_back({"sums",
+                      fmt::format("column_sum {}x{}{}{}", s.rows, s.cols,
+                                  s.gap > 0 ? " strided" : "", accumulate ? " accumulate" : ""),
+                      [=] { return column_sum_case(s.rows, s.cols, s.gap, accumulate); }});
+  for (const int64_t n : {0, 1, 7, 1031, 100003}) {
+    list.push_back(
+        {"sums", fmt::format("sum of {} f32", n), [=] { return sum_case(normals(1, n, 1)); }});
+    list.push_back({"sums", fmt::format("sum of {} f64", n),
+                    [=] { return sum_case(row_of(normals(1, n, 1).doubles())); }});
+  }
+  list.push_back({"sums", "sum of 7x13", [] { return sum_case(normals(7, 13, 1)); }});
+  // Any other order, or float, gives another number.
+  list.push_back({"sums", "sum in order and in double", [] {
+                    return sum_case(row_of(std::vector<float>{1, 0x1p60f, -0x1p60f, 0x1p-40f, 3}));
+                  }});
+  for (const int64_t n : {0, 1, 7, 33, 1031, 100003, 300007})
+    list.push_back({"sums", fmt::format("sum_squares of {}", n),
+                    [=] { return sum_squares_case(normals(1, n, 1)); }});
+  list.push_back(
+      {"sums", "sum_squares of 7x13", [] { return sum_squares_case(normals(7, 13, 1)); }});
+  list.push_back({"sums", "sum_squares of large values does not overflow",
+                  [] { return sum_squares_case(row_of(std::vector<float>(3, 1e38f))); }});
+  list.push_back({"sums", "sum_squares of infinity",
+                  [] { return sum_squares_case(with(normals(1, 50021, 1), 50020, kInf)); }});
+  list.push_back({"sums", "sum_squares of NaN", [] {
+                    return sum_squares_case(with(with(normals(1, 50021, 1), 50020, kInf), 3, kNan));
+                  }});
+  add_clip(list, "without a limit", {{9, 16, 5}, 2, 0, 1e-6});
+  add_clip(list, "below the limit", {{9, 16, 5}, 2, 7, 1e-6});
+  add_clip(list, "at the limit", {{9, 16}, 2, 5, 0});
+  add_clip(list, "above the limit", {{9, 16, 5}, 2, 1, 1e-6});
+  add_clip(list, "with a large eps", {{9, 16, 1e30}, 2, 1, 5});
+  add_clip(list, "of no gradient", {{0, 0}, 2, 1, 0});
+  add_clip(list, "of no squares at all", {{3}, 0, 1, 1e-6});
+  add_clip(list, "of many squares", {std::vector<double>(1000, 0.3), 1000, 1, 1e-6});
+  add_clip(list, "of squares beyond float", {{1e70, 1e68}, 2, 1, 0});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  add_clip(list, "of a square that is NaN", {{9, nan, 5}, 2, 1, 0});
+  add_clip(list, "of a square that is infinite", {{inf, 4, 5}, 2, 1, 0});
+  add_clip(list, "of another sum that is NaN", {{9, 16, nan}, 2, 1, 0});
+  add_clip(list, "of another sum that is infinite", {{9, 16, -inf}, 2, 0, 0});
+}
+
+void add_sums_benchmarks(CaseList& list) {
+  constexpr int64_t kElems = int64_t{8} << 20;
+  list.push_back(
+      {"sums", "column_sum 1024x3072", [] { return column_sum_case(1024, 3072, 0, true); }});
+  list.push_back(
+      {"sums", "sum_squares 32 MiB", [] { return sum_squares_case(normals(1, kElems, 1)); }});
+  list.push_back({"sums", "sum of 1024 losses", [] { return sum_case(normals(1, 1024, 1)); }});
+}
+
+}  // namespace onefold::cases

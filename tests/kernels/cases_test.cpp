@@ -1,0 +1,112 @@
+// Every device runs the one list of cases (src/kernel_cases). ONEFOLD_TEST_DEVICE names the device;
+// ONEFOLD_TEST_CASE runs only the cases whose names contain it.
+#include <set>
+
+#include "kernel_cases/runner.h"
+#include "kernels/support.h"
+
+namespace onefold::test {
+namespace {
+
+using cases::Case;
+using cases::CaseEntry;
+using cases::CaseList;
+using cases::CaseResult;
+
+void report(const std::vector<std::string>& failures) {
+  for (const std::string& failure : failures) ADD_FAILURE() << failure;
+}
+
+// Once for each SIMD target of the CPU; another device has one.
+void on_each_target(const std::function<void()>& check) {
+  test_device_is_cpu() ? for_each_target(check) : check();
+}
+
+class KernelCases : public testing::TestWithParam<std::string> {
+ protected:
+  static void for_each_case(const std::function<void(const Case&)>& check) {
+    const char* only = std::getenv("ONEFOLD_TEST_CASE");
+    for (const CaseEntry& entry : cases::cases_of(GetParam())) {
+      if (only && entry.name.find(only) == std::string::npos) continue;
+      SCOPED_TRACE(entry.family + ": " + entry.name);
+      try {
+        check(entry.make());
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, KernelCases, testing::ValuesIn(cases::case_families()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(KernelCases, AgreeWithTheOracleAndHaveTheSameBitsOnAnyThreads) {
+  for_each_case([](const Case& test) {
+    const std::vector<cases::Expected> expected = test.expected(test);
+    on_each_target([&] {
+      CaseResult first;
+      for (const auto& on : test_devices()) {
+        SCOPED_TRACE(fmt::format("{} threads", on->device().threads()));
+        CaseResult result = run_case(on->device(), on->ledger(), test);
+        report(result.failures);
+        if (!first.tensors.empty()) {
+          report(bit_differences(test, first, result));
+          continue;
+        }
+        report(differences(test, result, expected));
+        first = std::move(result);
+      }
+    });
+  });
+}
+
+TEST_P(KernelCases, HaveTheBitsOfTheirTwins) {
+  for_each_case([](const Case& test) {
+    if (!test.twin || (!test.twin->every_device && !test_device_is_cpu())) return;
+    const Case twin = test.twin->make();
+    TestDevice& on = *test_devices().back();
+    on_each_target([&] {
+      const CaseResult a = run_case(on.device(), on.ledger(), test);
+      const CaseResult b = run_case(on.device(), on.ledger(), twin);
+      report(b.failures);
+      report(bit_differences(test, a, twin, b, test.twin->parts));
+    });
+  });
+}
+
+bool has_empty_tensor(const Case& test) {
+  for (const Case::Member& member : test.tensors)
+    if (member.values.elems() == 0) return true;
+  return false;
+}
+
+TEST_P(KernelCases, RunDryAndCountTheirWork) {
+  const std::unique_ptr<Device> dry = open_dry_device({}, 2);
+  Ledger ledger(*dry->memory(Tier::device));
+  for_each_case([&](const Case& test) {
+    run_case(*dry, ledger, test);
+    EXPECT_TRUE(cases::work_of(test).bytes > 0 || has_empty_tensor(test));
+  });
+  EXPECT_GT(dry->now(), 0);
+  EXPECT_EQ(ledger.held_bytes(), 0);
+}
+
+TEST_P(KernelCases, HaveNamesOfTheirOwnAndABenchmark) {
+  for (const CaseList& list : {cases::cases_of(GetParam()), cases::benchmarks_of(GetParam())}) {
+    EXPECT_FALSE(list.empty());
+    std::set<std::string> names;
+    for (const CaseEntry& entry : list) {
+      EXPECT_EQ(entry.family, GetParam());
+      EXPECT_TRUE(names.insert(entry.name).second) << entry.name << " occurs twice";
+    }
+  }
+}
+
+TEST_P(KernelCases, OfBenchmarksRunDryAndCountTheirWork) {
+  for (const CaseEntry& entry : cases::benchmarks_of(GetParam()))
+    EXPECT_GT(cases::work_of(entry.make()).bytes, 0) << entry.name;
+}
+
+}  // namespace
+}  // namespace onefold::test
