@@ -27,6 +27,7 @@ class CpuDevice final : public Device {
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
+  bool memory_is_the_hosts() const override { return true; }
 
   void write(Tensor dst, const Make& make, Calls calls) override {
     const Tensor flat = dst.flat();

@@ -9,7 +9,7 @@ namespace {
 
 using Params = AttentionParams;
 
-// Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 64 products
+// Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 256 products
 // of such numbers below 6, is exact in float, so that bounds need to allow for the softmax and what
 // follows alone. Products of any numbers are gemm's cases.
 HostTensor coarse(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float scale = 1) {
