@@ -18,8 +18,8 @@ endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/cuda/*.cu)
 add_library(onefold_cuda MODULE ${cuda_sources})
-target_include_directories(onefold_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
-target_link_libraries(onefold_cuda PRIVATE onefold_base CUDA::cudart CUDA::cublasLt)
+onefold_own_folder(onefold_cuda cuda)
+target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt)
 target_link_options(onefold_cuda PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)
 target_compile_options(onefold_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off>

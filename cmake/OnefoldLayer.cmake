@@ -1,12 +1,24 @@
-# onefold_layer(NAME DEPENDS ... PRIVATE ...): the object library of src/NAME. All sources below the folder belong
-# to it (globbed: a new file needs no edit here). A layer sees the headers of the layers it names, and no others' symbols.
+# What a layer is made of, and what it sees.
+#
+#   onefold_layer(NAME [COLD] [NO_COMMON_HEADERS] DEPENDS layers and libraries... PRIVATE libraries...)
+#
+# makes the static library onefold_NAME of all sources below src/NAME (globbed: a new file needs no edit here).
+#
+# A layer sees its own folder, and the headers at the top of the folders of the layers that it depends on, directly or
+# through others. Any other header is not found by the compiler: there is no include path to src/, but folders of links
+# in the build tree,
+#   layers/own/NAME/NAME        the whole of src/NAME, for onefold_NAME alone
+#   layers/public/NAME/NAME/*.h the headers at the top of src/NAME, for whoever depends on it
+# so that headers in subfolders (kernels/cpu) are private to their layer.
+#
+# onefold_NAME_headers carries the second without the code, for plugins, which find the code in the program.
 
 function(onefold_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
     # GCC 12 sees in std::string what is not there
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
-    -ffp-contract=off)     # the compiler must not fuse on its own: bits would depend on its mood
+    -ffp-contract=off)     # where the compiler fuses by itself differs by version, target and inlining: other bits
   if(ONEFOLD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer
                                              -fno-sanitize-recover=all)
@@ -20,35 +32,59 @@ function(onefold_cold target)
 endfunction()
 
 # Headers that half of all sources would read again: parsing them once takes a third off a clean build. Targets with the
-# same flags share one. Not for kernels, which include themselves once for each SIMD target.
+# same flags share one. NO_COMMON_HEADERS is for kernels, which include themselves once for each SIMD target.
 set(ONEFOLD_COMMON_HEADERS <algorithm> <cstdint> <functional> <map> <memory> <optional> <span> <string> <vector>
   <fmt/format.h> <nlohmann/json.hpp>)
 
-function(onefold_layer name)
-  cmake_parse_arguments(L "" "" "DEPENDS;PRIVATE" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  add_library(onefold_${name} STATIC ${sources})
-  target_include_directories(onefold_${name} PUBLIC
-    $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
-  set(deps)
-  foreach(d ${L_DEPENDS})
-    if(d MATCHES "::")
-      list(APPEND deps ${d})
-    else()
-      list(APPEND deps onefold_${d})
+# A target sees all of src/FOLDER as FOLDER/....
+function(onefold_own_folder target folder)
+  set(own ${CMAKE_BINARY_DIR}/layers/own/${folder})
+  file(MAKE_DIRECTORY ${own})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/src/${folder} ${own}/${folder} SYMBOLIC)
+  target_include_directories(${target} PRIVATE ${own})
+endfunction()
+
+function(onefold_public_headers name)
+  set(public ${CMAKE_BINARY_DIR}/layers/public/${name})
+  file(MAKE_DIRECTORY ${public}/${name})
+  file(GLOB headers RELATIVE ${CMAKE_SOURCE_DIR}/src/${name} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.h)
+  file(GLOB links RELATIVE ${public}/${name} ${public}/${name}/*)
+  foreach(link ${links})
+    if(NOT link IN_LIST headers)  # removed or renamed since the last configuration
+      file(REMOVE ${public}/${name}/${link})
     endif()
   endforeach()
-  target_link_libraries(onefold_${name} PUBLIC ${deps} PRIVATE ${L_PRIVATE})
+  foreach(header ${headers})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/src/${name}/${header} ${public}/${name}/${header} SYMBOLIC)
+  endforeach()
+  add_library(onefold_${name}_headers INTERFACE)
+  target_include_directories(onefold_${name}_headers INTERFACE ${public})
+endfunction()
+
+function(onefold_layer name)
+  cmake_parse_arguments(L "COLD;NO_COMMON_HEADERS" "" "DEPENDS;PRIVATE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  add_library(onefold_${name} STATIC ${sources})
+  onefold_own_folder(onefold_${name} ${name})
+  onefold_public_headers(${name})
+  target_link_libraries(onefold_${name} PUBLIC onefold_${name}_headers PRIVATE ${L_PRIVATE})
+  foreach(d ${L_DEPENDS})
+    if(d MATCHES "::")
+      target_link_libraries(onefold_${name} PUBLIC ${d})
+    else()
+      target_link_libraries(onefold_${name} PUBLIC onefold_${d})
+      target_link_libraries(onefold_${name}_headers INTERFACE onefold_${d}_headers)
+    endif()
+  endforeach()
   onefold_warnings(onefold_${name})
-  if(name MATCHES "^(kernel_cases|config|run)$")
+  if(L_COLD)
     onefold_cold(onefold_${name})
   endif()
   if(name STREQUAL "base")
     target_precompile_headers(onefold_base PRIVATE ${ONEFOLD_COMMON_HEADERS})
-  elseif(NOT name STREQUAL "kernels")
+  elseif(NOT L_NO_COMMON_HEADERS)
     target_precompile_headers(onefold_${name} REUSE_FROM onefold_base)
   endif()
-  set_property(GLOBAL APPEND PROPERTY ONEFOLD_LAYERS onefold_${name})
 endfunction()
 
 # Adds build_commit(): the commit of the sources, "-dirty" if they differ from it, as of the last configuration.

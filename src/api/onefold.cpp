@@ -64,7 +64,8 @@ struct Trainer::State {
 
   State(const ModelSpec& s, const EngineOptions& options)
       : spec(s),
-        planned_bytes(Engine::plan(s, options)->ledger().peak_bytes()),
+        planned_bytes(
+            Engine::plan(s, options, 1, 0, this_machine(available_cores()))->ledger().peak_bytes()),
         engine(s, options) {
     samples.resize(static_cast<size_t>(options.micro_batch * options.micros));
   }
@@ -92,7 +93,7 @@ Trainer::Trainer(const TrainerOptions& options) {
   if (options.sequence_length > spec.max_sequence_length)
     user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
                options.sequence_length, spec.max_sequence_length);
-  require_fits(spec, engine);
+  require_fits(spec, engine, {.hardware = this_machine(available_cores())});
   state_ = std::make_unique<State>(spec, engine);
 }
 

@@ -1,12 +1,6 @@
 #include "base/file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -15,108 +9,122 @@
 namespace onefold {
 namespace {
 
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
+constexpr size_t kBufferBytes = size_t{1} << 18;
 
-[[noreturn]] void fail(const char* verb, const std::string& path) {
-  user_error("cannot {} {}: {}", verb, path, std::strerror(errno));
+void check(std::error_code error, const char* verb, const std::string& path) {
+  if (error == std::errc::is_a_directory) user_error("cannot {} {}: it is a folder", verb, path);
+  if (error) user_error("cannot {} {}: {}", verb, path, error.message());
 }
 
-int64_t regular_size(int fd, const std::string& path) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) fail("examine", path);
-  if (S_ISDIR(info.st_mode)) user_error("cannot read {}: it is a folder", path);
-  return info.st_size;
-}
-
-void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+// `write` takes the first bytes of what it is given: all of them go out, however few it takes at a
+// time. A system that takes none and gives no error would take none for ever.
+template <typename Write>
+void write_all(std::span<const std::byte> bytes, const std::string& path, const Write& write) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write", path);
-    bytes = bytes.subspan(static_cast<size_t>(n));
+    size_t count = 0;
+    const std::error_code error = write(bytes, count);
+    if (error == std::errc::interrupted) continue;
+    check(error, "write", path);
+    if (count == 0) user_error("cannot write {}: the system accepts no more bytes of it", path);
+    bytes = bytes.subspan(count);
   }
 }
 
-// A rename is on disk only when its folder is. Some file systems cannot flush folders: then the
-// rename is as safe as they make it.
-void flush_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const Descriptor descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (descriptor.fd >= 0) (void)::fsync(descriptor.fd);
+void write_all(Files::Output& file, std::span<const std::byte> bytes, const std::string& path) {
+  write_all(bytes, path, [&](std::span<const std::byte> rest, size_t& count) {
+    return file.write(rest, count);
+  });
+}
+
+bool not_there(std::error_code error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+}
+
+// Of removing or replacing a folder: POSIX allows both.
+bool not_empty(std::error_code error) {
+  return error == std::errc::directory_not_empty || error == std::errc::file_exists;
+}
+
+// Of a call that this system or file system does not have.
+bool not_supported(std::error_code error) {
+  return error == std::errc::invalid_argument || error == std::errc::function_not_supported ||
+         error == std::errc::not_supported || error == std::errc::operation_not_supported;
+}
+
+Files::Status status_of(const std::string& path) {
+  Files::Status status;
+  const std::error_code unknown = files().status(path, status);
+  return unknown ? Files::Status{} : status;
 }
 
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail("open", path);
+  InputFile file(path);
   std::string content;
-  content.reserve(static_cast<size_t>(regular_size(file.fd, path)));
-  char block[1 << 16];
-  while (true) {  // not by size: pipes and /proc files have none
-    const ssize_t n = ::read(file.fd, block, sizeof(block));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("read", path);
-    if (n == 0) return content;
-    content.append(block, static_cast<size_t>(n));
-  }
+  std::byte block[1 << 16];
+  while (const size_t count = file.read(block))  // not by size: pipes and /proc files have none
+    content.append(reinterpret_cast<const char*>(block), count);
+  return content;
 }
 
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  const std::error_code error = files().open_input(path_, file_);
+  check(error, error == std::errc::is_a_directory ? "read" : "open", path_);
+}
+
+size_t InputFile::read(std::span<std::byte> dst) {
+  size_t done = 0;
+  while (done < dst.size()) {
+    size_t count = 0;
+    const std::error_code error = file_->read(dst.subspan(done), count);
+    if (error == std::errc::interrupted) continue;
+    check(error, "read", path_);
+    if (count == 0) break;
+    done += count;
+  }
+  return done;
+}
+
+void InputFile::seek(int64_t at) { check(file_->seek(at), "read", path_); }
+
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail("create", temporary_);
+  check(files().open_output(temporary_, Files::Mode::fresh, file_), "create", temporary_);
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (committed()) return;
+  file_.reset();
+  (void)files().remove(temporary_);  // what stays has a name that nothing reads
 }
 
 void OutputFile::append(std::span<const std::byte> piece) {
-  constexpr size_t kBufferBytes = size_t{1} << 18;
-  if (buffer_.size() + piece.size() > kBufferBytes) flush();
+  if (buffer_.size() + piece.size() > kBufferBytes) write_buffer();
   if (piece.size() > kBufferBytes)
-    write(piece);
+    write_all(*file_, piece, temporary_);
   else
     buffer_.append(reinterpret_cast<const char*>(piece.data()), piece.size());
 }
 
-void OutputFile::flush() {
-  write(std::as_bytes(std::span(buffer_)));
+void OutputFile::write_buffer() {
+  write_all(*file_, std::as_bytes(std::span(buffer_)), temporary_);
   buffer_.clear();
 }
 
-// Blocks are sent to the disk while the next ones are copied: the flush at the end then finds
-// little left to do.
-void OutputFile::write(std::span<const std::byte> piece) {
-  constexpr size_t kBlockBytes = size_t{8} << 20;
-  write_all(fd_, piece, temporary_);
-#if defined(__linux__)
-  if ((unsent_bytes_ += piece.size()) < kBlockBytes) return;
-  (void)::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);  // a hint: commit() is what counts
-  unsent_bytes_ = 0;
-#endif
-}
-
 void OutputFile::overwrite(int64_t at, std::span<const std::byte> piece) {
-  flush();
-  if (::pwrite(fd_, piece.data(), piece.size(), at) != static_cast<ssize_t>(piece.size()))
-    fail("write", temporary_);
+  write_buffer();
+  write_all(piece, temporary_, [&](std::span<const std::byte> rest, size_t& count) {
+    const auto done = static_cast<int64_t>(piece.size() - rest.size());
+    return file_->write_at(at + done, rest, count);
+  });
 }
 
 void OutputFile::commit() {
-  require(fd_ >= 0, "{} is committed twice", path_);
-  flush();
-  if (::fsync(fd_) != 0) fail("flush", temporary_);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename into place", path_);
-  ::close(std::exchange(fd_, -1));
+  require(!committed(), "{} is committed twice", path_);
+  write_buffer();
+  check(file_->flush(), "flush", temporary_);
+  check(files().rename(temporary_, path_), "rename into place", path_);
+  file_.reset();
   flush_folder_of(path_);
 }
 
@@ -126,38 +134,92 @@ void write_file(const std::string& path, std::string_view content) {
   file.commit();
 }
 
-void make_folders(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) user_error("cannot create the folder {}: {}", path, error.message());
+GrowingFile::GrowingFile(std::string path, Files::Mode mode) : path_(std::move(path)) {
+  check(files().open_output(path_, mode, file_), "open", path_);
+}
+
+void GrowingFile::append(std::string_view text) {
+  write_all(*file_, std::as_bytes(std::span(text)), path_);
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail("open", path);
-  size_ = static_cast<size_t>(regular_size(file.fd, path));
-  if (size_ == 0) return;
-  data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
-  if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    fail("map", path);
+  const std::error_code error = files().map(path, map_);
+  check(error, error == std::errc::is_a_directory ? "read" : "open", path);
+}
+
+bool path_exists(const std::string& path) { return status_of(path).kind != Files::Kind::missing; }
+bool is_folder(const std::string& path) { return status_of(path).kind == Files::Kind::folder; }
+
+int64_t file_bytes(const std::string& path) {
+  Files::Status status;
+  check(files().status(path, status), "examine", path);
+  if (status.kind == Files::Kind::missing)
+    check(std::make_error_code(std::errc::no_such_file_or_directory), "open", path);
+  return status.bytes;
+}
+
+std::vector<Files::Entry> list_folder(const std::string& path) {
+  std::vector<Files::Entry> entries;
+  const std::error_code error = files().list(path, entries);
+  if (not_there(error)) return {};
+  check(error, "list", path);
+  return entries;
+}
+
+void make_folders(const std::string& path) {
+  check(files().make_folders(path), "create the folder", path);
+}
+
+std::string try_remove_path(const std::string& path) {
+  std::error_code error = files().remove(path);
+  if (not_empty(error)) {
+    std::vector<Files::Entry> entries;
+    error = files().list(path, entries);
+    for (const Files::Entry& entry : entries) {
+      std::string left = try_remove_path(path + "/" + entry.name);
+      if (!left.empty()) return left;
+    }
+    if (!error) error = files().remove(path);
   }
+  if (!error || not_there(error)) return "";
+  return fmt::format("cannot remove {}: {}", path, error.message());
 }
 
-MappedFile::~MappedFile() {
-  if (data_) ::munmap(data_, size_);
+void remove_path(const std::string& path) {
+  if (const std::string left = try_remove_path(path); !left.empty()) user_error("{}", left);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+void flush_folder(const std::string& path) {
+  check(files().flush_folder(path), "flush the folder", path);
+}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
+void flush_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  flush_folder(folder.empty() ? "." : folder);
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (const std::error_code error = files().rename(from, to))
+    user_error("cannot rename {} to {}: {}", from, to, error.message());
+}
+
+void replace_folder(const std::string& from, const std::string& to) {
+  const std::error_code refused = files().rename(from, to);
+  if (!refused) return;
+  const bool in_the_way = not_empty(refused) || refused == std::errc::not_a_directory;  // a link
+  if (!in_the_way) user_error("cannot rename {} to {}: {}", from, to, refused.message());
+  std::string old = from;
+  if (const std::error_code error = files().exchange(from, to)) {
+    if (!not_supported(error))
+      user_error("cannot exchange {} and {}: {}", from, to, error.message());
+    old = to + ".old";
+    rename_path(to, old);
+    if (const std::error_code failed = files().rename(from, to)) {
+      (void)files().rename(old, to);
+      user_error("cannot rename {} to {}: {}", from, to, failed.message());
+    }
+  }
+  (void)try_remove_path(old);  // the new one is in its place, whatever stays of the old
 }
 
 }  // namespace onefold

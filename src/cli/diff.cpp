@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/cli.h"
-#include "run/describe.h"
+#include "inspect/describe.h"
 
 namespace onefold::cli {
 namespace {

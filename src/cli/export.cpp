@@ -7,7 +7,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "run/hf_export.h"
+#include "inspect/hf_export.h"
 
 namespace onefold::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "cli/cli.h"
 #include "engine/generate.h"
-#include "run/hf_export.h"
-#include "run/run_folder.h"
+#include "inspect/hf_export.h"
+#include "inspect/saved_run.h"
 
 namespace onefold::cli {
 namespace {
@@ -63,8 +63,7 @@ void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t want
 
 int run_generate(GenerateArguments& arguments) {
   const bool checkpoint = std::filesystem::exists(arguments.folder + "/" + kManifest);
-  const RunFolder folder =
-      RunFolder::open(checkpoint ? run_of_checkpoint(arguments.folder) : arguments.folder);
+  const SavedRun folder(checkpoint ? run_of_checkpoint(arguments.folder) : arguments.folder);
   const std::optional<Tokenizer> tokenizer = folder.tokenizer();
   if (!tokenizer)
     user_error(
@@ -78,10 +77,8 @@ int run_generate(GenerateArguments& arguments) {
 
   const ModelSpec spec = folder.model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
-  if (checkpoint)
-    engine.state().write_parameters(reader_of(open_model(arguments.folder).source));
-  else
-    folder.load_weights(engine);
+  engine.state().write_parameters(
+      reader_of(checkpoint ? open_model(arguments.folder).source : folder.weights()));
   const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
   const double begin = now_seconds();
   const std::vector<int32_t> tokens = arguments.json

@@ -8,10 +8,10 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
-#include "run/json_text.h"
 
 namespace onefold::cli {
 

@@ -6,13 +6,14 @@
 #include <memory>
 #include <optional>
 
+#include "base/json_text.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "config/config.h"
-#include "run/json_text.h"
 #include "run/provenance.h"
 #include "run/ranks.h"
+#include "run/signals.h"
 #include "run/supervisor.h"
 #include "run/training.h"
 
@@ -151,11 +152,14 @@ int run_train(TrainArguments arguments) {
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;
 
   bool interrupted = false;
+  StopSignals signals;
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
     const bool leads = !communicator || communicator->rank() == 0;
-    Training training(
-        config, plan, std::move(communicator), leads ? folder : std::nullopt,
-        {.quiet = quiet, .trace = !arguments.trace.empty(), .resume_from = candidates});
+    Training training(config, plan, std::move(communicator), leads ? folder : std::nullopt,
+                      {.quiet = quiet,
+                       .trace = !arguments.trace.empty(),
+                       .resume_from = candidates,
+                       .signals = &signals});
     training.run();
     std::vector<RankTrace> trace;
     if (!arguments.trace.empty()) trace = training.collect_trace();

@@ -123,7 +123,7 @@ struct CommOptions {
   bool check = true;             // compare what ranks call (free for threads; a message over MPI)
 };
 
-// A rank among those that share the cores of one machine (see binding.h).
+// A rank among some that share a machine.
 struct Place {
   int rank = 0, ranks = 1;
 };
@@ -136,8 +136,10 @@ class Communicator {
   int ranks() const { return ranks_; }
   virtual const char* transport() const = 0;  // "threads", "mpi", "dry"
 
-  // Where to bind this rank: bind_rank(place().rank, place().ranks). A rank that its launcher has
-  // given cores of its own is alone there.
+  // Among the ranks on the same machine, whose memory they share.
+  virtual Place host() const { return {rank_, ranks_}; }
+  // Among those that may use the same cores: where to bind this rank, with bind_rank(place().rank,
+  // place().ranks). A rank that its launcher has given cores of its own is alone there.
   virtual Place place() const { return {rank_, ranks_}; }
 
   // Bytes of scratch memory that each channel works with, aligned to 64; the caller owns it, so

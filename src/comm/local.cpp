@@ -4,7 +4,7 @@
 
 #include "comm/meeting.h"
 #include "comm/rank_sum.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -43,11 +43,11 @@ class LocalChannel final : public Channel {
         for (size_t m = 0; m < call.messages.size(); ++m) reduce_for_all(call.messages[m], m);
         break;
       case Collective::broadcast:
-        cpu::copy_bytes(peer_call(call.peer).from, call.to, call.bytes);
+        copy_bytes(peer_call(call.peer).from, call.to, call.bytes);
         break;
       case Collective::all_to_all:
         for_each_rank([&](int r) {
-          cpu::copy_bytes(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
+          copy_bytes(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
                           call.bytes);
         });
         break;
@@ -69,7 +69,7 @@ class LocalChannel final : public Channel {
   void gather(const Message& message, size_t m) {
     const int64_t bytes = message.shard_bytes();
     for_each_rank([&](int r) {
-      cpu::copy_bytes(peer_call(r).messages[m].shard, at(message.whole, r * bytes), bytes);
+      copy_bytes(peer_call(r).messages[m].shard, at(message.whole, r * bytes), bytes);
     });
   }
 
@@ -93,7 +93,7 @@ class LocalChannel final : public Channel {
       std::byte* own = piece(rank(), m, first);
       sum_.sum(message.dtype, bytes / dtype_bytes(message.dtype), own,
                [&](int r) { return piece(r, m, first); });
-      for_each_rank([&](int r) { cpu::copy_bytes(own, piece(r, m, first), bytes); });
+      for_each_rank([&](int r) { copy_bytes(own, piece(r, m, first), bytes); });
     }
   }
 

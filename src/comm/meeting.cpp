@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -303,7 +303,7 @@ void Meeting::receive(int rank, const Channel::Call& call) {
   }
   const Seat& sender = seat(from);
   const bool good = sender.record.delivers_to(s.record);
-  if (good) cpu::copy_bytes(sender.call.from, call.to, call.bytes);
+  if (good) copy_bytes(sender.call.from, call.to, call.bytes);
   if (!good) state_.fail(disagreement(from, sender.record, rank, s.record));
   mail.store(good ? kNobody : kRefused);
   wake();

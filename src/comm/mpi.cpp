@@ -3,19 +3,15 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <thread>
+#include <exception>
 
+#include "comm/launcher.h"
 #include "comm/mpi_channel.h"
 #include "comm/mpi_library.h"
 
 namespace onefold {
 namespace {
-
-constexpr std::chrono::seconds kAnswerWait{4};
 
 // Among the ranks that may use the same cores of the same machine: the launcher may have given each
 // its own.
@@ -28,22 +24,39 @@ Place find_place(const MpiApi& api) {
   return place;
 }
 
+// MPI knows which ranks share a machine's memory. A library that is told not to use that memory
+// takes each for alone: then the launcher knows better, if it means these very ranks.
+Place find_host(const MpiApi& api) {
+  Place place;
+  api.place(0, &place.rank, &place.ranks);
+  const Launched launched = read_launcher();
+  if (launched.ranks == api.ranks() && launched.local_rank && launched.local_ranks &&
+      *launched.local_rank<*launched.local_ranks&& * launched.local_ranks> place.ranks)
+    place = {*launched.local_rank, *launched.local_ranks};
+  return place;
+}
+
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const MpiApi& api, const CommOptions& options)
       : Communicator(api.rank(), api.ranks()),
+        host_(find_host(api)),
         place_(find_place(api)),
         state_(api, options, place_) {
     state_.open();
   }
 
   ~MpiCommunicator() override {
-    if (state_.failed() || std::uncaught_exceptions() > 0) return;
-    state_.say_goodbye();
-    state_.api.finish();
+    if (state_.failed() || std::uncaught_exceptions() > 0) {
+      state_.abandon();
+    } else {
+      state_.say_goodbye();
+      state_.api.finish();
+    }
   }
 
   const char* transport() const override { return "mpi"; }
+  Place host() const override { return host_; }
   Place place() const override { return place_; }
   int64_t scratch_bytes() const override { return mpi_scratch_bytes(ranks()); }
 
@@ -52,40 +65,19 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiChannel>(state_, name, scratch);
   }
 
-  void abort(std::string_view why) noexcept override {
-    constexpr int kExitCode = 1;
-    std::fflush(stdout);
-    fmt::print(stderr, "rank {} failed: {}\n", rank(), why);
-    std::fflush(stderr);
-    // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
-    // launcher ends the others when it sees one go.
-    std::thread([] {
-      std::this_thread::sleep_for(kAnswerWait);
-      std::_Exit(kExitCode);
-    }).detach();
-    state_.api.end_all(kExitCode);
-    std::_Exit(kExitCode);
-  }
+  void abort(std::string_view why) noexcept override { state_.end_process(why); }
 
  private:
-  const Place place_;
+  const Place host_, place_;
   MpiState state_;
 };
-
-// How many processes a launcher says it has started; 0 if none says so.
-int launched_ranks() {
-  int most = 0;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* value = std::getenv(name)) most = std::max(most, std::atoi(value));
-  return most;
-}
 
 }  // namespace
 
 bool mpi_launched() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"})
     if (std::getenv(name) != nullptr) return true;
-  return launched_ranks() > 1;
+  return read_launcher().ranks.value_or(1) > 1;
 }
 
 std::string mpi_status() {
@@ -100,11 +92,12 @@ std::unique_ptr<Communicator> join_mpi(const CommOptions& options) {
   if (const char* problem = library.api->start())
     user_error("MPI does not start: {}; ranks as threads of one process need no MPI", problem);
   // A launcher that this library does not know starts as many runs of one rank, in silence.
-  if (library.api->ranks() == 1 && launched_ranks() > 1)
+  const int started = read_launcher().ranks.value_or(1);
+  if (library.api->ranks() == 1 && started > 1)
     user_error(
         "{} processes were started together, but {} sees only one: use the mpirun that belongs "
         "to it, or srun --mpi=pmix",
-        launched_ranks(), library.api->library());
+        started, library.api->library());
   return std::make_unique<MpiCommunicator>(*library.api, options);
 }
 

@@ -8,7 +8,7 @@
 namespace onefold {
 
 // Changes with every change of the table: a plugin of another build is refused.
-inline constexpr int kMpiApiVersion = 1;
+inline constexpr int kMpiApiVersion = 2;
 
 // One channel: a communicator of its own, and some lists of messages under way ("groups").
 struct MpiPort;
@@ -24,7 +24,8 @@ struct MpiApi {
   void (*end_all)(int exit_code);
   int (*rank)();
   int (*ranks)();
-  // Of the ranks on this machine that gave the same key: how many there are, and which is ours.
+  // Of the ranks on this machine that gave the same key: how many there are, and which is ours. All
+  // ranks at once.
   void (*place)(uint64_t key, int* rank, int* ranks);
 
   // open() begins to make the port; it is ready when group 0 is done. All ranks must open it.
@@ -37,7 +38,10 @@ struct MpiApi {
   // Moves things on. 1: the whole group is done, and empty again; 0: not yet; -1: see error().
   int (*poll)(MpiPort*, int group);
   int (*is_pending)(MpiPort*, int group, int message);
-  void (*drop)(MpiPort*, int group);  // gives up what is under way: nothing is written any more
+  // Asks MPI to give up what is under way, and forgets errors. Until poll() says that the group is
+  // done, MPI may still read and write the messages' memory. A port that is still being made is
+  // left alone, for good: then the group is empty, and the port must not be closed.
+  void (*cancel)(MpiPort*, int group);
   const char* (*error)(MpiPort*);
 
   // MPI's own collectives on floats, for comparison: returns when done. `elems` as MPI counts them:

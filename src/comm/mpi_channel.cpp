@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <thread>
 
 #include "base/thread_pool.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -22,6 +24,7 @@ constexpr int64_t kScratchBytes = int64_t{8} << 20;
 constexpr int64_t kLine = 64;
 // A message: large enough to be quick, small enough to count in an int and to show progress.
 constexpr int64_t kMessageBytes = int64_t{16} << 20;
+constexpr double kCancelSeconds = 1;
 constexpr double kGrace = 0.3;  // seconds for messages that a goodbye may have overtaken
 // Messages under way at once, to and from each rank, at most.
 constexpr size_t kPiecesPerRound = 64;
@@ -86,16 +89,34 @@ void MpiState::fail(const std::string& why) {
   failed_.store(true);
 }
 
-void MpiState::throw_failure() {
+std::string MpiState::failure() const {
   const std::lock_guard lock(mutex_);
-  throw PeerError(failure_);
+  return failure_;
+}
+
+void MpiState::throw_failure() { throw PeerError(failure()); }
+
+void MpiState::end_process(std::string_view why) const noexcept {
+  constexpr int kExitCode = 1;
+  constexpr auto kAnswerWait = std::chrono::seconds(4);
+  std::fflush(stdout);
+  fmt::print(stderr, "rank {} failed: {}\n", rank, why);
+  std::fflush(stderr);
+  // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
+  // launcher ends the others when it sees one go.
+  std::thread([kAnswerWait] {
+    std::this_thread::sleep_for(kAnswerWait);
+    std::_Exit(kExitCode);
+  }).detach();
+  api.end_all(kExitCode);
+  std::_Exit(kExitCode);
 }
 
 void MpiState::open() {
   port_ = api.open();
   ports_.push_back(port_);
   while (api.poll(port_, 0) == 0) std::this_thread::yield();
-  if (ranks > 1) api.receive(port_, 0, &departing_, sizeof(departing_), kMpiAnyRank, kGoodbye);
+  if (ranks > 1) api.receive(port_, 0, departing_.get(), sizeof(int), kMpiAnyRank, kGoodbye);
 }
 
 void MpiState::retire(MpiPort* port) {
@@ -107,9 +128,9 @@ void MpiState::look_for_goodbyes() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || departures_ == ranks - 1) return;
   while (api.poll(port_, 0) == 1) {
-    left_[static_cast<size_t>(departing_)].store(true);
+    left_[static_cast<size_t>(*departing_)].store(true);
     if (++departures_ == ranks - 1) return;
-    api.receive(port_, 0, &departing_, sizeof(departing_), kMpiAnyRank, kGoodbye);
+    api.receive(port_, 0, departing_.get(), sizeof(int), kMpiAnyRank, kGoodbye);
   }
 }
 
@@ -123,6 +144,9 @@ void MpiState::say_goodbye() {
   }
   for (MpiPort* port : ports_) api.close(port);
 }
+
+// A goodbye may still arrive: what it is written to stays for good.
+void MpiState::abandon() { static_cast<void>(departing_.release()); }
 
 int64_t mpi_scratch_bytes(int ranks) {
   if (ranks == 1) return 0;
@@ -181,10 +205,24 @@ void MpiChannel::wait(int group) {
     if (patience.over() || (left && left->over())) give_up(group);
     if (left) left->pause();
     if (!state_.failed()) continue;
-    for (int g = 0; g < kMpiGroups; ++g) api_.drop(port_, g);  // the memory may go away
+    cancel_all();
     state_.throw_failure();
   }
   peers_[group].clear();
+}
+
+// The caller's memory goes away with the exception that follows. MPI promises that a cancelled
+// message ends, but not every library keeps that for one that a hanging rank has begun.
+void MpiChannel::cancel_all() {
+  for (int g = 0; g < kMpiGroups; ++g) api_.cancel(port_, g);
+  Patience patience(kCancelSeconds, {});
+  for (int g = 0; g < kMpiGroups; ++g) {
+    for (int status = 0; (status = api_.poll(port_, g)) != 1; patience.pause()) {
+      if (status < 0) api_.cancel(port_, g);
+      if (patience.over()) state_.end_process(state_.failure());
+    }
+    peers_[g].clear();
+  }
 }
 
 bool MpiChannel::waits_for_one_who_left(int group) const {
@@ -325,7 +363,7 @@ void MpiChannel::gather(std::span<const Message> messages) {
   wait(1);
   for (const Message& message : messages) {
     void* place = at(message.whole, rank() * message.shard_bytes());
-    cpu::copy_bytes(shard_of(message), place, message.shard_bytes());
+    copy_bytes(shard_of(message), place, message.shard_bytes());
   }
 }
 
@@ -393,7 +431,7 @@ void MpiChannel::exchange(const Call& call) {
       send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
     }
   }
-  cpu::copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
+  copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
   wait(0);
   wait(1);
 }

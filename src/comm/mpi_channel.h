@@ -27,21 +27,25 @@ class MpiState {
 
   void fail(const std::string& why);  // the first one stays
   bool failed() const { return failed_.load(); }
+  std::string failure() const;
   [[noreturn]] void throw_failure();
+  // Says why, and ends this process and through the launcher all others.
+  [[noreturn]] void end_process(std::string_view why) const noexcept;
 
   void open();  // the port for goodbyes; all ranks at once
   void look_for_goodbyes();
   bool has_left(int r) const { return left_[static_cast<size_t>(r)].load(); }
   void say_goodbye();  // waits for everybody's, and closes all ports
+  void abandon();      // instead of it: leaves MPI as it is
   void retire(MpiPort* port);
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::atomic<bool> failed_{false};
   std::string failure_;
   MpiPort* port_ = nullptr;
-  std::vector<MpiPort*> ports_;  // to close
-  int departing_ = -1;           // where the next goodbye arrives
+  std::vector<MpiPort*> ports_;                                 // to close
+  std::unique_ptr<int> departing_ = std::make_unique<int>(-1);  // where the next goodbye arrives
   std::vector<std::atomic<bool>> left_;
   int departures_ = 0;
 };
@@ -99,6 +103,9 @@ class MpiChannel final : public Channel {
   void wait(int group);
   bool waits_for_one_who_left(int group) const;
   void give_up(int group);
+  // Returns when MPI does not use the memory of any message any more; ends the process where it
+  // does not let go of it.
+  void cancel_all();
 
   MpiState& state_;
   const MpiApi& api_;

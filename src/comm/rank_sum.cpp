@@ -1,6 +1,6 @@
 #include "comm/rank_sum.h"
 
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 
@@ -12,11 +12,11 @@ void require_summable(std::span<const Message> messages) {
 }
 
 void RankSum::add(std::span<const float* const> sources, int64_t elems, float* dst) {
-  cpu::ordered_sum(sources, dst, elems);
+  ordered_sum(sources, dst, elems);
 }
 
 void RankSum::add(std::span<const double* const> sources, int64_t elems, double* dst) {
-  cpu::ordered_sum(sources, dst, elems);
+  ordered_sum(sources, dst, elems);
 }
 
 }  // namespace onefold

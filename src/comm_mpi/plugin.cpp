@@ -13,6 +13,7 @@ namespace onefold {
 
 struct MpiPort {
   MPI_Comm comm = MPI_COMM_NULL;
+  bool opening = true;  // group 0 has the request that makes comm
   std::vector<MPI_Request> groups[kMpiGroups];
   std::vector<int> done;  // scratch of poll()
   std::vector<MPI_Status> statuses;
@@ -119,13 +120,18 @@ int poll(MpiPort* port, int group) {
   const int code = MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &count,
                                 port->done.data(), port->statuses.data());
   if (code == MPI_ERR_IN_STATUS) {
-    for (int i = 0; i < count; ++i)
-      if (!port->ok(port->statuses[static_cast<size_t>(i)].MPI_ERROR)) return -1;
+    for (int i = 0; i < count; ++i) {
+      if (port->ok(port->statuses[static_cast<size_t>(i)].MPI_ERROR)) continue;
+      // It is complete, and must not be found again.
+      requests[static_cast<size_t>(port->done[static_cast<size_t>(i)])] = MPI_REQUEST_NULL;
+    }
+    if (!port->error.empty()) return -1;
   }
   if (!port->ok(code)) return -1;
   for (const MPI_Request& request : requests)
     if (request != MPI_REQUEST_NULL) return 0;
   requests.clear();
+  port->opening = false;
   return 1;
 }
 
@@ -135,13 +141,15 @@ int is_pending(MpiPort* port, int group, int message) {
          requests[static_cast<size_t>(message)] != MPI_REQUEST_NULL;
 }
 
-void drop(MpiPort* port, int group) {
-  for (MPI_Request& request : port->groups[group]) {
-    if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);
-    MPI_Request_free(&request);
-  }
-  port->groups[group].clear();
+// A cancelled request is complete only when a test says so: a receive that has been matched already
+// is written to the end, and Open MPI cancels no sends at all. Freeing the request instead would
+// leave nobody who knows when its memory is free.
+void cancel(MpiPort* port, int group) {
+  port->error.clear();
+  auto& requests = port->groups[group];
+  if (port->opening) requests.clear();  // MPI_Cancel is not for what makes a communicator
+  for (MPI_Request& request : requests)
+    if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
 }
 
 const char* error(MpiPort* port) { return port->error.c_str(); }
@@ -164,9 +172,9 @@ int native(MpiPort* port, int collective, const float* from, float* to, int64_t 
   }
 }
 
-constexpr MpiApi kApi = {kMpiApiVersion, library,    start, finish, end_all, rank,
-                         ranks,          place,      open,  close,  send,    receive,
-                         poll,           is_pending, drop,  error,  native};
+constexpr MpiApi kApi = {kMpiApiVersion, library,    start,  finish, end_all, rank,
+                         ranks,          place,      open,   close,  send,    receive,
+                         poll,           is_pending, cancel, error,  native};
 
 }  // namespace
 }  // namespace onefold

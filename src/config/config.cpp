@@ -66,7 +66,7 @@ Json Config::effective() const {
   json["gradient_clipping"] = gradient_clipping;
   json["zero_optimization"] = zero_json(zero);
   json["optimizer"] = optimizer_json(*this);
-  json["scheduler"] = schedule.to_json(learning_rate);
+  json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;
   json["wall_clock_breakdown"] = wall_clock_breakdown;
   return json;

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "comm/communicator.h"
 #include "data/documents.h"
+#include "data/sequences.h"
 #include "engine/options.h"
 #include "model/spec.h"
 #include "optim/schedule.h"
@@ -32,7 +33,7 @@ struct DataConfig {
   double validation_fraction = 0;       // the last part of the training data, held out; 0: none
   std::string tokenizer = "bytes";  // or the path of a tokenizer.json; "" (only for tokens): none
   int64_t sequence_length = 0;      // default: the model's longest, at most 1024
-  bool separate_documents = false;  // "documents": "separated", else "packed"
+  DocumentMode documents = DocumentMode::kPacked;
   bool shuffle = true;
 
   bool has_validation() const { return !validation.empty() || validation_fraction > 0; }

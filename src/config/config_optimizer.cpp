@@ -1,4 +1,4 @@
-// "optimizer" and "scheduler".
+// "optimizer", and with it "scheduler" (config_schedule.cpp): either may set the learning rate.
 #include <algorithm>
 #include <array>
 #include <cctype>

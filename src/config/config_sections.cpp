@@ -162,8 +162,8 @@ void read_data(JsonObject& root, Config& config) {
   if (data.sequence_length > longest)
     in.fail("sequence_length", fmt::format("is {}, but the model's max_sequence_length is {}",
                                            data.sequence_length, longest));
-  data.separate_documents =
-      in.choice("documents", {"packed", "separated"}, "packed") == "separated";
+  data.documents = parse_document_mode(
+      in.choice("documents", {"packed", "isolated", "separated"}, "packed"), in.path("documents"));
   data.shuffle = in.get<bool>("shuffle", true);
   in.finish();
 }
@@ -233,7 +233,7 @@ Json data_json(const DataConfig& data) {
     json["document_unit"] = kDocumentUnits[static_cast<size_t>(data.train.text_documents)];
   if (!data.tokenizer.empty()) json["tokenizer"] = data.tokenizer;
   json["sequence_length"] = data.sequence_length;
-  json["documents"] = data.separate_documents ? "separated" : "packed";
+  json["documents"] = document_mode_name(data.documents);
   json["shuffle"] = data.shuffle;
   return json;
 }

@@ -12,6 +12,14 @@ void fill_row(const SequenceSet& sequences, int64_t index, Batch& batch, int64_t
                length = static_cast<size_t>(batch.sequence);
   sequences.get(index, std::span(batch.tokens).subspan(begin, length),
                 std::span(batch.targets).subspan(begin, length));
+  if (sequences.mode() == DocumentMode::kIsolated)
+    sequences.get_starts(index, std::span(batch.starts).subspan(begin, length));
+}
+
+Batch empty_batch(const SequenceSet& sequences, int64_t rows) {
+  Batch batch(rows, sequences.length());
+  if (sequences.mode() == DocumentMode::kIsolated) batch.starts.resize(batch.tokens.size());
+  return batch;
 }
 
 }  // namespace
@@ -39,7 +47,7 @@ BatchLoader::BatchLoader(SequenceSet sequences, uint64_t seed, bool shuffle, Bat
 Batch BatchLoader::get(int64_t step, int64_t micro, int64_t rank) const {
   require(micro >= 0 && micro < layout_.accumulation && rank >= 0 && rank < layout_.ranks,
           "micro-batch {} of {}, rank {} of {}", micro, layout_.accumulation, rank, layout_.ranks);
-  Batch batch(layout_.micro_batch, sequences_.length());
+  Batch batch = empty_batch(sequences_, layout_.micro_batch);
   const int64_t first = layout_.position(step, micro, rank);
   for (int64_t row = 0; row < batch.batch; ++row) {
     batch.samples[static_cast<size_t>(row)] = first + row;
@@ -59,9 +67,11 @@ ValidationLoader::ValidationLoader(SequenceSet sequences, int64_t batch, int64_t
   require(batch > 0, "validation batches of {}", batch);
 }
 
+Batch ValidationLoader::padding() const { return empty_batch(sequences_, batch_); }
+
 Batch ValidationLoader::get(int64_t index) const {
   require(index >= 0 && index < count(), "validation batch {} of {}", index, count());
-  Batch batch(batch_, sequences_.length());
+  Batch batch = padding();
   for (int64_t row = 0; row < batch_ && index * batch_ + row < rows_; ++row) {
     batch.samples[static_cast<size_t>(row)] = index * batch_ + row;
     fill_row(sequences_, index * batch_ + row, batch, row);

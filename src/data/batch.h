@@ -12,6 +12,7 @@ namespace onefold {
 struct Batch {
   int64_t batch = 0, sequence = 0;
   std::vector<int32_t> tokens, targets;  // [batch, sequence]; a target of -1 is not trained on
+  std::vector<int32_t> starts;           // like tokens, where documents are isolated; else empty
   std::vector<int64_t>
       samples;  // [batch]: position in the run's stream of samples; -1 for a row of padding
 
@@ -55,7 +56,7 @@ class ValidationLoader {
   int64_t count() const { return (rows_ + batch_ - 1) / batch_; }  // batches
   Batch get(int64_t index) const;
   // A batch without a sequence, for a rank that has none left.
-  Batch padding() const { return {batch_, sequences_.length()}; }
+  Batch padding() const;
 
  private:
   SequenceSet sequences_;

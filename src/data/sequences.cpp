@@ -8,11 +8,19 @@
 namespace onefold {
 
 DocumentMode parse_document_mode(std::string_view name, std::string_view what) {
-  if (name == "packed") return DocumentMode::kPacked;
-  if (name == "separated") return DocumentMode::kSeparated;
-  const std::vector<std::string> choices = {"packed", "separated"};
+  std::vector<std::string> choices;
+  for (const DocumentMode mode :
+       {DocumentMode::kPacked, DocumentMode::kIsolated, DocumentMode::kSeparated}) {
+    if (name == document_mode_name(mode)) return mode;
+    choices.emplace_back(document_mode_name(mode));
+  }
   user_error("{}: \"{}\" is none of {}{}", what, name, join(choices, ", "),
              did_you_mean(name, choices));
+}
+
+const char* document_mode_name(DocumentMode mode) {
+  static constexpr const char* kNames[] = {"packed", "isolated", "separated"};
+  return kNames[static_cast<int>(mode)];
 }
 
 SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
@@ -21,10 +29,13 @@ SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, Docu
   if (length < 1) user_error("sequence_length is {}; it must be at least 1", length);
   require(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_.tokens(),
           "tokens {} to {} of {}", range.begin, range.end, dataset_.tokens());
-  if (mode == DocumentMode::kPacked) {
+  if (mode != DocumentMode::kSeparated) {
     count_ = std::max<int64_t>(range.tokens() - 1, 0) / length;
     targets_ = count_ * length;
     unused_ = count_ > 0 ? range.tokens() - 1 - targets_ : range.tokens();
+    if (mode == DocumentMode::kIsolated)
+      for_each_boundary(range.begin + 1, range.begin + count_ * length + 1,
+                        [&](int64_t) { --targets_; });
     if (count_ > 0) return;
     user_error(
         "the {} has {} tokens, and one sequence of {} needs {}; give more text or lower "
@@ -37,6 +48,18 @@ SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, Docu
       "the {} has {} tokens, and no document of two tokens or more, which is what one sequence "
       "needs",
       what, range.tokens());
+}
+
+// Calls visit(token) for each document's first token in [begin, end).
+template <typename Visit>
+void SequenceSet::for_each_boundary(int64_t begin, int64_t end, const Visit& visit) const {
+  if (begin >= end) return;
+  for (int64_t document = dataset_.document_of(begin); document < dataset_.documents();
+       ++document) {
+    const int64_t start = dataset_.document_start(document);
+    if (start >= end) return;
+    if (start >= begin) visit(start);
+  }
 }
 
 TokenRange SequenceSet::document_range(int64_t document) const {
@@ -72,6 +95,21 @@ void SequenceSet::get(int64_t index, std::span<int32_t> tokens, std::span<int32_
   const int64_t begin = range_.begin + index * length_;
   dataset_.read(begin, tokens);
   dataset_.read(begin + 1, targets);
+  if (mode_ == DocumentMode::kIsolated)
+    for_each_boundary(begin + 1, begin + length_ + 1, [&](int64_t token) {
+      targets[static_cast<size_t>(token - begin - 1)] = kIgnoredTarget;
+    });
+}
+
+void SequenceSet::get_starts(int64_t index, std::span<int32_t> starts) const {
+  require(mode_ == DocumentMode::kIsolated && static_cast<int64_t>(starts.size()) == length_,
+          "the starts of {} tokens, for sequences of {}", starts.size(), length_);
+  const int64_t begin = range_.begin + index * length_;
+  std::fill(starts.begin(), starts.end(), 0);
+  for_each_boundary(begin, begin + length_, [&](int64_t token) {
+    const auto at = static_cast<int32_t>(token - begin);
+    std::fill(starts.begin() + at, starts.end(), at);
+  });
 }
 
 void SequenceSet::get_separated(int64_t index, std::span<int32_t> tokens,

@@ -14,11 +14,13 @@ namespace onefold {
 
 inline constexpr int32_t kIgnoredTarget = -1;
 
-// packed: the stream of documents is cut every `length` tokens, across documents; no token is
-// wasted on padding. separated: a sequence holds tokens of one document only (long ones take
-// several), and is padded to `length`.
-enum class DocumentMode { kPacked, kSeparated };
+// packed: the documents, one after the other, are cut every `length` tokens; no token is wasted on
+// padding. isolated: cut likewise, but tokens see only their own document, whose positions count
+// from its beginning, and none is asked to predict another document. separated: a sequence holds
+// tokens of one document only (long ones take several), and is padded to `length`.
+enum class DocumentMode { kPacked, kIsolated, kSeparated };
 DocumentMode parse_document_mode(std::string_view name, std::string_view what);
+const char* document_mode_name(DocumentMode mode);
 
 class SequenceSet {
  public:
@@ -30,8 +32,8 @@ class SequenceSet {
   int64_t count() const { return count_; }
   int64_t length() const { return length_; }
   // Targets that are trained on in one pass over all sequences. Packed: every token but the first,
-  // and but those of the last stretch that fills no sequence. Separated: every token but the first
-  // of each document. None is a target twice.
+  // and but those of the last stretch that fills no sequence; isolated: less those that begin a
+  // document. Separated: every token but the first of each document. None is a target twice.
   int64_t targets() const { return targets_; }
   // Tokens at the end that fill no sequence (packed), fewer than `length`.
   int64_t unused_tokens() const { return unused_; }
@@ -39,11 +41,17 @@ class SequenceSet {
   // Sequence `index` of count(); both spans have `length` elements. Padding is end-of-text (0 if
   // there is none) with target -1.
   void get(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  // Isolated: where in sequence `index` the document of each of its tokens begins; `length`
+  // elements.
+  void get_starts(int64_t index, std::span<int32_t> starts) const;
+  DocumentMode mode() const { return mode_; }
 
  private:
   TokenRange document_range(int64_t document) const;  // clipped to range_
   int64_t pieces_of(int64_t document) const;
   void index_documents();
+  template <typename Visit>
+  void for_each_boundary(int64_t begin, int64_t end, const Visit& visit) const;
   void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
   Dataset dataset_;

@@ -127,8 +127,10 @@ void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
       fmt::format("{}, step {}", describe(action, unit(action.unit).name()), step_ + 1);
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
+  JobLabel label = label_of(action, bytes);
+  if (times_.tracing()) label.name = what;
   const Ticket ticket = queue->post(
-      label_of(action, bytes), [call = std::move(call), what = std::move(what)] { call(what); });
+      std::move(label), [call = std::move(call), what = std::move(what)] { call(what); });
   if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;
 }
 

@@ -67,6 +67,7 @@ std::vector<Beam> extend(const std::vector<Beam>& beams, Decoder& decoder,
                         return lx != ly ? lx > ly : x < y;
                       });
     for (size_t i = 0; i < keep; ++i) {
+      if (std::isinf(logits[static_cast<size_t>(order[i])])) break;  // of probability 0
       Beam next{beams[b].tokens, beams[b].score + logits[static_cast<size_t>(order[i])],
                 static_cast<int64_t>(b)};
       next.tokens.push_back(order[i]);
@@ -152,6 +153,8 @@ std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
   const int64_t piece = engine.options().micro_batch * engine.options().sequence;
   if (options.beams < 1 || options.beams > piece)
     user_error("{} beams; from 1 to {} are possible", options.beams, piece);
+  if (!std::isfinite(options.length_penalty))
+    user_error("length penalty is {}; it must be finite", options.length_penalty);
   const int64_t count = std::min(options.max_tokens, spec.max_sequence_length - length);
   if (count <= 0) return {};
   if (options.beams == 1) return sample(engine, prompt, options, count, piece, emit);

@@ -42,6 +42,7 @@ struct EngineOptions {
   Order order = Order::micro_first;
   bool training = true;  // false: no gradients and no optimizer state (generation, evaluation)
   bool recompute = false;
+  bool split_phases = false;        // each phase of a unit is an action, with exchanges between
   bool keep_gradients = false;      // after the step too, for RankState::for_each_gradient()
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;

@@ -69,6 +69,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.is_first = unit.is_first();
     one.has_loss = unit.has_loss();
     one.segment = unit.block();
+    const int64_t tokens = options.micro_batch * options.sequence;
+    one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -87,6 +89,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   accumulate(program);
   if (options.recompute) recompute(program, units);
   if (ranks > 1) apply_zero(program, units, options.zero);
+  if (options.split_phases) split_phases(program, units);
   return program;
 }
 

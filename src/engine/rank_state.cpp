@@ -77,9 +77,10 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     UnitState& own = unit(u);
     if (own.frozen()) continue;
     require(own.has_gradients(), "gradients are asked for before a step");
+    // Where the optimizer is sharded, each rank has the sum of its own shard alone.
     const bool sharded = own.homes().gradients.sharded;
-    if (sharded) {
-      own.stage_gradients();
+    if (sharded) own.stage_gradients();
+    if (own.homes().optimizer.sharded) {
       const Message message = own.reduce_message();
       gather.all_gather("visit gradients of " + model_.units[static_cast<size_t>(u)]->name(),
                         {&message, 1});

@@ -2,20 +2,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
 
 namespace onefold {
+namespace {
+
+// The largest logit. NaN has no place in an order: sorting with it is undefined behaviour, and no
+// choice among such logits would mean anything.
+float checked_top(std::span<const float> logits) {
+  float top = -std::numeric_limits<float>::infinity();
+  for (size_t token = 0; token < logits.size(); ++token) {
+    if (std::isnan(logits[token]))
+      user_error(
+          "the model's output for token {} is not a number: its weights hold values that are not "
+          "finite, or too large to compute with; take an earlier checkpoint",
+          token);
+    top = std::max(top, logits[token]);
+  }
+  if (top == -std::numeric_limits<float>::infinity())
+    user_error(
+        "the model gives every token the probability 0: its weights hold values that are not "
+        "finite, or too large to compute with; take an earlier checkpoint");
+  return top;
+}
+
+// logit - top, where infinity is a limit: logits of +inf are equally likely, and alone.
+double below_top(float logit, float top) {
+  return logit == top ? 0.0 : static_cast<double>(logit) - top;
+}
+
+}  // namespace
 
 void check_sampling(const SamplingOptions& o) {
-  if (!(o.temperature >= 0))
-    user_error("temperature is {}; it must be 0 (greedy) or larger", o.temperature);
+  if (!(o.temperature >= 0 && std::isfinite(o.temperature)))
+    user_error("temperature is {}; it must be 0 (greedy) or larger, and finite", o.temperature);
   if (o.top_k < 0) user_error("top-k is {}; it must be 0 (all tokens) or larger", o.top_k);
   if (!(o.top_p > 0 && o.top_p <= 1))
     user_error("top-p is {}; it must be above 0 and at most 1", o.top_p);
-  if (!(o.repetition_penalty > 0))
-    user_error("repetition penalty is {}; it must be above 0 (1 switches it off)",
+  if (!(o.repetition_penalty > 0 && std::isfinite(o.repetition_penalty)))
+    user_error("repetition penalty is {}; it must be above 0 (1 switches it off), and finite",
                o.repetition_penalty);
 }
 
@@ -32,16 +60,17 @@ void penalise_repetition(std::span<float> logits, std::span<const int32_t> prese
 }
 
 void log_softmax(std::span<float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
+  const float top = checked_top(logits);
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
-  const double shift = top + std::log(sum);
-  for (float& logit : logits) logit = static_cast<float>(logit - shift);
+  for (const float logit : logits) sum += std::exp(below_top(logit, top));
+  const double shift = std::log(sum);
+  for (float& logit : logits) logit = static_cast<float>(below_top(logit, top) - shift);
 }
 
 int32_t pick_token(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  const float top = checked_top(logits);
   if (options.temperature == 0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto likelier = [&](int32_t a, int32_t b) {
@@ -56,9 +85,11 @@ int32_t pick_token(std::span<const float> logits, const SamplingOptions& options
     std::sort(order.begin(), order.end(), likelier);
   }
   std::vector<double> weights(order.size());
-  const double top = logits[static_cast<size_t>(order[0])];
   for (size_t i = 0; i < order.size(); ++i)
-    weights[i] = std::exp((logits[static_cast<size_t>(order[i])] - top) / options.temperature);
+    weights[i] =
+        std::exp(below_top(logits[static_cast<size_t>(order[i])], top) / options.temperature);
+  // What has no probability is not drawn, however the sums below round.
+  while (weights.back() == 0) weights.pop_back();
   double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   if (options.top_p < 1) {
     double kept = 0;

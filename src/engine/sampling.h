@@ -23,6 +23,9 @@ void check_sampling(const SamplingOptions& options);
 // et al. 2019.
 void penalise_repetition(std::span<float> logits, std::span<const int32_t> present, double penalty);
 
+// Logits may be infinite: -inf is the probability 0, and tokens of +inf share all of it. The two
+// functions below throw UserError where a logit is not a number or none is above -inf.
+
 // log softmax, in place.
 void log_softmax(std::span<float> logits);
 

@@ -42,8 +42,8 @@ std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
       batch.starts =
           place(device_, starts_memory_, micro, tokens_, view.starts, tokens, DType::i32);
     if (!view.samples.empty())
-      batch.samples = place(device_, samples_memory_, micro, sequences_, view.samples, view.batch,
-                            DType::i64);
+      batch.samples =
+          place(device_, samples_memory_, micro, sequences_, view.samples, view.batch, DType::i64);
     batches.push_back(batch);
   }
   return batches;

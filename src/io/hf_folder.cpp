@@ -1,6 +1,5 @@
 #include "io/hf_folder.h"
 
-#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -10,13 +9,6 @@
 
 namespace onefold {
 namespace {
-
-namespace fs = std::filesystem;
-
-bool present(const std::string& path) {
-  std::error_code ignored;  // what cannot be examined cannot be opened either, and that says why
-  return fs::exists(path, ignored);
-}
 
 // A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and who
 // can put a link into the folder can put the file there too.
@@ -60,18 +52,18 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
 }
 
 bool TensorFiles::in_folder(const std::string& folder) {
-  return present(folder + "/" + kHfWeights) || present(folder + "/" + kHfIndex);
+  return path_exists(folder + "/" + kHfWeights) || path_exists(folder + "/" + kHfIndex);
 }
 
 TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {
   TensorFiles tensors(folder);
   // As transformers does: one file comes before an index.
-  if (present(folder + "/" + kHfWeights))
+  if (path_exists(folder + "/" + kHfWeights))
     tensors.add(folder + "/" + kHfWeights);
-  else if (present(folder + "/" + kHfIndex))
+  else if (path_exists(folder + "/" + kHfIndex))
     tensors.open_index(folder, folder + "/" + kHfIndex);
-  else if (present(folder + "/pytorch_model.bin") ||
-           present(folder + "/pytorch_model.bin.index.json"))
+  else if (path_exists(folder + "/pytorch_model.bin") ||
+           path_exists(folder + "/pytorch_model.bin.index.json"))
     user_error(
         "{} has its weights in pytorch_model.bin, which is not read because it can hold programs; "
         "load it in transformers and save_pretrained(..., safe_serialization=True)",
@@ -96,7 +88,7 @@ void TensorFiles::add(const std::string& path) {
 void TensorFiles::open_index(const std::string& folder, const std::string& index) {
   const WeightMap map = read_index(index);
   for (const std::string& shard : map.shards) {
-    if (!present(folder + "/" + shard))
+    if (!path_exists(folder + "/" + shard))
       user_error("{} names the file {}, which is not there; download or copy it again", index,
                  shard);
     add(folder + "/" + shard);

@@ -1,30 +1,25 @@
-// Metrics as JSON lines: one object for each event of a run, flushed as it is written, so that a
+// Metrics as JSON lines: one object for each event of a run, visible as it is written, so that a
 // killed run keeps all of them and `tail -f` follows. NaN and infinities, which JSON does not have,
 // become null.
 #pragma once
 
-#include <cstdio>
-#include <memory>
 #include <string>
 
+#include "base/file.h"
 #include "base/json.h"
 
 namespace onefold {
 
 class MetricsWriter {
  public:
-  enum class Mode { fresh, append };  // append: a resumed run
+  using Mode = Files::Mode;  // append: a resumed run
   MetricsWriter(const std::string& path, Mode mode);
 
   void write(const Json& object);
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  GrowingFile file_;
 };
 
 }  // namespace onefold

@@ -5,12 +5,10 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 
 #include "base/error.h"
-#include "base/file.h"
 
 namespace onefold {
 namespace {
@@ -63,12 +61,13 @@ std::string event_header(int64_t step) {
 }
 
 // Distinct for every writer of this second: host, process, and a count within the process.
-std::string file_name() {
+std::string new_file_in(const std::string& folder) {
+  make_folders(folder);
   static std::atomic<int> count{0};
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) std::strcpy(host.data(), "localhost");
-  return fmt::format("events.out.tfevents.{:010}.{}.{}.{}", static_cast<int64_t>(wall_time()),
-                     host.data(), ::getpid(), count++);
+  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder,
+                     static_cast<int64_t>(wall_time()), host.data(), ::getpid(), count++);
 }
 
 }  // namespace
@@ -84,11 +83,8 @@ uint32_t masked_crc32c(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u;
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
-  make_folders(folder);
-  path_ = folder + "/" + file_name();
-  file_.reset(std::fopen(path_.c_str(), "wbe"));
-  if (!file_) user_error("cannot create {}: {}", path_, std::strerror(errno));
+TensorBoardWriter::TensorBoardWriter(const std::string& folder)
+    : file_(new_file_in(folder), Files::Mode::fresh) {
   std::string event = event_header(0);
   put_bytes(event, 3, "brain.Event:2");
   record(event);
@@ -124,9 +120,7 @@ void TensorBoardWriter::record(std::string_view event) {
   put_fixed(out, masked_crc32c(out));
   out += event;
   put_fixed(out, masked_crc32c(event));
-  if (std::fwrite(out.data(), 1, out.size(), file_.get()) != out.size() ||
-      std::fflush(file_.get()) != 0)
-    user_error("cannot write {}: {}", path_, std::strerror(errno));
+  file_.append(out);
 }
 
 }  // namespace onefold

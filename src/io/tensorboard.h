@@ -10,12 +10,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "base/file.h"
 
 namespace onefold {
 
@@ -36,16 +36,12 @@ class TensorBoardWriter {
   void scalars(int64_t step, std::initializer_list<std::pair<std::string_view, double>> values);
   void scalar(std::string_view tag, int64_t step, double value) { scalars(step, {{tag, value}}); }
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
   void record(std::string_view event);
 
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  GrowingFile file_;
 };
 
 }  // namespace onefold

@@ -17,9 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-
-#include "base/json.h"
 
 namespace onefold {
 
@@ -34,7 +31,7 @@ enum class ScheduleType : uint8_t {
 };
 enum class DecayType : uint8_t { linear, cosine, sqrt };
 
-// The "scheduler" section. Fields that a type does not use keep their defaults.
+// Which schedule, with which constants. Fields that a type does not use keep their defaults.
 struct ScheduleConfig {
   ScheduleType type = ScheduleType::constant;
   int64_t warmup_steps = 0;  // DeepSpeed's: warmup_num_steps
@@ -47,13 +44,7 @@ struct ScheduleConfig {
   bool log_warmup = true;       // DeepSpeed's: warmup_type "log", else "linear"
 
   bool is_deepspeed() const { return type >= ScheduleType::warmup_lr; }
-  Json to_json(
-      double peak_lr) const;  // {"type": ..., "params": {...}}: every value that has an effect
 };
-
-// Reads {"type", "params"}. `lr` is the optimizer's rate, and `lr_given` whether the user wrote it:
-// WarmupLR and WarmupDecayLR replace it by their warmup_max_lr, which must not contradict it.
-ScheduleConfig read_schedule(JsonObject& scheduler, double& lr, bool lr_given);
 
 class Schedule {
  public:

@@ -47,12 +47,9 @@ inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);
 
-// Cuts each forward and backward into its unit's phases, with an exchange between two of them where
-// the unit says that something would travel. `phases[unit]` counts those of forward and backward.
-// On one rank exchanges do nothing: the bits are those of the whole actions.
-struct PhaseCounts {
-  int forward = 1, backward = 1;
-};
-void split_phases(Program& program, const std::vector<PhaseCounts>& phases);
+// Cuts each forward and backward into its unit's phases, with an exchange between two of them: the
+// places where tensor, context and expert parallelism put what travels. On axes of one rank
+// exchanges do nothing, and the bits are those of the whole actions. Last of all passes.
+void split_phases(Program& program, const std::vector<UnitTraits>& units);
 
 }  // namespace onefold

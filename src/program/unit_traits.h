@@ -22,6 +22,11 @@ struct Homes {
   Home parameters, gradients, optimizer;
 };
 
+// Into how many phases a unit's computation can be cut.
+struct PhaseCounts {
+  int forward = 1, backward = 1;
+};
+
 struct UnitTraits {
   int64_t elems = 0;  // of its slab
   Homes homes;
@@ -36,6 +41,7 @@ struct UnitTraits {
   // Units of one segment are recomputed together from the input of the first; -1: keeps nothing
   // that could be recomputed.
   int segment = -1;
+  PhaseCounts phases;
 };
 
 }  // namespace onefold

@@ -1,7 +1,7 @@
 #include "run/checkpoint_writer.h"
 
 #include "base/clock.h"
-#include "run/weights.h"
+#include "inspect/parameter_source.h"
 
 namespace onefold {
 namespace {
@@ -13,6 +13,28 @@ SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
                                                         : std::vector<int64_t>{piece.data.cols};
   return entry;
+}
+
+// As safetensors files call it.
+std::string stored_dtype(DType dtype) {
+  std::string name = dtype_name(dtype);
+  for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
+  return name;
+}
+
+// From the device's memory, in one go where that is the host's.
+void write_piece(Device& device, const RankState::SavedPiece& piece, SafetensorsWriter& writer) {
+  const auto elems = static_cast<size_t>(piece.data.elems());
+  std::vector<float> staged;
+  const auto write = [&](const float* values) {
+    writer.write(piece_name(piece.state, piece.param->name), std::span(values, elems));
+  };
+  device.read(piece.data, [&](int64_t, std::span<const std::byte> bytes) {
+    const auto* values = reinterpret_cast<const float*>(bytes.data());
+    if (bytes.size() == elems * sizeof(float)) return write(values);
+    staged.insert(staged.end(), values, values + bytes.size() / sizeof(float));
+  });
+  if (!staged.empty()) write(staged.data());
 }
 
 }  // namespace
@@ -60,9 +82,7 @@ void CheckpointWriter::write(Job& job) {
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
       for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
-        writer.write(
-            piece_name(piece.state, piece.param->name),
-            std::span<const float>(piece.data.f32(), static_cast<size_t>(piece.data.cols)));
+        write_piece(engine_.device(), piece, writer);
       job.advance(unit + 1, false);
     }
     writer.commit();
@@ -104,27 +124,55 @@ void CheckpointWriter::join() {
   if (thread_.joinable()) thread_.join();
 }
 
+// What this rank's file holds of each parameter: [number, first, elems], parameters counted from
+// unit to unit. Every state of a unit is cut alike.
+Json CheckpointWriter::ranges() const {
+  Json ranges = Json::array();
+  int64_t number = 0;
+  for (size_t u = 0; u < engine_.model().units.size(); ++u) {
+    std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> by_state;
+    for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(static_cast<int>(u)))
+      by_state[piece.state][piece.param->name] = {piece.first, piece.data.elems()};
+    const auto& parameters = by_state[kParameters];
+    for (const auto& [state, pieces] : by_state)
+      require(pieces == parameters, "{} of unit {} is not cut like its parameters", state,
+              engine_.model().units[u]->name());
+    for (const ParamSpec& param : engine_.model().units[u]->params()) {
+      if (const auto found = parameters.find(param.name); found != parameters.end())
+        ranges.push_back({number, found->second.first, found->second.second});
+      ++number;
+    }
+  }
+  return ranges;
+}
+
 std::vector<std::string> CheckpointWriter::finish(const Json& run) {
   join();
   const double begin = now_seconds();
   const CheckpointFile& mine = job_->file;
-  const Json report = {
-      {"error", job_->error}, {"name", mine.name}, {"bytes", mine.bytes}, {"xxh3", mine.checksum}};
+  const Json report = {{"error", job_->error},
+                       {"name", mine.name},
+                       {"bytes", mine.bytes},
+                       {"xxh3", mine.checksum},
+                       {"ranges", ranges()}};
   std::vector<std::string> errors;
   std::vector<CheckpointFile> files;
+  std::vector<Json> ranges;
   for (const std::string& text : engine_.control().collect("checkpoint", report.dump())) {
-    const Json of_rank = parse_json(text, "checkpoint");
-    if (const std::string error = of_rank["error"]; !error.empty())
+    Json of_rank = parse_json(text, "checkpoint");
+    if (const std::string error = of_rank["error"]; !error.empty()) {
       errors.push_back(engine_.ranks() == 1
                            ? error
                            : fmt::format("rank {}: {}", files.size() + errors.size(), error));
-    else
-      files.push_back({of_rank["name"], of_rank["bytes"], of_rank["xxh3"]});
+      continue;
+    }
+    files.push_back({of_rank["name"], of_rank["bytes"], of_rank["xxh3"]});
+    ranges.push_back(std::move(of_rank["ranges"]));
   }
   std::string manifest_error;
   if (engine_.rank() == 0) {
     try {
-      if (errors.empty()) folder_.commit(manifest(files, run));
+      if (errors.empty()) folder_.commit(manifest(files, ranges, run));
     } catch (const UserError& error) {
       manifest_error = error.what();
     }
@@ -142,20 +190,23 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
 }
 
 Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
-                                    const Json& run) const {
+                                    const std::vector<Json>& ranges, const Json& run) const {
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
-  for (size_t u = 0; u < engine_.model().units.size(); ++u) {
-    const SlabLayout layout(engine_.model().units[u]->params(), engine_.ranks());
-    std::vector<std::string> states;
-    for (const OptimizerState& state : engine_.state().saved_states(static_cast<int>(u)))
-      states.push_back(state.name);
-    for (const ParamSpec& param : layout.params())
-      manifest.tensors[param.name] = {file_shape(param), states, {}};
-    for (int rank = 0; rank < engine_.ranks(); ++rank)
-      for (const SlabPiece& piece : layout.shard_pieces(rank))
-        manifest.tensors[layout.params()[static_cast<size_t>(piece.param)].name].pieces.push_back(
-            {rank, piece.first, piece.elems});
-  }
+  std::vector<CheckpointTensor*> numbered;
+  for (size_t u = 0; u < engine_.model().units.size(); ++u)
+    for (const ParamSpec& param : engine_.model().units[u]->params()) {
+      CheckpointTensor& tensor = manifest.tensors[param.name];
+      tensor.shape = file_shape(param);
+      for (const OptimizerState& state : engine_.state().saved_states(static_cast<int>(u)))
+        tensor.states.push_back({.name = state.name,
+                                 .dtype = stored_dtype(state.dtype),
+                                 .elems = state.elements(param.elems()),
+                                 .block = state.block});
+      numbered.push_back(&tensor);
+    }
+  for (size_t file = 0; file < files.size(); ++file)
+    for (const Json& range : ranges[file])
+      numbered[range[0].get<size_t>()]->add_range(static_cast<int>(file), range[1], range[2]);
   return manifest;
 }
 

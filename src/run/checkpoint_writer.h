@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "engine/engine.h"
-#include "run/checkpoints.h"
+#include "io/checkpoint_folder.h"
 
 namespace onefold {
 
@@ -45,7 +45,9 @@ class CheckpointWriter {
  private:
   struct Job;
   void write(Job& job);
-  Manifest manifest(const std::vector<CheckpointFile>& files, const Json& run) const;
+  Json ranges() const;
+  Manifest manifest(const std::vector<CheckpointFile>& files, const std::vector<Json>& ranges,
+                    const Json& run) const;
   void join();
 
   Engine& engine_;

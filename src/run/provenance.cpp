@@ -3,21 +3,17 @@
 #include <fmt/chrono.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/process.h"
 #include "data/token_file.h"
+#include "inspect/model_card.h"
 #include "io/checksum.h"
 #include "kernels/kernels.h"
-#include "run/json_text.h"
-#include "run/model_card.h"
 
 namespace onefold {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kRun = "run.json";
 constexpr const char* kCard = "README.md";
@@ -32,17 +28,15 @@ constexpr int64_t kHashedWhole = int64_t{4} << 30;
 
 // Read, not mapped: a mapped file would stay in this process's memory.
 std::string hash_of(const std::string& path, int64_t bytes) {
-  std::ifstream file(path, std::ios::binary);
-  std::string block(kBlockBytes, '\0');
+  InputFile file(path);
+  std::vector<std::byte> block(kBlockBytes);
   Checksum checksum;
   const int64_t blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
   const int64_t taken = bytes > kHashedWhole ? kHashedWhole / kBlockBytes : blocks;
   for (int64_t i = 0; i < taken; ++i) {
-    if (taken < blocks) file.seekg(i * (bytes - kBlockBytes) / (taken - 1));
-    file.read(block.data(), kBlockBytes);
-    checksum.add(std::as_bytes(std::span(block)).first(static_cast<size_t>(file.gcount())));
+    if (taken < blocks) file.seek(i * (bytes - kBlockBytes) / (taken - 1));
+    checksum.add(std::span(block).first(file.read(block)));
   }
-  if (file.bad()) user_error("cannot read {} to take its hash", path);
   return checksum.text();
 }
 
@@ -88,7 +82,7 @@ Json new_part(const Config& config, const RunPlan& plan) {
 // The parts that are on record. A damaged record does not keep a run from going on.
 Json earlier_parts(const std::string& path) {
   try {
-    const Json run = fs::exists(path) ? read_json(path) : Json();
+    const Json run = path_exists(path) ? read_json(path) : Json();
     if (run.is_object() && run.contains("parts") && run["parts"].is_array()) return run["parts"];
   } catch (const UserError&) {
   }
@@ -97,16 +91,13 @@ Json earlier_parts(const std::string& path) {
 
 // A README that someone else has written stays.
 bool may_write_card(const std::string& path) {
-  std::error_code ignored;
-  return !fs::exists(path, ignored) || read_file(path).find(kCardMark) != std::string::npos;
+  return !path_exists(path) || read_file(path).find(kCardMark) != std::string::npos;
 }
 
 }  // namespace
 
 Json describe_file(const std::string& path, DataFormat format) {
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
-  if (error) user_error("cannot examine {}: {}", path, error.message());
+  const int64_t bytes = file_bytes(path);
   Json file = {{"path", path},
                {"bytes", bytes},
                {"xxh3", hash_of(path, bytes)},

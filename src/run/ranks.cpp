@@ -113,8 +113,7 @@ Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
   mpi_ = join_mpi(options);
   count_ = mpi_->ranks();
   cores_ = bind_rank(mpi_->place().rank, mpi_->place().ranks);
-  if (const char* here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE"))
-    ranks_here_ = std::max(1, std::atoi(here));
+  ranks_here_ = mpi_->host().ranks;
   start_scratch_.resize(static_cast<size_t>(mpi_->scratch_bytes()) + 64);
   void* aligned = start_scratch_.data();
   size_t space = start_scratch_.size();

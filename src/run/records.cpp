@@ -1,6 +1,5 @@
 #include "run/records.h"
 
-#include <filesystem>
 #include <sstream>
 
 #include "base/file.h"
@@ -11,8 +10,7 @@ namespace {
 
 // A run that is resumed at an earlier step writes the steps after it again.
 void keep_lines_until(const std::string& path, int64_t step) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return;
+  if (!path_exists(path)) return;
   std::istringstream lines(read_file(path));
   std::string kept;
   for (std::string line; std::getline(lines, line);) {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/text.h"
-#include "run/weights.h"
+#include "inspect/parameter_source.h"
 
 namespace onefold {
 namespace {
@@ -83,24 +83,28 @@ template <typename... Args>
   throw AgreedError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Every state that the engine has of a tensor must be there to be read.
+// Every state that the engine has of a tensor must be there, and be one that can be read.
 void require_states(const Checkpoint& checkpoint, const std::string& unit,
                     const std::string& tensor, const std::vector<std::string>& needed) {
   const auto& tensors = checkpoint.manifest().tensors;
-  const std::vector<std::string>& saved = tensors.at(tensor).states;
-  for (const std::string& state : needed) {
-    if (std::find(saved.begin(), saved.end(), state) != saved.end()) continue;
+  const CheckpointTensor& saved = tensors.at(tensor);
+  for (const std::string& name : needed) {
+    if (const CheckpointState* const state = saved.state(name)) {
+      if (const std::string obstacle = state->obstacle(); !obstacle.empty())
+        refuse("{}: {}: {}", checkpoint.folder(), tensor, obstacle);
+      continue;
+    }
     // An optimizer that keeps state has kept it of every unit that was trained.
     const bool frozen =
-        saved.size() == 1 && std::any_of(tensors.begin(), tensors.end(),
-                                         [](auto& t) { return t.second.states.size() > 1; });
+        saved.states.size() == 1 && std::any_of(tensors.begin(), tensors.end(),
+                                                [](auto& t) { return t.second.states.size() > 1; });
     if (frozen)
       refuse(
           "{0} has no optimizer state of unit {1}, which run.freeze kept from training when it was "
           "saved, and does not now. Freeze it again, or start a new run from the weights: onefold "
           "export {0} FOLDER, then \"model\": \"FOLDER\" without --resume",
           checkpoint.folder(), unit);
-    refuse("{} has no {} of {}: it was saved with another optimizer", checkpoint.folder(), state,
+    refuse("{} has no {} of {}: it was saved with another optimizer", checkpoint.folder(), name,
            tensor);
   }
 }
@@ -165,36 +169,6 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
     return resumed;
   }
   refuse("no checkpoint can be resumed from:\n  {}", join(resumed.remarks, "\n  "));
-}
-
-CheckpointSource::CheckpointSource(const std::string& folder)
-    : checkpoint_(folder),
-      spec_(spec_from_json(checkpoint_.manifest().run.value("model", Json()), folder + ": model")) {
-  for (const ParamSpec& param : parameters_of(spec_)) {
-    const auto found = checkpoint_.manifest().tensors.find(param.name);
-    if (found == checkpoint_.manifest().tensors.end() || found->second.shape != file_shape(param))
-      user_error("{}: its tensor {} does not fit its model", folder, param.name);
-  }
-}
-
-void CheckpointSource::verify() const {
-  for (size_t file = 0; file < checkpoint_.manifest().files.size(); ++file)
-    checkpoint_.verify(static_cast<int>(file));
-}
-
-std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
-                                               std::vector<std::string>& remarks) {
-  for (const CheckpointFolder::Entry& entry : folder.list()) {
-    try {
-      auto source = std::make_shared<CheckpointSource>(entry.path);
-      source->verify();
-      return source;
-    } catch (const UserError& error) {
-      remarks.push_back(error.what());
-    }
-  }
-  if (remarks.empty()) user_error("{} has no checkpoint", folder.path());
-  user_error("no checkpoint of {} is whole:\n  {}", folder.path(), join(remarks, "\n  "));
 }
 
 }  // namespace onefold

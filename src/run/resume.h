@@ -6,8 +6,7 @@
 
 #include "config/config.h"
 #include "engine/engine.h"
-#include "run/checkpoints.h"
-#include "run/parameter_source.h"
+#include "io/checkpoint_folder.h"
 
 namespace onefold {
 
@@ -27,28 +26,5 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
 // The differences between two configurations that make training another one: "optimizer.params.lr:
 // 0.001, was 0.0003".
 std::vector<std::string> changes_that_matter(const Json& saved, const Json& now);
-
-// The weights of a checkpoint, for those who need no optimizer state.
-class CheckpointSource final : public ParameterSource {
- public:
-  explicit CheckpointSource(const std::string& folder);
-  const ModelSpec& model() const override { return spec_; }
-  std::string dtype() const override { return "F32"; }
-  void read(const ParamSpec& param, int64_t first, std::span<float> dst) const override {
-    checkpoint_.read(kParameters, param.name, first, dst);
-  }
-  void release(const ParamSpec& param) const override { checkpoint_.release(param.name); }
-  const Checkpoint& checkpoint() const { return checkpoint_; }
-  // Throws UserError if a file's bytes are not those that were written.
-  void verify() const;
-
- private:
-  Checkpoint checkpoint_;
-  ModelSpec spec_;
-};
-
-// The newest checkpoint that is whole, every file of it checked; UserError if there is none.
-std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,
-                                               std::vector<std::string>& remarks);
 
 }  // namespace onefold

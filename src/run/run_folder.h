@@ -1,15 +1,13 @@
-// A run's folder: its configuration, model description, tokenizer, metrics and weights, all that
-// `generate` needs. docs/formats.md lists the files.
+// A run's folder, to be written: its configuration, model description, tokenizer, metrics, weights
+// and checkpoints. docs/formats.md lists the files; inspect/saved_run.h reads them.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "config/config.h"
 #include "data/tokenizer.h"
 #include "engine/engine.h"
-#include "run/checkpoints.h"
-#include "run/parameter_source.h"
+#include "io/checkpoint_folder.h"
 
 namespace onefold {
 
@@ -26,22 +24,14 @@ class RunFolder {
   // The folder of a run that goes on: what describes it is written anew, its results stay.
   static RunFolder reopen(const std::string& path, const Config& config, const ModelSpec& spec,
                           const Tokenizer* tokenizer);
-  // Opens an existing one; errors say which file is missing.
-  static RunFolder open(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  CheckpointFolder checkpoints() const { return CheckpointFolder(file("checkpoints")); }
+  CheckpointFolder checkpoints() const;
 
   // weights.safetensors: every parameter by name, written whole or not at all.
   void save_weights(Engine& engine) const;
   void drop_weights() const;
-  // Those of the run's end; of a run that is under way or was killed, those of its newest whole
-  // checkpoint. Names, shapes and types must be the model's.
-  std::shared_ptr<const ParameterSource> weights() const;
-  void load_weights(Engine& engine) const;
-  ModelSpec model() const;
-  std::optional<Tokenizer> tokenizer() const;
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
@@ -49,8 +39,5 @@ class RunFolder {
   void remove_old_run() const;  // its weights, tokenizer and event files; other files stay
   std::string path_;
 };
-
-// The folder of the run that has written RUN/checkpoints/step-00000050.
-std::string run_of_checkpoint(const std::string& checkpoint);
 
 }  // namespace onefold

@@ -15,9 +15,7 @@ namespace {
 
 SequenceSet sequences_of(const Config& config, const Dataset& dataset, TokenRange range,
                          const char* what) {
-  const DocumentMode mode =
-      config.data.separate_documents ? DocumentMode::kSeparated : DocumentMode::kPacked;
-  return {dataset, range, config.data.sequence_length, mode, what};
+  return {dataset, range, config.data.sequence_length, config.data.documents, what};
 }
 
 void hold_out(const Config& config, const Dataset& dataset, TokenRange range, RunData& result) {
@@ -93,6 +91,7 @@ EngineOptions engine_options(const Config& config) {
           .seed = config.run.seed,
           .micro_batch = config.batch.micro,
           .sequence = config.data.sequence_length,
+          .documents = config.data.documents == DocumentMode::kIsolated,
           .micros = static_cast<int>(config.batch.accumulation),
           .order = config.run.accumulate == "unit_first" ? Order::unit_first : Order::micro_first,
           .recompute = config.run.recompute,
@@ -108,6 +107,7 @@ BatchView view_of(Batch& batch) {
   return {.tokens = batch.tokens,
           .targets = batch.targets,
           .samples = batch.samples,
+          .starts = batch.starts,
           .batch = batch.batch,
           .sequence = batch.sequence};
 }

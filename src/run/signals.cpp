@@ -1,44 +1,45 @@
 #include "run/signals.h"
 
-#include <csignal>
+#include <atomic>
+
+#include "base/error.h"
 
 namespace onefold {
 namespace {
 
-volatile std::sig_atomic_t signals_seen = 0, save_asked = 0;
+// Handlers write these on whichever thread the system picks, and ranks read them on theirs.
+std::atomic<bool> in_use = false, stop_seen = false, save_asked = false;
+static_assert(std::atomic<bool>::is_always_lock_free);  // what a handler may use
 
 extern "C" void on_stop_signal(int number) {
-  if (signals_seen) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);
-  }
-  signals_seen = 1;
+  if (!stop_seen.exchange(true)) return;
+  std::signal(number, SIG_DFL);
+  std::raise(number);
 }
 
-extern "C" void on_save_signal(int) { save_asked = 1; }
+extern "C" void on_save_signal(int) { save_asked = true; }
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  signals_seen = 0;
-  save_asked = 0;
-  std::signal(SIGUSR1, on_save_signal);
-  std::signal(SIGINT, on_stop_signal);
-  std::signal(SIGTERM, on_stop_signal);
+  require(!in_use.exchange(true), "signals are received twice in one process");
+  stop_seen = save_asked = false;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    struct sigaction action = {};
+    action.sa_handler = kSignals[i] == SIGUSR1 ? on_save_signal : on_stop_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(kSignals[i], &action, &before_[i]);
+  }
 }
 
 StopSignals::~StopSignals() {
-  std::signal(SIGUSR1, SIG_DFL);
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  in_use = false;
 }
 
-bool StopSignals::stop_wanted() const { return signals_seen != 0; }
+bool StopSignals::stop_wanted() const { return stop_seen; }
 
-bool StopSignals::take_save_request() {
-  const bool asked = save_asked != 0;
-  save_asked = 0;
-  return asked;
-}
+bool StopSignals::take_save_request() { return save_asked.exchange(false); }
 
 }  // namespace onefold

@@ -2,8 +2,13 @@
 // once. SIGUSR1 asks for a checkpoint.
 #pragma once
 
+#include <csignal>
+
 namespace onefold {
 
+// What signals a process has received. They are the process's, not a thread's: make one before the
+// ranks start, let all of them ask it, and keep it until the last has ended. A second one at the
+// same time is an InternalError. The destructor restores the handlers that were there before.
 class StopSignals {
  public:
   StopSignals();
@@ -11,8 +16,15 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
+  // From any thread.
   bool stop_wanted() const;
-  bool take_save_request();  // whether one came since the last call
+  // Whether a request came that no call has returned yet.
+  bool take_save_request();
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGUSR1};
+
+  struct sigaction before_[3];
 };
 
 }  // namespace onefold

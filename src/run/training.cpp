@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "inspect/hf_source.h"
 #include "kernels/probe.h"
-#include "run/hf_source.h"
 #include "run/traffic.h"
 
 namespace onefold {
@@ -44,6 +44,7 @@ Training::Training(const Config& config, const RunPlan& plan,
     : config_(config),
       plan_(plan),
       folder_(std::move(folder)),
+      signals_(options.signals),
       schedule_(config.schedule, config.learning_rate, plan.steps),
       batches_(*plan.data.train),
       engine_(plan.model,
@@ -77,13 +78,12 @@ void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidate
 }
 
 void Training::run() {
-  StopSignals signals;
   measure_ceiling();
   engine_.control().exchange("begin", {});  // clocks start together
   begin_ = saved_at_ = now_seconds();
   while (!done()) {
     step();
-    agree(signals);
+    agree();
     if (evaluation_due()) evaluate();
     progress_.show(state_, seconds_left());
     if (config_.wall_clock_breakdown) show_times();
@@ -96,11 +96,12 @@ void Training::run() {
 
 // A signal may reach one process and not the others, and clocks differ: all do the same after the
 // same step.
-void Training::agree(StopSignals& signals) {
+void Training::agree() {
   const double minutes = config_.run.save_minutes;
   const bool due = leads() && minutes > 0 && now_seconds() - saved_at_ >= 60 * minutes;
-  const double mine[] = {signals.stop_wanted() ? 1.0 : 0.0,
-                         signals.take_save_request() || due ? 1.0 : 0.0};
+  const bool stop = signals_ != nullptr && signals_->stop_wanted();
+  const bool save = signals_ != nullptr && signals_->take_save_request();
+  const double mine[] = {stop ? 1.0 : 0.0, save || due ? 1.0 : 0.0};
   const std::vector<double> all = engine_.control().exchange("agree", mine);
   save_wanted_ = false;
   for (size_t i = 0; i < all.size(); i += 2) {
@@ -131,7 +132,10 @@ void Training::settle_checkpoint(bool wait) {
   if (errors.empty()) {
     failures_ = 0;
     saved_step_ = step;
-    if (leads()) checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every);
+    if (leads())
+      for (const std::string& problem :
+           checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every))
+        progress_.warn(fmt::format("an old checkpoint stays: {}", problem));
     const double seconds = checkpoints_->seconds();
     progress_.note(
         fmt::format("checkpoint of step {}: {} in {:.1f}s, behind training but for {:.2f}s", step,

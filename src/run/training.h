@@ -21,6 +21,7 @@ struct TrainingOptions {
   bool quiet = false;
   bool trace = false;
   std::vector<CheckpointFolder::Entry> resume_from;  // in order of preference; empty: a new run
+  StopSignals* signals = nullptr;  // all ranks' of this process; null: none are received
 };
 
 class Training {
@@ -29,7 +30,7 @@ class Training {
   Training(const Config& config, const RunPlan& plan, std::shared_ptr<Communicator> communicator,
            std::optional<RunFolder> folder, const TrainingOptions& options);
 
-  // To the last step, or to the one during which a signal came.
+  // To the last step, or to the one before whose end a signal came.
   void run();
 
   bool interrupted() const { return interrupted_; }
@@ -49,7 +50,7 @@ class Training {
   void save_last();
   Json run_record() const;
   // Agreed between ranks after each step.
-  void agree(StopSignals& signals);
+  void agree();
 
   bool leads() const { return engine_.rank() == 0; }
   bool done() const { return interrupted_ || state_.step == plan_.steps; }
@@ -70,6 +71,7 @@ class Training {
   const Config& config_;
   const RunPlan& plan_;
   const std::optional<RunFolder> folder_;
+  StopSignals* const signals_;
   const Schedule schedule_;
   BatchLoader batches_;
   Engine engine_;

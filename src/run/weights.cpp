@@ -1,15 +1,10 @@
 #include "run/weights.h"
 
+#include "inspect/parameter_source.h"
 #include "io/safetensors.h"
-#include "run/parameter_source.h"
+#include "inspect/parameter_source.h"
 
 namespace onefold {
-
-std::vector<int64_t> file_shape(const ParamSpec& param) {
-  if (param.rows == 1) return {param.cols};
-  return {param.rows, param.cols};
-}
-
 namespace {
 
 std::vector<SafetensorsEntry> entries_of(const Model& model) {

@@ -8,9 +8,6 @@
 
 namespace onefold {
 
-// A parameter's shape in files: vectors have one dimension, as other tools expect.
-std::vector<int64_t> file_shape(const ParamSpec& param);
-
 void save_weights(Engine& engine, const std::string& path);
 
 // Names, shapes and types must match the engine's exactly; a UserError names what does not.

@@ -1,5 +1,5 @@
 #include "cli/support.h"
-#include "run/hf_source.h"
+#include "inspect/hf_source.h"
 
 namespace onefold {
 namespace {

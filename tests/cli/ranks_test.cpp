@@ -57,8 +57,8 @@ TEST_F(CliRanks, ATraceHasEveryRankAndLane) {
     EXPECT_GE(event["dur"].get<double>(), 0);
   }
   EXPECT_EQ(lanes.size(), 6);
-  for (const char* name : {"forward block.1, micro 0", "gather block.1, step 2",
-                           "reduce head and 4 more, step 1", "step block.2", "clip"})
+  for (const char* name : {"forward block.1.attention, micro 0", "gather block.1.mlp, step 2",
+                           "reduce head and 8 more, step 1", "step block.2.mlp", "clip"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "config/sections.h"
 #include "error_text.h"
 
 namespace onefold {
@@ -162,9 +163,9 @@ TEST(ReadSchedule, PrintsWhatItReads) {
         R"({"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1, "total_num_steps": 9}})",
         R"({"type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.25}})"}) {
     const Read once = read(text);
-    const Json printed = once.config.to_json(once.lr);
+    const Json printed = schedule_json(once.config, once.lr);
     const Read twice = read(printed.dump().c_str());
-    EXPECT_EQ(twice.config.to_json(twice.lr).dump(), printed.dump());
+    EXPECT_EQ(schedule_json(twice.config, twice.lr).dump(), printed.dump());
   }
 }
 

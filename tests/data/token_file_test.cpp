@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/broken_files.h"
 #include "data/byte_level.h"
 #include "data/dataset.h"
 #include "data/scratch.h"
@@ -53,6 +54,24 @@ TEST(TokenFile, ReadsWhatWasWritten) {
     EXPECT_EQ(dataset.document_start(3), 9);
   }
   EXPECT_EQ(folder.files(), 1) << "temporary files are left behind";
+}
+
+TEST(TokenFile, AFullDiskKeepsTheOldOneAndShortWritesAreNoFault) {
+  const ScratchFolder folder;
+  const std::string whole = read_file(write_small(folder, 300, 9));
+  const auto size = static_cast<int64_t>(whole.size());
+  // The header comes a second time, at the end.
+  for (const int64_t room : {int64_t{0}, int64_t{70}, size - 1, size, size + 1, size + 63}) {
+    test::BrokenFiles files;
+    files.fill_up_after(room);
+    expect_in(user_error_of([&] { write_small(folder, 70000, 9); }),
+              {"cannot write", folder.path("small.tokens"), "No space left on device"});
+    EXPECT_EQ(read_file(folder.path("small.tokens")), whole);
+    EXPECT_EQ(folder.files(), 1);
+  }
+  test::BrokenFiles files;
+  files.cut_writes(5);
+  EXPECT_EQ(read_file(write_small(folder, 300, 9)), whole);
 }
 
 TEST(TokenFile, HasTheBytesThatItsDocumentationGives) {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/fit.h"
 #include "engine/ranks.h"
 #include "engine/support.h"
 #include "error_text.h"
+#include "plan/fit.h"
 
 namespace onefold {
 namespace {
@@ -199,8 +199,8 @@ TEST(Clipping, LimitsTheUpdateToTheGivenNorm) {
 }
 
 void set_parameter(Engine& engine, const std::string& name, float value) {
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    if (param.name == name) tensor.f32()[0] = value;
+  test::change_weights(engine, [&](const ParamSpec& param, std::span<float> values) {
+    if (param.name == name) values[0] = value;
   });
 }
 
@@ -227,8 +227,8 @@ TEST(Diverging, ANonFiniteGradientNamesUnitAndTensorAndLeavesTheWeights) {
   spec.tie_embeddings = false;
   spec.norm_eps = 1e-38f;
   Engine engine(spec, tiny_options());
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    if (param.name.starts_with("embedding.")) std::fill_n(tensor.f32(), tensor.elems(), 0.0f);
+  test::change_weights(engine, [](const ParamSpec& param, std::span<float> values) {
+    if (param.name.starts_with("embedding.")) std::fill(values.begin(), values.end(), 0.0f);
   });
   const test::Weights before = weights_of(engine);
   try {
@@ -254,7 +254,7 @@ TEST(Diverging, OneRanksLossStopsAllWithTheSameWordsAndNoneIsGone) {
       test::train_step(engine);
     } catch (const DivergedError& error) {
       texts[static_cast<size_t>(rank)] = error.what();
-      answers[static_cast<size_t>(rank)] = engine.collect("after", "here").size();
+      answers[static_cast<size_t>(rank)] = engine.control().collect("after", "here").size();
     }
   });
   EXPECT_TRUE(contains(texts[0], "step 2, micro-batch 0, rank 1: the loss is")) << texts[0];

@@ -32,6 +32,10 @@ struct FaultCase {
   FaultPlan plan;
 
   ModelSpec spec() const { return spec_from_preset(model, "test"); }
+  Program program() const {
+    const EngineOptions o = options();
+    return training_program(o, unit_traits(Model(spec()), o, ranks), ranks);
+  }
   EngineOptions options() const {
     EngineOptions options{
         .threads = 1, .micro_batch = 1, .sequence = 8, .micros = 2, .clipping = 1.0};
@@ -64,8 +68,7 @@ inline FaultCase draw_fault(unsigned seed, std::span<const Fault> kinds) {
   drawn.overlap = below(4) > 0;
   drawn.plan.rank = static_cast<int>(below(static_cast<size_t>(drawn.ranks)));
   drawn.plan.step = below(kFaultSteps - 1);
-  drawn.plan.action =
-      below(training_program(Model(drawn.spec()), drawn.options(), drawn.ranks).actions.size());
+  drawn.plan.action = below(drawn.program().actions.size());
   return drawn;
 }
 
@@ -73,7 +76,7 @@ inline FaultCase draw_fault(unsigned seed, std::span<const Fault> kinds) {
 // and before the next one that nobody gets past.
 inline std::vector<std::string> calls_after(const FaultCase& fault) {
   const Model model(fault.spec());
-  const Program program = training_program(model, fault.options(), fault.ranks);
+  const Program program = fault.program();
   std::vector<std::string> calls;
   for (size_t i = fault.plan.action; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
@@ -91,7 +94,7 @@ inline std::vector<std::string> calls_after(const FaultCase& fault) {
 inline void train_with_fault(const FaultCase& fault, std::shared_ptr<Communicator> communicator,
                              const std::function<void()>& befall) {
   EngineOptions options = fault.options();
-  const size_t actions = training_program(Model(fault.spec()), options, fault.ranks).actions.size();
+  const size_t actions = fault.program().actions.size();
   const size_t at = static_cast<size_t>(fault.plan.step) * actions + fault.plan.action;
   if (communicator->rank() == fault.plan.rank)
     options.before_action = [&befall, at, seen = size_t{0}](const Action&) mutable {

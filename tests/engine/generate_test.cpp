@@ -1,8 +1,11 @@
 #include "engine/generate.h"
 
+#include "engine/decoder.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "engine/support.h"
@@ -29,7 +32,7 @@ class Generation : public testing::TestWithParam<std::string> {
     for (int i = 0; i < 80; ++i) engine_.train_step(views, 1e-2);
   }
   static EngineOptions options() {
-    return {.threads = 2, .micro_batch = 1, .sequence = 40, .clipping = 1.0};
+    return {.threads = 2, .micro_batch = 1, .sequence = 40, .positions = 67, .clipping = 1.0};
   }
 
   ModelSpec spec_;
@@ -45,25 +48,18 @@ TEST_P(Generation, GreedyContinuesWhatItWasTrainedOn) {
 
 // The cache must not be seen in the result: feeding token by token equals feeding all at once.
 TEST_P(Generation, CachedLogitsEqualUncachedOnes) {
-  const int64_t length = 23, vocabulary = spec_.vocab_size;
+  const int64_t length = 23;
   const auto logits_after = [&](const std::vector<int64_t>& pieces) {
-    Buffer memory = engine_.ledger().allocate(
-        Kind::activations, 2 * spec_.num_layers * 40 * spec_.kv_size() * 4, "test");
-    std::vector<KvCache> caches;
-    auto* at = static_cast<float*>(memory.data());
-    for (int64_t layer = 0; layer < spec_.num_layers; ++layer, at += 2 * 40 * spec_.kv_size())
-      caches.push_back({matrix(at, 40, spec_.kv_size()),
-                        matrix(at + 40 * spec_.kv_size(), 40, spec_.kv_size()), 40, 0});
-    std::vector<float> logits(static_cast<size_t>(vocabulary));
+    Decoder decoder(engine_, 1, 40);
     int64_t done = 0;
     for (const int64_t piece : pieces) {
-      BatchView view{.batch = 1, .sequence = piece};
-      view.tokens = matrix(batch_.tokens.data() + done, 1, piece, DType::i32);
-      engine_.decode(view, caches, matrix(logits.data(), 1, vocabulary));
+      decoder.feed(std::span<const int32_t>(batch_.tokens)
+                       .subspan(static_cast<size_t>(done), static_cast<size_t>(piece)));
       done += piece;
     }
     EXPECT_EQ(done, length);
-    return logits;
+    const std::span<float> logits = decoder.logits(0);
+    return std::vector<float>(logits.begin(), logits.end());
   };
   const auto whole = logits_after({length}), split = logits_after({7, 1, 1, 13, 1});
   for (size_t i = 0; i < whole.size(); ++i)
@@ -135,6 +131,21 @@ TEST_P(Generation, BadRequestsAreNamed) {
             std::string::npos);
 }
 
+TEST_P(Generation, WeightsThatAreNotFiniteAreNamedAndNeverSampledFrom) {
+  for (const float poison : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    test::change_weights(engine_,
+                         [&](const ParamSpec&, std::span<float> values) { values[0] = poison; });
+    for (const GenerateOptions& options :
+         {GenerateOptions{.sampling = {.temperature = 0}}, GenerateOptions{},
+          GenerateOptions{.sampling = {.top_k = 5}}, GenerateOptions{.beams = 3}}) {
+      const std::string said = error_of([&] {
+        generate(engine_, std::vector<int32_t>{0, 1}, options);
+      });
+      EXPECT_NE(said.find("weights hold values that are not finite"), std::string::npos) << said;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, Generation, testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
                          [](const auto& info) {
                            std::string name = info.param;
@@ -168,6 +179,55 @@ TEST(Sampling, DrawsEachTokenAsOftenAsItsProbability) {
 
 TEST(Sampling, TemperatureZeroIsGreedyAndTiesGoToTheLowerId) {
   EXPECT_EQ(pick_token(std::vector<float>{1, 5, 5, 2}, {.temperature = 0}, 0.99), 1);
+}
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+const float kNan = std::nanf("");
+
+TEST(Sampling, ALogitThatIsNotANumberIsRefused) {
+  for (const std::vector<float>& logits :
+       {std::vector<float>{kNan, 1, 2}, {1, kNan, 2}, {1, 2, kNan}, {kNan, kNan, kNan}}) {
+    for (const SamplingOptions& options :
+         {SamplingOptions{.temperature = 0}, SamplingOptions{}, SamplingOptions{.top_k = 1}}) {
+      const std::string said = error_of([&] { pick_token(logits, options, 0.5); });
+      EXPECT_NE(said.find("not a number"), std::string::npos) << said;
+      EXPECT_NE(said.find("weights"), std::string::npos) << said;
+    }
+    std::vector<float> copy = logits;
+    EXPECT_NE(error_of([&] { log_softmax(copy); }).find("not a number"), std::string::npos);
+  }
+}
+
+TEST(Sampling, MinusInfinityIsNeverDrawn) {
+  const std::vector<float> logits = {-kInf, 1, -kInf, 1, -kInf};
+  for (const double uniform : {0.0, 0.49, 0.51, 1 - 0x1p-53}) {
+    const int32_t token = pick_token(logits, {}, uniform);
+    EXPECT_EQ(token, uniform < 0.5 ? 1 : 3) << uniform;
+  }
+  EXPECT_EQ(pick_token(logits, {.temperature = 0}, 0.5), 1);
+  EXPECT_NE(error_of([] {
+              pick_token(std::vector<float>{-kInf, -kInf}, {}, 0.5);
+            }).find("every token the probability 0"),
+            std::string::npos);
+}
+
+TEST(Sampling, PlusInfinityTakesAllProbability) {
+  const std::vector<float> logits = {5, kInf, -kInf, kInf, 1e38f};
+  for (const double uniform : {0.0, 0.49, 0.51, 0.99})
+    EXPECT_EQ(pick_token(logits, {}, uniform), uniform < 0.5 ? 1 : 3) << uniform;
+  EXPECT_EQ(pick_token(logits, {.temperature = 0}, 0.5), 1);
+  std::vector<float> shares = logits;
+  log_softmax(shares);
+  EXPECT_EQ(shares, (std::vector<float>{-kInf, std::log(0.5f), -kInf, std::log(0.5f), -kInf}));
+}
+
+TEST(Sampling, OptionsThatAreNotFiniteAreRefused) {
+  for (const float value : {kNan, kInf}) {
+    EXPECT_NE(error_of([&] { check_sampling({.temperature = value}); }).find("temperature"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { check_sampling({.repetition_penalty = value}); }).find("penalty"),
+              std::string::npos);
+  }
 }
 
 TEST(Sampling, RepetitionPenaltyMovesLogitsAwayFromPresence) {

@@ -49,10 +49,10 @@ class Parity : public testing::TestWithParam<std::string> {
   }
 
   void load(Engine& engine) const {
-    engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+    test::change_weights(engine, [&](const ParamSpec& param, std::span<float> dst) {
       const std::vector<float> values = floats("param/" + param.name);
-      ASSERT_EQ(static_cast<int64_t>(values.size()), tensor.elems()) << param.name;
-      std::copy(values.begin(), values.end(), tensor.f32());
+      ASSERT_EQ(values.size(), dst.size()) << param.name;
+      std::copy(values.begin(), values.end(), dst.begin());
     });
   }
 
@@ -61,13 +61,13 @@ class Parity : public testing::TestWithParam<std::string> {
     RecordProperty("worst_relative_error", fmt::format("{:.1e}", worst_));
   }
 
-  void expect_near(const std::string& name, Tensor actual, const std::vector<float>& expected,
-                   double tolerance) {
-    ASSERT_EQ(static_cast<int64_t>(expected.size()), actual.elems()) << name;
+  void expect_near(const std::string& name, std::span<const float> actual,
+                   const std::vector<float>& expected, double tolerance) {
+    ASSERT_EQ(expected.size(), actual.size()) << name;
     double largest = 0, worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
-      worst = std::max(worst, std::abs(static_cast<double>(actual.f32()[i]) - expected[i]));
+      worst = std::max(worst, std::abs(static_cast<double>(actual[i]) - expected[i]));
     }
     worst_ = std::max(worst_, worst / largest);
     EXPECT_LE(worst, tolerance * largest)
@@ -89,7 +89,7 @@ TEST_P(Parity, LossAndEveryGradientAgreeWithPyTorch) {
   const StepResult result = engine.train_step(micros, 0.0);
   EXPECT_NEAR(result.loss, floats("loss")[0], 1e-5 * floats("loss")[0]);
   int checked = 0;
-  engine.for_each_gradient([&](const ParamSpec& param, Tensor gradient) {
+  test::for_each_gradient(engine, [&](const ParamSpec& param, std::span<const float> gradient) {
     expect_near(param.name, gradient, floats("grad/" + param.name), kGradientTolerance);
     ++checked;
   });
@@ -111,12 +111,12 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
   // gradient is zero, and what Adam makes of the rounding noise there is nobody's to agree on. The
   // golden file names these elements.
   const Json undetermined = parse_json(golden_.metadata().at("undetermined"), "undetermined");
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor weights) {
+  test::for_each_parameter(engine, [&](const ParamSpec& param, std::span<const float> weights) {
     std::vector<float> expected = floats("final/" + param.name);
     if (undetermined.contains(param.name))
       for (auto i = undetermined[param.name][0].get<size_t>();
            i < undetermined[param.name][1].get<size_t>(); ++i)
-        expected[i] = weights.f32()[i];
+        expected[i] = weights[i];
     expect_near(param.name, weights, expected, kTrajectoryTolerance);
   });
 }

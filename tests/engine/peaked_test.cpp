@@ -42,9 +42,9 @@ struct Peaked {
   void initialize(Engine& engine, float positions) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
-    engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
+    test::change_weights(engine, [&](const ParamSpec& param, std::span<float> values) {
       const auto fill = [&](float deviation) {
-        for (int64_t i = 0; i < tensor.elems(); ++i) tensor.f32()[i] = deviation * normal(random);
+        for (float& value : values) value = deviation * normal(random);
       };
       if (param.name == "embedding.tokens") fill(0.5f);
       if (param.name == "embedding.positions") fill(positions);
@@ -132,15 +132,15 @@ TEST_P(PeakedLogits, GradientsAgreeWithDoublePrecision) {
   const std::vector<BatchView> micros = {model.batch.view()};
   EXPECT_NEAR(engine.train_step(micros, 0.0).loss, reference.loss, 1e-6 * reference.loss);
   size_t checked = 0;
-  engine.for_each_gradient([&](const ParamSpec& param, Tensor gradient) {
+  test::for_each_gradient(engine, [&](const ParamSpec& param, std::span<const float> gradient) {
     const auto found = reference.gradients.find(param.name);
     if (found == reference.gradients.end()) return;
     const Doubles& expected = found->second;
-    ASSERT_EQ(static_cast<int64_t>(expected.size()), gradient.elems()) << param.name;
+    ASSERT_EQ(expected.size(), gradient.size()) << param.name;
     double largest = 0, worst = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       largest = std::max(largest, std::abs(expected[i]));
-      worst = std::max(worst, std::abs(gradient.f32()[i] - expected[i]));
+      worst = std::max(worst, std::abs(gradient[i] - expected[i]));
     }
     EXPECT_LE(worst, kTolerance * largest)
         << param.name << ": off by " << worst / largest << " of its largest element";

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <functional>
+
 #include "engine/engine.h"
 
 namespace onefold::test {
@@ -16,12 +18,16 @@ namespace onefold::test {
 struct OwnedBatch {
   std::vector<int32_t> tokens, targets;
   std::vector<int64_t> samples;
+  std::vector<int32_t> starts = {};
   int64_t batch, sequence;
 
-  BatchView view() {
-    const auto count = static_cast<int64_t>(tokens.size());
-    return {matrix(tokens.data(), 1, count, DType::i32),
-            matrix(targets.data(), 1, count, DType::i32), samples.data(), batch, sequence};
+  BatchView view() const {
+    return {.tokens = tokens,
+            .targets = targets,
+            .samples = samples,
+            .starts = starts,
+            .batch = batch,
+            .sequence = sequence};
   }
 };
 
@@ -54,12 +60,32 @@ inline OwnedBatch random_rows(int64_t index, const EngineOptions& options, int64
 
 using Weights = std::map<std::string, std::vector<float>>;
 
+// All ranks together, as the three below.
+inline void for_each_parameter(Engine& engine, const RankState::VisitWhole& visit) {
+  engine.state().for_each_parameter(engine.channel(Lane::gather), visit);
+}
+inline void for_each_gradient(Engine& engine, const RankState::VisitWhole& visit) {
+  engine.state().for_each_gradient(engine.channel(Lane::gather), visit);
+}
+
 inline Weights weights_of(Engine& engine) {
   Weights weights;
-  engine.for_each_parameter([&](const ParamSpec& param, Tensor tensor) {
-    weights[param.name].assign(tensor.f32(), tensor.f32() + tensor.elems());
+  for_each_parameter(engine, [&](const ParamSpec& param, std::span<const float> values) {
+    weights[param.name].assign(values.begin(), values.end());
   });
   return weights;
+}
+
+// Lets `change` rewrite each parameter, whole.
+inline void change_weights(Engine& engine,
+                           const std::function<void(const ParamSpec&, std::span<float>)>& change) {
+  Weights changed = weights_of(engine);
+  for (const auto& unit : engine.model().units)
+    for (const ParamSpec& param : unit->params()) change(param, changed[param.name]);
+  engine.state().write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    const std::vector<float>& values = changed.at(param.name);
+    std::copy_n(values.begin() + first, dst.size(), dst.begin());
+  });
 }
 
 inline void expect_same_bits(const Weights& a, const Weights& b) {

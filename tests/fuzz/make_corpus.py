@@ -70,7 +70,31 @@ def seeds_of_checkpoints():
                           for i, file in enumerate(ranks)],
                 "tensors": {"w": {"shape": [2, 2], "states": ["parameters", "moment"],
                                   "pieces": [[0, 0, 3], [1, 3, 1]]}}}
+    put("checkpoint", "version_1", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
+    flat = manifest
+
+    def state(name, elements, dtype="F32", **more):
+        return {"name": name, "dtype": dtype, "elements": elements, "block": 1} | more
+
+    manifest = flat | {"version": 2, "tensors": {"w": {
+        "shape": [2, 2], "states": [state("parameters", 4), state("moment", 4)],
+        "pieces": [[0, 0, 0, 0, 1, 2], [0, 2, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1]]}}}
     put("checkpoint", "two_ranks", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
+    # Split by columns, in other types, with a state in blocks and a vector.
+    ranks = [safetensors({"parameters/w": ("BF16", [6]), "moment/w": ("U8", [6]), "scale/w": ("F32", [3]),
+                          "parameters/b": ("F16", [2])}),
+             safetensors({"parameters/w": ("BF16", [3]), "moment/w": ("U8", [3]), "parameters/b": ("F16", [1])})]
+    manifest = manifest | {
+        "files": [entry | {"bytes": len(file)} for entry, file in zip(manifest["files"], ranks)],
+        "tensors": {
+            "w": {"shape": [3, 3],
+                  "states": [state("parameters", 9, "BF16"), state("moment", 9, "U8"),
+                             state("scale", 3, block=4, pieces=[[0, 0, 0, 0, 1, 3]])],
+                  "pieces": [[0, 0, 0, 0, 3, 1], [1, 0, 0, 1, 3, 1], [0, 3, 0, 2, 3, 1]]},
+            "b": {"shape": [3], "states": [state("parameters", 3, "F16")],
+                  "pieces": [[1, 0, 0, 2, 1, 1], [0, 0, 0, 0, 1, 2]]}}}
+    put("checkpoint", "columns", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
+    manifest = flat
     manifest["tensors"]["w"] = {"shape": [0.5], "states": ["parameters"], "pieces": []}  # divided by zero
     put("checkpoint", "half_a_row", json.dumps(manifest))
     manifest["tensors"]["w"] = {"shape": [1], "states": ["parameters"], "pieces": [[1 << 32, 0, 1]]}  # was taken for file 0

@@ -13,6 +13,12 @@ void read(const std::string& target, const std::string& input) {
   target_named(target).read(read_file(corpus + target + "/" + input));
 }
 
+// Fuzzing gets no further than its seeds are read.
+TEST(Seeds, OfCheckpointsAreReadToTheEnd) {
+  for (const char* name : {"two_ranks", "columns", "version_1"})
+    EXPECT_EQ(error_text([&] { read("checkpoint", name); }), "") << name;
+}
+
 // The integer part of half a row is zero, by which was divided.
 TEST(OnceBroken, AShapeOfHalfARow) {
   EXPECT_ERROR(read("checkpoint", "half_a_row"), "tensors.w.shape", "which no tensor has");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny Hugging Face models and what transformers computes with them, for tests/run/hf_test.cpp.
+"""Tiny Hugging Face models and what transformers computes with them, for tests/inspect/hf_test.cpp.
 
 Each case is a folder hf/<case> as save_pretrained writes it, and in it expected.safetensors:
   tokens   I32 [B, T]     inputs

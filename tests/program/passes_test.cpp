@@ -9,9 +9,13 @@
 #include <numeric>
 #include <set>
 
+#include "program/shapes.h"
+#include "program/verify.h"
+
 namespace onefold {
 namespace {
 
+using test::Shape;
 using Lines = std::vector<std::string>;
 constexpr int64_t kAll = int64_t{1} << 40;
 
@@ -28,46 +32,18 @@ Lines lines(const Program& program, const std::set<Verb>& verbs = {}) {
   return result;
 }
 
-std::vector<int> units_of(const Action& action) {
-  std::vector<int> units{action.unit};
-  units.insert(units.end(), action.joined.begin(), action.joined.end());
-  return units;
-}
-
-// An embedding, blocks and a head, at a stage of ZeRO. Sizes differ, so that sums of them do.
 struct Step {
-  StepShape shape;
+  Shape shape;
   bool recomputes = false;
   std::vector<UnitTraits> units = {};
 
-  explicit Step(int stage, const StepShape& s = {.units = 5}, bool recomputes = false)
-      : shape(s), recomputes(recomputes), units(static_cast<size_t>(s.units)) {
-    const int head = s.units - 1;
-    for (int u = 0; u < s.units; ++u) {
-      UnitTraits& unit = units[static_cast<size_t>(u)];
-      unit.elems = 100 + 10 * u;
-      unit.residence = {stage >= 3, stage >= 2, stage >= 1};
-      unit.frozen = s.is_frozen(u);
-      unit.forward_reads = {u};
-      if (u == head && s.tied) unit.forward_reads.push_back(0);
-      if (u > 0) unit.backward_reads = unit.forward_reads;
-    }
-  }
+  explicit Step(int stage, const Shape& s = {.units = 5}, bool recomputes = false)
+      : shape(s), recomputes(recomputes), units(test::traits_of(s, stage)) {}
 
   int64_t elems(int unit) const { return units[static_cast<size_t>(unit)].elems; }
-  std::vector<int> reads(const Action& action) const {
-    const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
-    if (action.verb == Verb::forward) return unit.forward_reads;
-    if (action.verb == Verb::backward) return unit.backward_reads;
-    return {};
-  }
+  std::vector<int> reads(const Action& action) const { return reads_of(action, units); }
 
-  Program plain() const {
-    Program program = build_training_step(shape);
-    accumulate(program);
-    if (recomputes) recompute(program);
-    return program;
-  }
+  Program plain() const { return test::plain_step(shape, recomputes); }
   Program sharded(const ShardLimits& limits = {}) const {
     Program program = plain();
     shard(program, units, limits);
@@ -98,7 +74,7 @@ void for_each_step(int stage, const Check& check) {
       for (const bool tied : {false, true})
         for (const bool recomputes : {false, true})
           for (const bool frozen : {false, true}) {
-            StepShape shape{.units = 6, .micros = micros, .order = order, .tied = tied};
+            Shape shape{.units = 6, .micros = micros, .order = order, .tied = tied};
             if (frozen) shape.frozen = {!tied, true, false, true, false, false};
             SCOPED_TRACE(testing::Message()
                          << micros << " micros, " << order_name(order) << (tied ? ", tied" : "")
@@ -171,17 +147,17 @@ TEST(Shard, StageThreeGathersAUnitForEachUseAndReleasesItAfter) {
                                                            "backward u2, micro 0",
                                                            "release u2",  //
                                                            "reduce u2",
-                                                           "norm u2",
+                                                           "squares u2",
                                                            "release u2 gradients",  //
                                                            "gather u1",
                                                            "backward u1, micro 0",
                                                            "release u1",  //
                                                            "reduce u1",
-                                                           "norm u1",
+                                                           "squares u1",
                                                            "release u1 gradients",  //
                                                            "backward u0, micro 0",
                                                            "reduce u0",
-                                                           "norm u0",
+                                                           "squares u0",
                                                            "release u0 gradients",  //
                                                            "clip",
                                                            "step u0",
@@ -226,7 +202,7 @@ TEST(Shard, WholeParametersAreNotGatheredForUse) {
     });
 }
 
-TEST(Shard, EveryTrainedUnitIsReducedOnceAfterItsLastBackwardAndBeforeItsNorm) {
+TEST(Shard, EveryTrainedUnitIsReducedOnceAfterItsLastBackwardAndBeforeItsSquares) {
   for (const int stage : {0, 1, 2, 3})
     for_each_step(stage, [](const Step& step) {
       const Program program = step.sharded();
@@ -238,12 +214,12 @@ TEST(Shard, EveryTrainedUnitIsReducedOnceAfterItsLastBackwardAndBeforeItsNorm) {
         if (step.shape.is_frozen(unit)) continue;
         const int reduce = index_of(program, Verb::reduce, unit);
         EXPECT_LT(last_backward(step, program, unit), reduce);
-        EXPECT_LT(reduce, index_of(program, Verb::norm, unit));
+        EXPECT_LT(reduce, index_of(program, Verb::squares, unit));
       }
     });
 }
 
-TEST(Shard, ShardedGradientsAreReleasedAfterTheirNorm) {
+TEST(Shard, ShardedGradientsAreReleasedAfterTheirSquares) {
   for (const int stage : {1, 2})
     for_each_step(stage, [stage](const Step& step) {
       const Program program = step.sharded();
@@ -252,7 +228,7 @@ TEST(Shard, ShardedGradientsAreReleasedAfterTheirNorm) {
         const bool expected = stage == 2 && !step.shape.is_frozen(unit);
         EXPECT_EQ(release >= 0, expected) << "unit " << unit;
         if (expected) {
-          EXPECT_LT(index_of(program, Verb::norm, unit), release);
+          EXPECT_LT(index_of(program, Verb::squares, unit), release);
         }
       }
     });
@@ -302,8 +278,8 @@ TEST(Bucket, ThatIsFullGoesAtOnce) {
 TEST(Bucket, OfEverythingIsOneReductionBeforeTheClipAndOneGatherAfterTheSteps) {
   const Lines all = lines(Step(1, {.units = 3}).bucketed(kAll));
   EXPECT_EQ(Lines(all.end() - 9, all.end()),
-            (Lines{"reduce u2 and 2 more", "norm u2", "norm u1", "norm u0", "clip", "step u0",
-                   "step u1", "step u2", "gather u0 and 2 more"}));
+            (Lines{"reduce u2 and 2 more", "squares u2", "squares u1", "squares u0", "clip",
+                   "step u0", "step u1", "step u2", "gather u0 and 2 more"}));
 }
 
 TEST(Bucket, NeverExceedsItsSizeUnlessOneUnitDoesAndTakesTheNextUnitIfItFits) {
@@ -334,7 +310,7 @@ TEST(Bucket, KeepsTheOrderOfUnitsAndEachOneOnce) {
             for (const int unit : units_of(action)) units.push_back(unit);
         return units;
       };
-      for (const Verb verb : {Verb::reduce, Verb::gather, Verb::norm, Verb::step})
+      for (const Verb verb : {Verb::reduce, Verb::gather, Verb::squares, Verb::step})
         EXPECT_EQ(order(step.bucketed(250), verb), order(step.sharded(), verb)) << verb_name(verb);
     });
 }
@@ -348,7 +324,7 @@ TEST(Bucket, NeverJoinsGathersForUse) {
   });
 }
 
-TEST(Bucket, ANormAndAReleaseOfGradientsFollowTheirReduction) {
+TEST(Bucket, SquaresAndAReleaseOfGradientsFollowTheirReduction) {
   for (const int stage : {0, 2, 3})
     for_each_step(stage, [](const Step& step) {
       const Program program = step.bucketed(250);
@@ -356,8 +332,8 @@ TEST(Bucket, ANormAndAReleaseOfGradientsFollowTheirReduction) {
         if (step.shape.is_frozen(unit)) continue;
         const int reduce = index_of(program, Verb::reduce, unit);
         EXPECT_LT(last_backward(step, program, unit), reduce);
-        EXPECT_LT(reduce, index_of(program, Verb::norm, unit));
-        EXPECT_LT(index_of(program, Verb::norm, unit), index_of(program, Verb::clip, 0));
+        EXPECT_LT(reduce, index_of(program, Verb::squares, unit));
+        EXPECT_LT(index_of(program, Verb::squares, unit), index_of(program, Verb::clip, 0));
         const int release = index_of(program, Verb::release, unit, State::gradients);
         EXPECT_TRUE(release < 0 || release > reduce);
       }
@@ -404,7 +380,7 @@ TEST(Overlap, TheFirstReaderOfAGatherWaitsForItAndNobodyElse) {
   });
 }
 
-TEST(Overlap, ANormWaitsForItsReductionAndComesAfterIt) {
+TEST(Overlap, SquaresWaitForTheirReductionAndComeAfterIt) {
   for (const int stage : {0, 1, 2, 3})
     for (const int64_t elems : {int64_t{0}, int64_t{250}, kAll})
       for_each_step(stage, [&](const Step& step) {
@@ -413,7 +389,7 @@ TEST(Overlap, ANormWaitsForItsReductionAndComesAfterIt) {
         for (const Action& action : program.actions) {
           if (action.verb == Verb::reduce)
             for (const int unit : units_of(action)) reduced[unit] = action.ticket;
-          if (action.verb != Verb::norm) continue;
+          if (action.verb != Verb::squares) continue;
           ASSERT_TRUE(reduced.contains(action.unit)) << line(action);
           EXPECT_EQ(action.waits, std::vector<int>{reduced[action.unit]}) << line(action);
         }
@@ -421,22 +397,23 @@ TEST(Overlap, ANormWaitsForItsReductionAndComesAfterIt) {
 }
 
 TEST(Overlap, AReductionHidesBehindTheNextBackward) {
-  const std::set<Verb> verbs{Verb::backward, Verb::reduce, Verb::norm, Verb::release, Verb::clip};
+  const std::set<Verb> verbs{Verb::backward, Verb::reduce, Verb::squares, Verb::release,
+                             Verb::clip};
   EXPECT_EQ(lines(Step(2, {.units = 3}).overlapped(), verbs),
             (Lines{"backward u2, micro 0", "reduce u2",  //
-                   "backward u1, micro 0", "norm u2", "release u2 gradients", "reduce u1",
-                   "backward u0, micro 0", "norm u1", "release u1 gradients", "reduce u0",
-                   "norm u0", "release u0 gradients", "clip"}));
+                   "backward u1, micro 0", "squares u2", "release u2 gradients", "reduce u1",
+                   "backward u0, micro 0", "squares u1", "release u1 gradients", "reduce u0",
+                   "squares u0", "release u0 gradients", "clip"}));
 }
 
-TEST(Overlap, GradientsAreReleasedAfterTheirNormAndEverythingBeforeTheClip) {
+TEST(Overlap, GradientsAreReleasedAfterTheirSquaresAndEverythingBeforeTheClip) {
   for (const int stage : {2, 3})
     for_each_step(stage, [](const Step& step) {
       const Program program = step.overlapped(250);
       for (int unit = 0; unit < step.shape.units; ++unit) {
         if (step.shape.is_frozen(unit)) continue;
         const int release = index_of(program, Verb::release, unit, State::gradients);
-        EXPECT_LT(index_of(program, Verb::norm, unit), release);
+        EXPECT_LT(index_of(program, Verb::squares, unit), release);
         EXPECT_LT(release, index_of(program, Verb::clip, 0));
       }
     });
@@ -502,7 +479,7 @@ TEST(Prefetch, OfEverythingGathersAllThatIsNotWholeAtOnce) {
 
 TEST(Prefetch, ChangesNeitherTheOrderOfGathersNorThatOfTheRest) {
   const std::set<Verb> rest{Verb::release, Verb::forward, Verb::backward, Verb::reduce,
-                            Verb::norm,    Verb::clip,    Verb::step};
+                            Verb::squares, Verb::clip,    Verb::step};
   for (const int stage : {0, 1, 2, 3})
     for_each_step(stage, [&](const Step& step) {
       const Program before = step.overlapped(250);
@@ -525,6 +502,23 @@ TEST(Prefetch, LeavesTheGathersAfterStepsAlone) {
   for (const int stage : {1, 2})
     for_each_step(stage, [](const Step& step) {
       EXPECT_EQ(lines(step.prefetched(kAll, kAll, 250)), lines(step.overlapped(250)));
+    });
+}
+
+// ---- All of them
+
+TEST(EveryProgram, IsSoundAtEveryStageAndAfterEveryPass) {
+  for (const int stage : {0, 1, 2, 3})
+    for_each_step(stage, [&](const Step& step) {
+      EXPECT_EQ(problems_of(step.plain(), Step(0, step.shape).units, 1), Lines{});
+      EXPECT_EQ(problems_of(step.sharded(), step.units, 2), Lines{});
+      for (const int64_t bucket_elems : {int64_t{0}, int64_t{250}, kAll}) {
+        EXPECT_EQ(problems_of(step.bucketed(bucket_elems), step.units, 2), Lines{});
+        EXPECT_EQ(problems_of(step.overlapped(bucket_elems), step.units, 2), Lines{});
+        for (const int64_t ahead : {int64_t{0}, int64_t{120}, kAll})
+          EXPECT_EQ(problems_of(step.prefetched(ahead, kAll, bucket_elems), step.units, 2),
+                    Lines{});
+      }
     });
 }
 

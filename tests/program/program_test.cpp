@@ -2,67 +2,272 @@
 
 #include <gtest/gtest.h>
 
-#include "program/passes.h"
+#include "program/shapes.h"
+#include "program/verify.h"
 
 namespace onefold {
 namespace {
 
-std::vector<std::string> lines(const Program& program) {
-  std::vector<std::string> result;
+using test::plain_step;
+using test::Shape;
+using test::traits_of;
+using Lines = std::vector<std::string>;
+
+Lines lines(const Program& program) {
+  Lines result;
   for (const Action& action : program.actions)
     result.push_back(describe(action, "u" + std::to_string(action.unit)));
   return result;
 }
 
-TEST(Program, TheHeadIsEnteredBackwardsOnly) {
-  EXPECT_EQ(lines(build_training_step({.units = 3, .micros = 1})),
-            (std::vector<std::string>{"forward u0, micro 0", "forward u1, micro 0",
-                                      "backward u2, micro 0", "norm u2", "backward u1, micro 0",
-                                      "norm u1", "backward u0, micro 0", "norm u0", "clip",
-                                      "step u0", "step u1", "step u2"}));
+TEST(Program, AUnitThatHasTheLossIsEnteredBackwardsOnly) {
+  EXPECT_EQ(lines(plain_step({.units = 3})),
+            (Lines{"forward u0, micro 0", "forward u1, micro 0", "backward u2, micro 0",
+                   "squares u2", "backward u1, micro 0", "squares u1", "backward u0, micro 0",
+                   "squares u0", "clip", "step u0", "step u1", "step u2"}));
 }
 
-TEST(Program, NormsFollowTheLastMicroBatchAndEachUnitStepsOnce) {
-  const Program program = build_training_step({.units = 4, .micros = 3});
-  int norms = 0, steps = 0;
-  for (const Action& action : program.actions) {
-    norms += action.verb == Verb::norm;
+TEST(Program, SquaresFollowTheLastMicroBatchAndEachUnitStepsOnce) {
+  int squares = 0, steps = 0;
+  for (const Action& action : plain_step({.units = 4, .micros = 3}).actions) {
+    squares += action.verb == Verb::squares;
     steps += action.verb == Verb::step;
   }
-  EXPECT_EQ(norms, 4);
+  EXPECT_EQ(squares, 4);
   EXPECT_EQ(steps, 4);
 }
 
+TEST(Program, ATableThatTheHeadAddsToWaitsForAllOfItsMicroBatches) {
+  const Lines all = lines(plain_step({.units = 3, .micros = 2, .tied = true}));
+  EXPECT_EQ(Lines(all.begin() + 8, all.begin() + 13),
+            (Lines{"backward u1, micro 1", "squares u1", "backward u0, micro 0",
+                   "backward u0, micro 1", "squares u0"}));
+}
+
 TEST(Accumulate, OnlyTheFirstMicroBatchOverwrites) {
-  Program program = build_training_step({.units = 3, .micros = 2});
-  accumulate(program);
-  for (const Action& action : program.actions) {
+  for (const Action& action : plain_step({.units = 3, .micros = 2}).actions) {
     if (action.verb == Verb::backward) {
       EXPECT_EQ(action.accumulate, action.micro > 0);
     }
   }
 }
 
-TEST(Recompute, RunsABlocksForwardAgainJustBeforeItsBackward) {
-  Program program = build_training_step({.units = 4, .micros = 1});
-  recompute(program);
-  for (size_t i = 0; i < program.actions.size(); ++i) {
-    const Action& action = program.actions[i];
-    const bool block = action.unit == 1 || action.unit == 2;
-    if (action.verb == Verb::backward && block) {
-      const Action& before = program.actions[i - 1];
-      EXPECT_EQ(before.verb, Verb::forward);
-      EXPECT_EQ(before.unit, action.unit);
-      EXPECT_TRUE(before.again && before.keep);
-    }
-    if (action.verb == Verb::forward && block && !action.again) {
-      EXPECT_FALSE(action.keep);
-    }
+// ---- Liveness
+
+// The forwards of a unit, in order.
+std::vector<Action> forwards(const Program& program, int unit) {
+  std::vector<Action> found;
+  for (const Action& action : program.actions)
+    if (action.verb == Verb::forward && action.unit == unit) found.push_back(action);
+  return found;
+}
+
+TEST(Liveness, ATrainedUnitKeepsInputAndSavedUntilItsBackward) {
+  const Program program = plain_step({.units = 4});
+  for (const int unit : {1, 2}) {
+    const Action action = forwards(program, unit)[0];
+    EXPECT_TRUE(action.keep_input && action.keep_saved && action.output) << unit;
   }
 }
 
+TEST(Liveness, UnitsBelowTheLowestTrainedKeepNothing) {
+  for (const Order order : {Order::micro_first, Order::unit_first}) {
+    const Program program = plain_step({.units = 6,
+                                        .micros = 16,
+                                        .order = order,
+                                        .frozen = {true, true, true, true, true, false}});
+    for (int unit = 0; unit < 5; ++unit)
+      for (const Action& action : forwards(program, unit)) {
+        EXPECT_FALSE(action.keep_input || action.keep_saved) << "unit " << unit;
+        EXPECT_TRUE(action.output);
+      }
+  }
+}
+
+TEST(Liveness, AFrozenUnitAboveATrainedOneKeepsWhatItsBackwardNeeds) {
+  const Program program = plain_step({.units = 5, .frozen = {false, false, true, false, false}});
+  EXPECT_TRUE(forwards(program, 2)[0].keep_saved);
+}
+
+TEST(Liveness, TheGradientOfAnInputIsMadeForTheUnitBelowAlone) {
+  const Program program = plain_step({.units = 5, .frozen = {true, true, false, false, false}});
+  for (const Action& action : program.actions)
+    if (action.verb == Verb::backward) EXPECT_EQ(action.output, action.unit > 2) << action.unit;
+}
+
 TEST(Evaluation, KeepsNothing) {
-  for (const Action& action : build_evaluation(3).actions) EXPECT_FALSE(action.keep);
+  for (const Action& action : build_evaluation(3).actions) {
+    EXPECT_FALSE(action.keep_input || action.keep_saved);
+    EXPECT_EQ(action.output, action.unit < 2);
+  }
+}
+
+// ---- Recompute
+
+TEST(Recompute, RunsASegmentsForwardsAgainJustBeforeItsLastUnitsBackward) {
+  // u1 and u2 are one segment, u3 and u4 another.
+  EXPECT_EQ(lines(plain_step({.units = 6}, true)), (Lines{"forward u0, micro 0",
+                                                          "forward u1, micro 0",
+                                                          "forward u2, micro 0",
+                                                          "forward u3, micro 0",
+                                                          "forward u4, micro 0",
+                                                          "backward u5, micro 0",
+                                                          "squares u5",
+                                                          "forward u3, micro 0",
+                                                          "forward u4, micro 0",
+                                                          "backward u4, micro 0",
+                                                          "squares u4",
+                                                          "backward u3, micro 0",
+                                                          "squares u3",
+                                                          "forward u1, micro 0",
+                                                          "forward u2, micro 0",
+                                                          "backward u2, micro 0",
+                                                          "squares u2",
+                                                          "backward u1, micro 0",
+                                                          "squares u1",
+                                                          "backward u0, micro 0",
+                                                          "squares u0",
+                                                          "clip",
+                                                          "step u0",
+                                                          "step u1",
+                                                          "step u2",
+                                                          "step u3",
+                                                          "step u4",
+                                                          "step u5"}));
+}
+
+TEST(Recompute, KeepsTheInputOfASegmentsFirstUnitAndNothingElse) {
+  const Program program = plain_step({.units = 6}, true);
+  const std::vector<Action> first = forwards(program, 3), second = forwards(program, 4);
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_TRUE(first[0].keep_input && !first[0].keep_saved && first[0].output);
+  EXPECT_TRUE(!second[0].keep_input && !second[0].keep_saved && second[0].output);
+  EXPECT_TRUE(first[1].keep_input && first[1].keep_saved && first[1].output);
+  EXPECT_TRUE(second[1].keep_input && second[1].keep_saved && !second[1].output);
+}
+
+TEST(Recompute, RunsOfMicroBatchesRecomputeTheLowerUnitsInARun) {
+  const Lines all = lines(plain_step({.units = 4, .micros = 2, .order = Order::unit_first}, true));
+  EXPECT_EQ(Lines(all.begin() + 9, all.begin() + 15),
+            (Lines{"forward u1, micro 0", "forward u1, micro 1", "forward u2, micro 0",
+                   "backward u2, micro 0", "forward u2, micro 1", "backward u2, micro 1"}));
+}
+
+// ---- Phases
+
+TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
+  Program program = plain_step({.units = 3});
+  std::vector<UnitTraits> units = traits_of({.units = 3}, 0);
+  units[0].phases = {2, 1};
+  units[1].phases = {3, 2};
+  units[2].phases = {1, 2};
+  split_phases(program, units);
+  const Lines all = lines(program);
+  EXPECT_EQ(
+      Lines(all.begin(), all.begin() + 8),
+      (Lines{"forward u0, micro 0, phase 0", "exchange u0, micro 0, after phase 0 of forward",
+             "forward u0, micro 0, phase 1", "forward u1, micro 0, phase 0",
+             "exchange u1, micro 0, after phase 0 of forward", "forward u1, micro 0, phase 1",
+             "exchange u1, micro 0, after phase 1 of forward", "forward u1, micro 0, phase 2"}));
+  EXPECT_EQ(problems_of(program, units, 1), Lines{});
+}
+
+// ---- Verify
+
+// Applies a mutation to a sound program of three micro-batches at stage 3 and returns what is
+// found.
+Lines problems_after(const std::function<void(std::vector<Action>&)>& mutate) {
+  const Shape shape{.units = 4, .micros = 3};
+  const std::vector<UnitTraits> units = traits_of(shape, 3);
+  Program program = plain_step(shape, false, 3);
+  shard(program, units, {});
+  overlap(program, units);
+  EXPECT_EQ(problems_of(program, units, 2), Lines{});
+  mutate(program.actions);
+  return problems_of(program, units, 2);
+}
+
+size_t find(const std::vector<Action>& actions, Verb verb, int unit,
+            State state = State::parameters) {
+  for (size_t i = 0; i < actions.size(); ++i)
+    if (actions[i].verb == verb && actions[i].unit == unit && actions[i].state == state) return i;
+  ADD_FAILURE() << "no such action";
+  return 0;
+}
+
+void erase(std::vector<Action>& actions, size_t i) {
+  actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(i));
+}
+
+bool names(const Lines& problems, const std::string& text) {
+  for (const std::string& problem : problems)
+    if (problem.find(text) != std::string::npos) return true;
+  return false;
+}
+
+TEST(Verify, FindsAnAcquireThatIsMissingOrReleasedTwice) {
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::gather, 1)); }),
+                    "which is not gathered"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::release, 1)); }),
+                    "is gathered twice"));
+  EXPECT_TRUE(names(problems_after([](auto& a) {
+                      const size_t i = find(a, Verb::release, 1);
+                      a.insert(a.begin() + static_cast<std::ptrdiff_t>(i), a[i]);
+                    }),
+                    "was not gathered"));
+}
+
+TEST(Verify, FindsWhatIsHeldWithoutAReader) {
+  EXPECT_TRUE(names(problems_after([](auto& a) {
+                      const Action gather = a[find(a, Verb::gather, 2)];
+                      const size_t i = find(a, Verb::clip, 0);
+                      Action late = gather;
+                      late.ticket = 1000;
+                      a.insert(a.begin() + static_cast<std::ptrdiff_t>(i), late);
+                    }),
+                    "stays gathered"));
+  // What the forward of a frozen unit once kept for nobody.
+  Program program = plain_step({.units = 4, .frozen = {true, true, false, false}});
+  const std::vector<UnitTraits> units =
+      traits_of({.units = 4, .frozen = {true, true, false, false}}, 0);
+  EXPECT_EQ(problems_of(program, units, 1), Lines{});
+  program.actions[1].keep_input = program.actions[1].keep_saved = true;
+  EXPECT_TRUE(names(problems_of(program, units, 1), "held without a reader"));
+}
+
+TEST(Verify, FindsAReadBeforeItsWrite) {
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::forward, 1)); }),
+                    "its input is not there"));
+  EXPECT_TRUE(
+      names(problems_after([](auto& a) { a[find(a, Verb::forward, 1)].keep_saved = false; }),
+            "what its forward saved is not there"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::backward, 3)); }),
+                    "the gradient of its output is not there"));
+  EXPECT_TRUE(
+      names(problems_after([](auto& a) { erase(a, find(a, Verb::reduce, 1)); }), "is not reduced"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::squares, 1)); }),
+                    "the squares of unit 1 are missing"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { erase(a, find(a, Verb::step, 1)); }),
+                    "unit 1 has no step"));
+}
+
+TEST(Verify, FindsTicketsThatAreNotSound) {
+  EXPECT_TRUE(names(problems_after([](auto& a) { a[find(a, Verb::forward, 1)].waits.clear(); }),
+                    "without waiting for its gather"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { a[find(a, Verb::squares, 1)].waits.clear(); }),
+                    "without waiting for its reduction"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { a[find(a, Verb::forward, 1)].waits = {999}; }),
+                    "which nothing before it issues"));
+  EXPECT_TRUE(names(problems_after([](auto& a) { a[find(a, Verb::gather, 2)].ticket = 0; }),
+                    "is issued twice"));
+}
+
+TEST(Verify, FindsAGradientThatIsOverwritten) {
+  EXPECT_TRUE(names(problems_after([](auto& a) {
+                      for (Action& action : a)
+                        if (action.verb == Verb::backward) action.accumulate = false;
+                    }),
+                    "overwrites the gradient"));
 }
 
 }  // namespace

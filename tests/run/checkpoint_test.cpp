@@ -1,5 +1,5 @@
-// Checkpoints of a run: what is kept, how one comes into being, what killed runs leave behind, and
-// that any number of ranks at any stage loads what any other has saved.
+// Checkpoints of a run: how engines save and load them. Any number of ranks at any stage loads what
+// any other has saved.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,166 +8,20 @@
 #include <filesystem>
 
 #include "data/scratch.h"
-#include "engine/ranks.h"
 #include "error_text.h"
-#include "model/zoo.h"
-#include "run/checkpoint_writer.h"
-#include "run/resume.h"
+#include "inspect/checkpoint_source.h"
+#include "run/saved_state.h"
 
 namespace onefold {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_same_state;
 using test::on_ranks;
-
-// ---- the folder
-
-class CheckpointFolderTest : public ::testing::Test {
- protected:
-  // A checkpoint of this step without tensors; `mark` tells it from another of the same step.
-  void commit(int64_t step, const std::string& mark = "") const {
-    folder_.begin(step);
-    Manifest manifest;
-    manifest.step = step;
-    manifest.run = {{"position", step}, {"mark", mark}};
-    EXPECT_EQ(folder_.commit(manifest), path(step));
-  }
-  std::string path(int64_t step) const {
-    return fmt::format("{}/step-{:08}", scratch_.path("checkpoints"), step);
-  }
-  std::vector<int64_t> steps() const {
-    std::vector<int64_t> steps;
-    for (const auto& entry : folder_.list()) steps.push_back(entry.step);
-    return steps;
-  }
-  size_t entries() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_.path()), {}));
-  }
-
-  ScratchFolder scratch_;
-  const CheckpointFolder folder_{scratch_.path("checkpoints")};
-};
-
-using Steps = std::vector<int64_t>;
-
-TEST_F(CheckpointFolderTest, OnlyWhatIsCommittedIsThere) {
-  EXPECT_EQ(steps(), Steps());
-  const std::string under_way = folder_.begin(5);
-  write_file(under_way + "/rank-00000.safetensors", "half");
-  EXPECT_EQ(steps(), Steps());
-  commit(5);
-  commit(20);
-  commit(100);
-  EXPECT_EQ(steps(), (Steps{100, 20, 5}));
-  EXPECT_TRUE(fs::exists(path(5) + "/rank-00000.safetensors"));
-  // Neither a folder without a manifest nor another name is a checkpoint.
-  fs::create_directory(path(200));
-  fs::create_directory(scratch_.path("checkpoints/step-x"));
-  write_file(scratch_.path("checkpoints/step-x/manifest.json"), "{}");
-  EXPECT_EQ(steps(), (Steps{100, 20, 5}));
-}
-
-TEST_F(CheckpointFolderTest, TheSameStepIsReplacedWhole) {
-  commit(5, "first");
-  write_file(path(5) + "/old-file", "");
-  commit(5, "second");
-  EXPECT_EQ(Checkpoint(path(5)).manifest().run["mark"], "second");
-  EXPECT_FALSE(fs::exists(path(5) + "/old-file"));
-  EXPECT_EQ(entries(), 1);
-}
-
-TEST_F(CheckpointFolderTest, WhatKilledRunsLeftIsRemoved) {
-  commit(5);
-  write_file(folder_.begin(6) + "/rank-00000.safetensors.tmp", "half");
-  folder_.begin(7);
-  folder_.discard(7);
-  EXPECT_EQ(entries(), 2);
-  folder_.discard_all();
-  EXPECT_EQ(entries(), 1);
-  EXPECT_EQ(steps(), Steps{5});
-}
-
-TEST_F(CheckpointFolderTest, KeepsTheLastAndEveryMth) {
-  for (int64_t step = 10; step <= 60; step += 10) commit(step);
-  folder_.prune(60, 2, 30);
-  EXPECT_EQ(steps(), (Steps{60, 50, 30}));
-  folder_.prune(60, 1, 0);
-  EXPECT_EQ(steps(), Steps{60});
-  EXPECT_EQ(entries(), 1);
-  folder_.prune(60, 0, 0);
-  EXPECT_EQ(steps(), Steps{60});
-}
-
-TEST_F(CheckpointFolderTest, LaterOnesDoNotPushOutTheOneJustSaved) {
-  for (const int64_t step : {10, 20, 30, 90}) commit(step);
-  folder_.prune(30, 1, 0);  // 90 may be damaged: the run has gone back before it
-  EXPECT_EQ(steps(), (Steps{90, 30}));
-}
-
-TEST_F(CheckpointFolderTest, AFolderThatCannotBeWrittenIsNamed) {
-  write_file(scratch_.path("checkpoints"), "a file in its place");
-  EXPECT_ERROR(folder_.begin(1), "cannot create the folder", scratch_.path("checkpoints"));
-}
-
-// ---- engines that save and load
-
-// Primes and a tied head: every unit's slab is padded, and slices begin anywhere.
-ModelSpec small_model() {
-  ModelSpec spec = spec_from_preset("gpt2-tiny", "test");
-  spec.num_layers = 2;
-  spec.hidden_size = 12;
-  spec.num_heads = spec.num_kv_heads = 2;
-  spec.head_dim = 6;
-  spec.intermediate_size = 17;
-  spec.vocab_size = 23;
-  spec.max_sequence_length = 11;
-  return spec;
-}
-
-EngineOptions options_of(int stage) {
-  EngineOptions options{.threads = 1, .micro_batch = 1, .sequence = 5};
-  options.zero.stage = stage;
-  options.zero.persistence_elems = 0;
-  return options;
-}
-
-// Every state of every parameter, whole, by "STATE/NAME": as an engine of one rank has it in
-// memory.
-using State = std::map<std::string, std::vector<float>>;
-
-// Each rank adds what it holds; replicas of one element must have the same bits.
-class StateCollector {
- public:
-  void add(Engine& engine) {
-    std::lock_guard lock(mutex_);
-    engine.for_each_piece([&](const ParamSpec& param, int64_t first, Tensor held) {
-      add("parameters", param, first, held);
-    });
-    engine.for_each_optimizer_piece([&](const std::string& state, const ParamSpec& param,
-                                        int64_t first,
-                                        Tensor held) { add(state, param, first, held); });
-  }
-  const State& state() const { return state_; }
-
- private:
-  void add(const std::string& state, const ParamSpec& param, int64_t first, Tensor held) {
-    std::vector<float>& whole = state_[piece_name(state, param.name)];
-    whole.resize(static_cast<size_t>(param.elems()), -77.0F);
-    std::memcpy(whole.data() + first, held.f32(), static_cast<size_t>(held.elems()) * 4);
-  }
-
-  std::mutex mutex_;
-  State state_;
-};
-
-void expect_same_state(const State& a, const State& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, values] : a) {
-    ASSERT_TRUE(b.contains(name)) << name;
-    ASSERT_EQ(values.size(), b.at(name).size()) << name;
-    EXPECT_EQ(std::memcmp(values.data(), b.at(name).data(), values.size() * 4), 0) << name;
-  }
-}
+using test::options_of;
+using test::small_model;
+using test::State;
+using test::StateCollector;
 
 // Trains two steps on this many ranks, so that moments are no zeros, and saves.
 State save_on(const CheckpointFolder& folder, int ranks, int stage) {
@@ -203,17 +57,22 @@ Loaded load_on(const CheckpointFolder& folder, int ranks, int stage) {
   StateCollector collector;
   on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
     EngineOptions options = options_of(stage);
-    options.initial = [](const ParamSpec&, int64_t, Tensor) {};
+    options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
     Engine engine(small_model(), options, std::move(communicator));
     const Resumed resumed = resume(engine, folder.list());
     EXPECT_EQ(resumed.step, 2);
     EXPECT_EQ(engine.steps_done(), 2);
     const auto r = static_cast<size_t>(rank);
     loaded.bytes_read[r] = resumed.bytes_read;
-    engine.for_each_piece(
-        [&](const ParamSpec&, int64_t, Tensor held) { loaded.bytes_held[r] += held.elems() * 4; });
-    engine.for_each_optimizer_piece([&](const std::string&, const ParamSpec&, int64_t,
-                                        Tensor held) { loaded.bytes_held[r] += held.elems() * 4; });
+    const auto held = [&](const Tensor& slab, const std::vector<SlabPiece>& pieces) {
+      for (const SlabPiece& piece : pieces)
+        loaded.bytes_held[r] += piece.elems * dtype_bytes(slab.dtype);
+    };
+    for (int u = 0; u < engine.state().units(); ++u) {
+      const UnitState& unit = engine.state().unit(u);
+      held(unit.held_parameters(), unit.held_pieces());
+      for (int i = 0; i < unit.states(); ++i) held(unit.stepped_state(i), unit.stepped_pieces());
+    }
     collector.add(engine);
   });
   loaded.state = collector.state();
@@ -414,7 +273,7 @@ TEST(CheckpointWriterTest, NoUnitStepsBeforeItIsWritten) {
   ASSERT_EQ(::write(held, &last, 1), 1);  // the reader may be waiting for more
   drain.join();
   ::close(held);
-  EXPECT_EQ(stepped, 4);
+  EXPECT_EQ(stepped, 6);
   EXPECT_GT(writer->stalled_seconds(), 0.04);
   // A pipe cannot be flushed to disk.
   expect_in(writer->error(), {"cannot flush", "rank-00000.safetensors"});

@@ -1,7 +1,8 @@
 #include "run/provenance.h"
 
+#include "base/broken_files.h"
+#include "inspect/model_card.h"
 #include "io/checksum.h"
-#include "run/model_card.h"
 #include "run/support.h"
 
 namespace onefold {
@@ -68,6 +69,21 @@ TEST_F(ProvenanceTest, TheEndCompletesIt) {
   EXPECT_TRUE(run["parts"][0]["ended"].is_string());
   EXPECT_EQ(run["parts"][0]["validation_loss"], 2.75);
   EXPECT_EQ(run["parts"][0]["interrupted"], false);
+}
+
+TEST_F(ProvenanceTest, AFullDiskKeepsTheRecord) {
+  Provenance provenance = begin();
+  const Json before = record();
+  {
+    test::BrokenFiles files;
+    files.fill_up_after(200);
+    EXPECT_ERROR(provenance.finish(summary(0, 3, false)), "cannot write", file("run.json"),
+                 "No space left on device");
+  }
+  EXPECT_EQ(record(), before);
+  test::BrokenFiles files;
+  files.fail(test::Call::read, std::errc::io_error, "book.txt");
+  EXPECT_ERROR(begin(), "cannot read", "book.txt", "Input/output error");
 }
 
 TEST_F(ProvenanceTest, AResumedRunAddsAPart) {

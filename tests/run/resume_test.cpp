@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/broken_files.h"
 #include "engine/ranks.h"
 #include "run/session.h"
 #include "run/support.h"
@@ -75,6 +76,26 @@ class Resume : public RunTest {
 
 TEST_F(Resume, AdamWGoesOnWithTheSameBits) {
   expect_exact({"optimizer.type=AdamW", "optimizer.params.lr=1e-2"});
+}
+
+TEST_F(Resume, AFailingDiskIsWarnedOfAndChangesNoBits) {
+  const Course whole = run("whole", {});
+  std::string said;
+  Course course;
+  {
+    test::BrokenFiles files;
+    files.fail(test::Call::flush, std::errc::io_error, "step-00000003/rank-00000", 0, 1);
+    files.fail(test::Call::remove, std::errc::io_error, "step-00000001/rank-00000", 0, 1);
+    ::testing::internal::CaptureStderr();
+    course = run("faulty", {"run.keep_last=1"});
+    said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(files.failed(), 2);
+  }
+  expect_in(said, {"the checkpoint of step 3 could not be written: cannot flush",
+                   "an old checkpoint stays: cannot remove", "Input/output error"});
+  EXPECT_EQ(course.losses, whole.losses);
+  test::expect_same_bits(whole.weights, course.weights);
+  EXPECT_EQ(CheckpointFolder(folder_.path("faulty/checkpoints")).list().size(), 1);
 }
 
 TEST_F(Resume, SgdWithMomentumGoesOnWithTheSameBits) {

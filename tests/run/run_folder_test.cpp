@@ -1,5 +1,9 @@
 #include "run/run_folder.h"
 
+#include "base/broken_files.h"
+#include "base/file.h"
+#include "engine/support.h"
+#include "inspect/saved_run.h"
 #include "run/session.h"
 #include "run/support.h"
 
@@ -15,8 +19,8 @@ class RunFolderTest : public RunTest {
   }
   static std::vector<float> weights_of(Engine& engine) {
     std::vector<float> all;
-    engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
-      all.insert(all.end(), tensor.f32(), tensor.f32() + tensor.elems());
+    test::for_each_parameter(engine, [&](const ParamSpec&, std::span<const float> values) {
+      all.insert(all.end(), values.begin(), values.end());
     });
     return all;
   }
@@ -31,13 +35,13 @@ TEST_F(RunFolderTest, GivesBackWhatWasPutIn) {
   Engine saved(c.model, options(1));
   created.save_weights(saved);
 
-  const RunFolder opened = RunFolder::open(path());
+  const SavedRun opened(path());
   EXPECT_EQ(opened.model().to_json(), c.model.to_json());
   EXPECT_EQ(opened.tokenizer()->hash(), Tokenizer::bytes().hash());
   EXPECT_EQ(load_config(opened.file("config.json"), {}).effective(), c.effective());
   Engine loaded(c.model, options(2));
   EXPECT_NE(weights_of(loaded), weights_of(saved));
-  opened.load_weights(loaded);
+  loaded.state().write_parameters(reader_of(opened.weights()));
   EXPECT_EQ(weights_of(loaded), weights_of(saved));
 }
 
@@ -59,7 +63,7 @@ TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
   EXPECT_ERROR(RunFolder::require_free(path(), false), "--overwrite");
   RunFolder::require_free(path(), true);
   create(c, true);
-  EXPECT_ERROR(RunFolder::open(path()), "has no weights yet");  // not the old run's
+  EXPECT_ERROR(SavedRun(path()), "has no weights yet");  // not the old run's
 }
 
 TEST_F(RunFolderTest, FilesThatAreNotARunsStay) {
@@ -84,36 +88,39 @@ TEST_F(RunFolderTest, SomebodyElsesModelIsNotOverwritten) {
   }
 }
 
-TEST_F(RunFolderTest, MissingPiecesAreNamed) {
-  EXPECT_ERROR(RunFolder::open(path()), path(), "there is no such folder");
-  EXPECT_ERROR(RunFolder::open(folder_.path("book.txt")), "book.txt is a file");
-  make_folders(path());
-  EXPECT_ERROR(RunFolder::open(path()), "it has no model.json");
-}
-
-TEST_F(RunFolderTest, WeightsMustBeTheModels) {
+TEST_F(RunFolderTest, AFullDiskKeepsTheWeightsThatWereThere) {
   const Config c = config();
   const RunFolder run = create(c);
-  ModelSpec narrow = c.model, shallow = c.model, deep = c.model;
-  narrow.vocab_size = 257;
-  shallow.num_layers = 1;
-  deep.num_layers = 9;
-  Engine whole(c.model, options(1));
-  run.save_weights(whole);
-  Engine narrow_engine(narrow, options(1)), shallow_engine(shallow, options(1)),
-      deep_engine(deep, options(1));
-  EXPECT_ERROR(run.load_weights(narrow_engine), "weights.safetensors", "[263, 39]", "[257, 39]");
-  EXPECT_ERROR(run.load_weights(shallow_engine), "belongs to another model");
-  EXPECT_ERROR(run.load_weights(deep_engine), "has no tensor");
+  Engine first(c.model, options(1)), second(c.model, options(2)), loaded(c.model, options(3));
+  run.save_weights(first);
+  {
+    test::BrokenFiles files;
+    files.fill_up_after(100'000);
+    EXPECT_ERROR(run.save_weights(second), "cannot write", run.file("weights.safetensors"),
+                 "No space left on device");
+  }
+  EXPECT_FALSE(path_exists(run.file("weights.safetensors.tmp")));
+  loaded.state().write_parameters(reader_of(SavedRun(path()).weights()));
+  EXPECT_EQ(weights_of(loaded), weights_of(first));
 }
 
-TEST_F(RunFolderTest, AModelThatCannotBeReadIsNamed) {
+// What stayed would be taken for the new run's.
+TEST_F(RunFolderTest, AnOldRunThatCannotBeRemovedIsAnError) {
   const Config c = config();
   const RunFolder run = create(c);
-  folder_.write("run/model.json", "{\"num_layers\": \"two\"}");
-  EXPECT_ERROR(run.model(), "model.json: model.num_layers must be an integer");
-  folder_.write("run/model.json", "{");
-  EXPECT_ERROR(run.model(), "model.json:1:2", "not valid JSON");
+  Engine engine(c.model, options(1));
+  run.save_weights(engine);
+  make_folders(run.file("checkpoints/step-00000002"));
+  write_file(run.file("checkpoints/step-00000002/manifest.json"), "{}");
+  for (const char* name : {"weights.safetensors", "step-00000002/manifest.json"}) {
+    test::BrokenFiles files;
+    files.fail(test::Call::remove, std::errc::operation_not_permitted, name);
+    EXPECT_ERROR(create(c, true), "cannot remove", name, "Operation not permitted");
+  }
+  run.save_weights(engine);
+  test::BrokenFiles files;
+  files.fail(test::Call::remove, std::errc::operation_not_permitted);
+  EXPECT_ERROR(run.drop_weights(), "cannot remove", run.file("weights.safetensors"));
 }
 
 }  // namespace

@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
+
+#include "run/ranks.h"
+#include "run/support.h"
+#include "run/training.h"
 
 namespace onefold {
 namespace {
@@ -41,6 +47,75 @@ TEST_P(StopSignalsTest, ANewWatchForgetsTheOldSignal) {
     std::raise(GetParam());
   }
   EXPECT_FALSE(StopSignals().stop_wanted());
+}
+
+TEST(StopSignals, RestoreTheHandlersThatWereThereBefore) {
+  std::signal(SIGTERM, SIG_IGN);
+  { const StopSignals signals; }
+  EXPECT_EQ(std::signal(SIGTERM, SIG_DFL), SIG_IGN);
+}
+
+TEST(StopSignals, AreReceivedOnceInAProcess) {
+  const StopSignals signals;
+  std::raise(SIGINT);
+  EXPECT_THROW(StopSignals(), InternalError);
+  EXPECT_TRUE(signals.stop_wanted());  // the refused one has changed nothing
+}
+
+TEST(StopSignals, OneRequestIsTakenOnce) {
+  StopSignals signals;
+  std::raise(SIGUSR1);
+  EXPECT_TRUE(signals.take_save_request());
+  EXPECT_FALSE(signals.take_save_request());
+}
+
+// Two ranks as threads of this process, with the process's signals.
+class SignalledRun : public RunTest {
+ protected:
+  static constexpr int kSteps = 3;
+
+  // Calls after(training, rank) on each rank when its training has ended.
+  template <class After>
+  void run(StopSignals& signals, const After& after) const {
+    const Config config =
+        Config::from_json({{"model", "gpt2-tiny"},
+                           {"train_batch_size", 4},
+                           {"data", {{"train", folder_.path("book.txt")}, {"sequence_length", 8}}},
+                           {"run", {{"steps", kSteps}, {"threads", 1}}}},
+                          2);
+    Ranks ranks(2, {});
+    const RunPlan plan = plan_run(config, ranks);
+    ranks.run([&](std::shared_ptr<Communicator> communicator) {
+      const int rank = communicator->rank();
+      Training training(config, plan, std::move(communicator), std::nullopt,
+                        {.quiet = true, .signals = &signals});
+      training.run();
+      after(training, rank);
+    });
+  }
+};
+
+TEST_F(SignalledRun, ASignalBeforeTheRanksStartStopsAllOfThem) {
+  StopSignals signals;
+  std::raise(SIGINT);
+  run(signals, [](Training& training, int rank) {
+    EXPECT_TRUE(training.interrupted()) << rank;
+    EXPECT_EQ(training.summary()["steps"], 1) << rank;
+  });
+}
+
+// A rank that has ended takes no handler from one that still works: the signal would end the
+// process in the middle of a write.
+TEST_F(SignalledRun, HandlersStayUntilTheLastRankHasEnded) {
+  StopSignals signals;
+  std::atomic<bool> first_ended = false;
+  run(signals, [&](Training& training, int rank) {
+    EXPECT_EQ(training.summary()["steps"], kSteps) << rank;
+    if (rank == 1) first_ended = true;
+    while (!first_ended) std::this_thread::yield();
+    if (rank == 0) std::raise(SIGTERM);
+  });
+  EXPECT_TRUE(signals.stop_wanted());
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, StopSignalsTest, ::testing::Values(SIGINT, SIGTERM),

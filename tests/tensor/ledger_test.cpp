@@ -2,13 +2,25 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "error_text.h"
 
 namespace onefold {
 namespace {
 
-TEST(Ledger, BooksByKindWithPeakAndMoment) {
+// A ledger over the system's memory, or over none.
+struct Memory {
+  std::unique_ptr<MemorySource> source;
   Ledger ledger;
+  explicit Memory(int64_t limit_bytes = Ledger::kNoLimit,
+                  std::unique_ptr<MemorySource> from = make_host_memory())
+      : source(std::move(from)), ledger(*source, limit_bytes) {}
+};
+
+TEST(Ledger, BooksByKindWithPeakAndMoment) {
+  Memory memory;
+  Ledger& ledger = memory.ledger;
   Buffer parameters = ledger.allocate(Kind::parameters, 1000, "p");
   EXPECT_EQ(parameters.bytes(), 1024);  // whole cache lines
   ledger.moment("forward block.1");
@@ -27,29 +39,88 @@ TEST(Ledger, BooksByKindWithPeakAndMoment) {
 }
 
 TEST(Ledger, RefusesToPassItsLimitAndSaysWhatIsHeld) {
-  Ledger ledger(Ledger::Memory::real, 4096);
+  Memory memory(4096);
+  Ledger& ledger = memory.ledger;
   const Buffer held = ledger.allocate(Kind::parameters, 4000, "p");
   EXPECT_ERROR(ledger.allocate(Kind::gradients, 128, "block.3"), "128 B for block.3 (gradients)",
                "limit of 4.00 KiB");
   EXPECT_EQ(ledger.held_bytes(), held.bytes());
 }
 
-TEST(Ledger, OtherTiersDoNotCountAgainstTheDeviceLimit) {
-  Ledger ledger(Ledger::Memory::dry, 64);
-  const Buffer host = ledger.allocate(Kind::optimizer, 1 << 20, "o", Tier::host);
+TEST(Ledger, EveryTierHasItsOwnSourceLimitAndBooks) {
+  const auto device = make_dry_memory(), host = make_dry_memory();
+  Ledger ledger(Ledger::Tiers{Ledger::TierSetup{device.get(), 64},
+                              Ledger::TierSetup{host.get(), 2 << 20}, Ledger::TierSetup{}});
+  ledger.moment("spilling");
+  const Buffer held = ledger.allocate(Kind::optimizer, 1 << 20, "o", Tier::host);
   EXPECT_EQ(ledger.held_bytes(), 0);
+  EXPECT_EQ(ledger.held_bytes(Tier::host), 1 << 20);
   EXPECT_EQ(ledger.held_bytes(Kind::optimizer, Tier::host), 1 << 20);
+  EXPECT_EQ(ledger.peak_moment(Tier::host), "spilling");
+  EXPECT_ERROR(ledger.allocate(Kind::optimizer, (1 << 20) + 1, "block.1.mlp", Tier::host),
+               "out of host memory", "for block.1.mlp (optimizer)");
+  EXPECT_ERROR(ledger.allocate(Kind::optimizer, 65, "o"), "out of memory", "limit of 64 B");
+  EXPECT_THROW(ledger.allocate(Kind::optimizer, 1, "o", Tier::disk), InternalError);
+  EXPECT_NE(ledger.table().find("host peak"), std::string::npos) << ledger.table();
+}
+
+TEST(Ledger, BooksTheBlockThatItsSourceHandsOut) {
+  Memory memory;
+  const Buffer large = memory.ledger.allocate(Kind::workspace, (1 << 20) + 1, "w");
+  EXPECT_EQ(large.bytes(), (1 << 20) + 4096);  // whole pages
+  EXPECT_EQ(memory.ledger.held_bytes(), large.bytes());
+}
+
+// What was given back may serve a request of about its size, but a block is never larger than its
+// books, and held and spare blocks together never exceed the peak.
+TEST(Ledger, NeitherHeldNorSpareBlocksPassTheLimit) {
+  constexpr int64_t kMega = 1 << 20;
+  Memory memory(20 * kMega);
+  Ledger& ledger = memory.ledger;
+  std::vector<Buffer> held;
+  uint32_t random = 1;
+  for (int i = 0; i < 2000; ++i) {
+    random = random * 1664525 + 1013904223;
+    const int64_t bytes = kMega + random % (3 * kMega);
+    if (ledger.held_bytes() + bytes + 4096 > 20 * kMega) {
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(random % held.size()));
+      continue;
+    }
+    held.push_back(ledger.allocate(Kind::activations, bytes, "a"));
+    std::memset(held.back().data(), i & 255, static_cast<size_t>(held.back().bytes()));
+    EXPECT_LE(ledger.held_bytes() + ledger.spare_bytes(), ledger.peak_bytes());
+  }
+  EXPECT_LE(ledger.peak_bytes(), 20 * kMega);
+}
+
+TEST(Ledger, ASpareOfNearlyTheSizeIsCutOrGrown) {
+  Memory memory;
+  Ledger& ledger = memory.ledger;
+  constexpr int64_t kMega = 1 << 20;
+  { const Buffer first = ledger.allocate(Kind::activations, 16 * kMega, "a"); }
+  EXPECT_EQ(ledger.spare_bytes(), 16 * kMega);
+  {
+    const Buffer cut = ledger.allocate(Kind::gradients, 15 * kMega, "g");
+    EXPECT_EQ(cut.bytes(), 15 * kMega);
+    EXPECT_EQ(ledger.spare_bytes(), 0);  // not beside it: the rest went back
+    static_cast<char*>(cut.data())[15 * kMega - 1] = 1;
+  }
+  const Buffer grown = ledger.allocate(Kind::activations, 16 * kMega, "a");
+  EXPECT_EQ(ledger.spare_bytes(), 0);
+  static_cast<char*>(grown.data())[16 * kMega - 1] = 1;
 }
 
 TEST(Ledger, DryKeepsTheSameBooksOverNoMemory) {
-  Ledger ledger(Ledger::Memory::dry);
+  Memory memory(Ledger::kNoLimit, make_dry_memory());
+  Ledger& ledger = memory.ledger;
   const Buffer huge = ledger.allocate(Kind::parameters, int64_t{1} << 50, "p");
   EXPECT_EQ(huge.data(), nullptr);
   EXPECT_EQ(ledger.peak_bytes(), int64_t{1} << 50);
 }
 
 TEST(Ledger, ABlockMovedIsGivenBackOnce) {
-  Ledger ledger;
+  Memory memory;
+  Ledger& ledger = memory.ledger;
   Buffer a = ledger.allocate(Kind::workspace, 64, "a");
   Buffer b = std::move(a);
   EXPECT_FALSE(a);
@@ -65,7 +136,8 @@ TEST(Arena, MeasuresThenHandsOutTheSameMemoryForEachScope) {
     measuring.take(1, 100);
   }
   EXPECT_EQ(measuring.high_water_bytes(), 64 + 448);
-  Ledger ledger;
+  Memory memory;
+  Ledger& ledger = memory.ledger;
   Arena arena(ledger.allocate(Kind::workspace, measuring.high_water_bytes(), "arena"));
   void* first = nullptr;
   {

@@ -57,13 +57,6 @@ void sum(Tensor x, Tensor dst);
 void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch);
 int64_t sum_squares_scratch_bytes(int64_t elems);
 
-// dst = ((sources[0] + sources[1]) + sources[2]) + ..., in one pass on the calling thread: what
-// reductions over ranks add with. dst may be one of the sources.
-void ordered_sum(std::span<const float* const> sources, float* dst, int64_t elems);
-void ordered_sum(std::span<const double* const> sources, double* dst, int64_t elems);
-// memcpy, faster for large blocks that are not used at once. dst may be src.
-void copy_bytes(const void* src, void* dst, int64_t bytes);
-
 void clip(const Clip& args);
 void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Tensor params,
            Tensor grads, Tensor moment1, Tensor moment2);

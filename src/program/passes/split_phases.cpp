@@ -2,7 +2,7 @@
 
 namespace onefold {
 
-void split_phases(Program& program, const std::vector<PhaseCounts>& phases) {
+void split_phases(Program& program, const std::vector<UnitTraits>& units) {
   std::vector<Action> actions;
   for (const Action& action : program.actions) {
     if (!computes(action)) {
@@ -10,7 +10,7 @@ void split_phases(Program& program, const std::vector<PhaseCounts>& phases) {
       continue;
     }
     const bool backward = action.verb == Verb::backward;
-    const PhaseCounts& counts = phases[static_cast<size_t>(action.unit)];
+    const PhaseCounts& counts = units[static_cast<size_t>(action.unit)].phases;
     const int count = backward ? counts.backward : counts.forward;
     for (int phase = 0; phase < count; ++phase) {
       Action one = action;

@@ -42,6 +42,8 @@ void collectives(Communicator& communicator) {
   EXPECT_STREQ(communicator.transport(), "mpi");
   EXPECT_LE(communicator.scratch_bytes(), int64_t{8} << 20);
   EXPECT_LT(communicator.place().rank, communicator.place().ranks);
+  EXPECT_EQ(communicator.host().rank, communicator.rank());  // all tests run on one machine
+  EXPECT_EQ(communicator.host().ranks, communicator.ranks());
   Opened first(communicator, "first"), second(communicator, "second");
   test::check_collectives(*first.channel);
   std::thread lane([&] {
@@ -132,6 +134,14 @@ void absent(Communicator& communicator, const std::string& how) {
   opened.channel->barrier("second");
 }
 
+// A message too large to be sent before it is received, to a rank that hangs.
+void unreceived(Communicator& communicator) {
+  Opened opened(communicator, "test");
+  const std::vector<float> x(size_t{4} << 20);
+  if (communicator.rank() == 1) pause();
+  opened.channel->send("activations", 1, x.data(), static_cast<int64_t>(4 * x.size()));
+}
+
 // The last rank comes late to the last call, and leaves at once: its goodbye is no failure.
 void late(Communicator& communicator) {
   Opened opened(communicator, "test");
@@ -158,6 +168,7 @@ void run(Communicator& communicator, const std::string& scenario, const std::str
   if (scenario == "huge") return huge(communicator);
   if (scenario == "disagree") return disagree(communicator, detail);
   if (scenario == "absent") return absent(communicator, detail);
+  if (scenario == "unreceived") return unreceived(communicator);
   if (scenario == "late") return late(communicator);
   if (scenario == "fault") return fault(communicator, static_cast<unsigned>(std::stoul(detail)));
   throw std::runtime_error("no scenario " + scenario);
@@ -165,7 +176,8 @@ void run(Communicator& communicator, const std::string& scenario, const std::str
 
 int rank_main(const std::string& scenario, const std::string& detail) {
   // Where the others must not be the ones who end it, they wait for long.
-  const bool short_wait = (scenario == "absent" && detail != "stuck abort") || scenario == "fault";
+  const bool short_wait = (scenario == "absent" && detail != "stuck abort") ||
+                          scenario == "fault" || scenario == "unreceived";
   const double timeout = short_wait ? 1.5 : 60;
   int rank = -1;
   try {

@@ -45,8 +45,8 @@ std::string peak_name(size_t i) { return i == kKinds ? "all" : kind_name(static_
 
 uint64_t hash_of(Engine& engine, const std::vector<double>& losses) {
   uint64_t hash = hash_bytes(losses.data(), losses.size() * sizeof(double));
-  engine.for_each_parameter([&](const ParamSpec&, Tensor tensor) {
-    hash = hash_bytes(tensor.f32(), static_cast<size_t>(tensor.elems()) * sizeof(float), hash);
+  for_each_parameter(engine, [&](const ParamSpec&, std::span<const float> values) {
+    hash = hash_bytes(values.data(), values.size_bytes(), hash);
   });
   return hash;
 }
@@ -59,7 +59,7 @@ std::vector<Result> train(const Configuration& configuration, int steps,
   for (int step = 0; step < steps; ++step) losses.push_back(train_step(engine).loss);
   Result mine(0, engine.ledger());  // before a sharded unit is gathered for its hash
   mine.hash = hash_of(engine, losses);
-  const std::vector<double> all = engine.exchange("results", mine.numbers());
+  const std::vector<double> all = engine.control().exchange("results", mine.numbers());
   std::vector<Result> results;
   for (size_t i = 0; i < all.size(); i += Result::kNumbers)
     results.emplace_back(std::span(all).subspan(i, Result::kNumbers));

@@ -1,0 +1,92 @@
+// What the program asks of a file system, call by call, behind an interface that tests can break:
+// fail a call, delay it, take fewer bytes than it was given, fill up. Loops, buffers and sentences
+// are above it, in base/file.h, which is what the rest of the program uses.
+//
+// Every call returns the system's error; none throws. Paths are relative to the working folder, and
+// links are followed except where a call says otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace onefold {
+
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  class Input {  // closed by its destructor
+   public:
+    virtual ~Input() = default;
+    // The next bytes, at most dst.size() of them; `count` is 0 at the end.
+    virtual std::error_code read(std::span<std::byte> dst, size_t& count) = 0;
+    virtual std::error_code seek(int64_t at) = 0;
+  };
+
+  class Output {  // closed by its destructor
+   public:
+    virtual ~Output() = default;
+    // Takes the first `count` bytes of `src`, which may be fewer than there are.
+    virtual std::error_code write(std::span<const std::byte> src, size_t& count) = 0;
+    virtual std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) = 0;
+    // What was written is on the disk afterwards.
+    virtual std::error_code flush() = 0;
+  };
+
+  class Map {  // unmapped by its destructor
+   public:
+    virtual ~Map() = default;
+    virtual std::span<const std::byte> bytes() const = 0;
+  };
+
+  enum class Kind : uint8_t { missing, file, folder };  // file: also pipes and devices
+  struct Status {
+    Kind kind = Kind::missing;
+    int64_t bytes = 0;  // of a file; 0 where the system does not know it
+  };
+  struct Entry {
+    std::string name;
+    bool folder = false;  // and no link to one
+  };
+  enum class Mode : uint8_t { fresh, append };
+
+  // Reading or mapping a folder is the error is_a_directory.
+  virtual std::error_code open_input(const std::string& path, std::unique_ptr<Input>& file) = 0;
+  virtual std::error_code open_output(const std::string& path, Mode mode,
+                                      std::unique_ptr<Output>& file) = 0;
+  virtual std::error_code map(const std::string& path, std::unique_ptr<Map>& map) = 0;  // read-only
+
+  // What is not there is a kind and no error.
+  virtual std::error_code status(const std::string& path, Status& status) = 0;
+  virtual std::error_code list(const std::string& folder, std::vector<Entry>& entries) = 0;
+  virtual std::error_code make_folders(const std::string& path) = 0;  // and those above it
+  // `to` may be a file, or an empty folder if `from` is a folder: it is replaced at once.
+  virtual std::error_code rename(const std::string& from, const std::string& to) = 0;
+  // The two change names at once. Not every file system can.
+  virtual std::error_code exchange(const std::string& a, const std::string& b) = 0;
+  // A file, a link or an empty folder.
+  virtual std::error_code remove(const std::string& path) = 0;
+  // Names that were made, changed or removed in a folder are on the disk afterwards. Where folders
+  // cannot be flushed, that is no error: names are then as safe as the file system makes them.
+  virtual std::error_code flush_folder(const std::string& path) = 0;
+};
+
+// The one in force: the system's, unless a test has put another in its place.
+Files& files();
+
+// Puts another in force for as long as this object lives; for tests, one at a time. What is opened
+// meanwhile must be closed before the other is gone.
+class ScopedFiles {
+ public:
+  explicit ScopedFiles(Files& other);
+  ~ScopedFiles();
+  ScopedFiles(const ScopedFiles&) = delete;
+  ScopedFiles& operator=(const ScopedFiles&) = delete;
+};
+
+}  // namespace onefold

@@ -1,0 +1,265 @@
+// How two models differ: the second half of describe.h.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "inspect/describe.h"
+#include "inspect/hf_export.h"
+#include "io/half.h"
+
+namespace onefold {
+namespace {
+
+constexpr int64_t kBlockElems = int64_t{1} << 18;
+constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
+
+// One of the two, as a list of named tensors.
+class Side {
+ public:
+  virtual ~Side() = default;
+  virtual std::vector<std::string> names() const = 0;
+  virtual bool contains(const std::string& name) const = 0;
+  virtual std::string dtype(const std::string& name) const = 0;
+  virtual std::vector<int64_t> shape(const std::string& name) const = 0;
+  virtual int64_t elems(const std::string& name) const = 0;
+  virtual void read(const std::string& name, int64_t first, std::span<double> dst) const = 0;
+  // The bytes of the values, one after the other; empty if there are none of this type.
+  virtual std::span<const std::byte> raw(const std::string& name) const = 0;
+  virtual void release(const std::string& name) const = 0;
+};
+
+class FileSide final : public Side {
+ public:
+  explicit FileSide(const TensorFiles& tensors) : tensors_(tensors) {}
+  std::vector<std::string> names() const override { return tensors_.names(); }
+  bool contains(const std::string& name) const override { return tensors_.contains(name); }
+  std::string dtype(const std::string& name) const override { return tensors_.entry(name).dtype; }
+  std::vector<int64_t> shape(const std::string& name) const override {
+    return tensors_.entry(name).shape;
+  }
+  int64_t elems(const std::string& name) const override { return tensors_.entry(name).elems(); }
+  void read(const std::string& name, int64_t first, std::span<double> dst) const override {
+    const SafetensorsEntry& entry = tensors_.entry(name);
+    const auto width = static_cast<size_t>(safetensors_dtype_bytes(entry.dtype));
+    to_f64(entry.dtype,
+           tensors_.bytes(name).subspan(static_cast<size_t>(first) * width, dst.size() * width),
+           dst);
+  }
+  std::span<const std::byte> raw(const std::string& name) const override {
+    return tensors_.bytes(name);
+  }
+  void release(const std::string& name) const override { tensors_.release(name); }
+
+ private:
+  const TensorFiles& tensors_;
+};
+
+class ParameterSide final : public Side {
+ public:
+  explicit ParameterSide(const std::string& path) : source_(open_model(path).source) {
+    for (ParamSpec& param : parameters_of(source_->model())) {
+      names_.push_back(param.name);
+      params_.emplace(names_.back(), std::move(param));
+    }
+  }
+  std::vector<std::string> names() const override { return names_; }
+  bool contains(const std::string& name) const override { return params_.contains(name); }
+  std::string dtype(const std::string&) const override { return "F32"; }
+  std::vector<int64_t> shape(const std::string& name) const override {
+    return file_shape(params_.at(name));
+  }
+  int64_t elems(const std::string& name) const override { return params_.at(name).elems(); }
+  void read(const std::string& name, int64_t first, std::span<double> dst) const override {
+    std::vector<float> values(dst.size());
+    source_->read(params_.at(name), first, values);
+    std::copy(values.begin(), values.end(), dst.begin());
+  }
+  std::span<const std::byte> raw(const std::string&) const override { return {}; }
+  void release(const std::string& name) const override { source_->release(params_.at(name)); }
+
+ private:
+  std::shared_ptr<const ParameterSource> source_;
+  std::vector<std::string> names_;
+  std::map<std::string, ParamSpec> params_;
+};
+
+struct Partial {
+  int64_t unequal = 0;
+  double absolute = 0, relative = 0;
+
+  void add_unequal(double a, double b) {
+    ++unequal;
+    if (!std::isfinite(a) || !std::isfinite(b)) {
+      absolute = relative = std::numeric_limits<double>::infinity();
+    } else if (a != b) {  // the two zeros have other bits and are equal
+      absolute = std::max(absolute, std::abs(a - b));
+      relative = std::max(relative, std::abs(a - b) / std::max(std::abs(a), std::abs(b)));
+    }
+  }
+  void add(const Partial& other) {
+    unequal += other.unequal;
+    absolute = std::max(absolute, other.absolute);
+    relative = std::max(relative, other.relative);
+  }
+};
+
+// Elements [first, first + count). Where both sides have bytes of one type these decide: what a
+// double rounds, and the two zeros, are told apart. Blocks are mostly equal, and then not
+// converted.
+Partial compare_block(const Side& a, const Side& b, const std::string& name, bool by_bytes,
+                      int64_t first, int64_t count) {
+  Partial part;
+  const auto size = static_cast<size_t>(count);
+  size_t width = 0;
+  std::span<const std::byte> left_bytes, right_bytes;
+  if (by_bytes) {
+    width = static_cast<size_t>(safetensors_dtype_bytes(a.dtype(name)));
+    left_bytes = a.raw(name).subspan(static_cast<size_t>(first) * width, size * width);
+    right_bytes = b.raw(name).subspan(static_cast<size_t>(first) * width, size * width);
+    if (std::memcmp(left_bytes.data(), right_bytes.data(), size * width) == 0) return part;
+  }
+  std::vector<double> left(size), right(size);
+  a.read(name, first, left);
+  b.read(name, first, right);
+  for (size_t i = 0; i < size; ++i) {
+    const bool same = by_bytes
+                          ? std::memcmp(&left_bytes[i * width], &right_bytes[i * width], width) == 0
+                          : std::bit_cast<uint64_t>(left[i]) == std::bit_cast<uint64_t>(right[i]);
+    if (!same) part.add_unequal(left[i], right[i]);
+  }
+  return part;
+}
+
+void compare_values(const Side& a, const Side& b, const std::string& name, ThreadPool& pool,
+                    TensorDifference& difference) {
+  const bool by_bytes =
+      a.dtype(name) == b.dtype(name) && !a.raw(name).empty() && !b.raw(name).empty();
+  Partial whole;
+  const int64_t elems = a.elems(name);
+  for (int64_t start = 0; start < elems; start += kReleaseElems) {
+    const int64_t count = std::min(kReleaseElems, elems - start);
+    std::vector<Partial> parts(static_cast<size_t>((count + kBlockElems - 1) / kBlockElems));
+    pool.run(static_cast<int64_t>(parts.size()), [&](int64_t block, int) {
+      const int64_t done = block * kBlockElems;
+      parts[static_cast<size_t>(block)] =
+          compare_block(a, b, name, by_bytes, start + done, std::min(kBlockElems, count - done));
+    });
+    for (const Partial& part : parts) whole.add(part);
+    a.release(name);
+    b.release(name);
+  }
+  difference.unequal = whole.unequal;
+  difference.max_absolute = whole.absolute;
+  difference.max_relative = whole.relative;
+}
+
+void compare_sides(const Side& a, const Side& b, ThreadPool& pool, Difference& result) {
+  for (const std::string& name : b.names())
+    if (!a.contains(name)) result.only_b.push_back(name);
+  for (const std::string& name : a.names()) {
+    if (!b.contains(name)) {
+      result.only_a.push_back(name);
+      continue;
+    }
+    TensorDifference difference;
+    difference.name = name;
+    difference.dtype_a = a.dtype(name);
+    difference.dtype_b = b.dtype(name);
+    difference.shape_a = a.shape(name);
+    difference.shape_b = b.shape(name);
+    if (difference.same_shape()) compare_values(a, b, name, pool, difference);
+    result.common.push_back(std::move(difference));
+  }
+}
+
+std::string lines(std::string_view title, const std::string& path,
+                  const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  std::string text = fmt::format("{} {}: {}\n", title, path, names.size());
+  for (const std::string& name : names) text += fmt::format("  {}\n", name);
+  return text;
+}
+
+std::string difference_line(const TensorDifference& d) {
+  std::string text = fmt::format("  {}  ", d.name);
+  if (!d.same_shape())
+    return text + fmt::format("{} {} and {} {}\n", d.dtype_a, shape_text(d.shape_a), d.dtype_b,
+                              shape_text(d.shape_b));
+  int64_t elems = 1;
+  for (const int64_t size : d.shape_a) elems *= size;
+  text += d.dtype_a == d.dtype_b ? d.dtype_a : fmt::format("{} and {}", d.dtype_a, d.dtype_b);
+  text += fmt::format(" {}  ", shape_text(d.shape_a));
+  if (d.unequal == 0) return text + "all values are equal\n";
+  return text + fmt::format("{} of {} values, by at most {:.3g} (relative {:.3g})\n", d.unequal,
+                            elems, d.max_absolute, d.max_relative);
+}
+
+}  // namespace
+
+bool Difference::equal() const {
+  return only_a.empty() && only_b.empty() &&
+         std::all_of(common.begin(), common.end(),
+                     [](const TensorDifference& d) { return d.equal(); });
+}
+
+Difference compare(const std::string& a, const std::string& b, ThreadPool& pool) {
+  Difference result;
+  result.a = a;
+  result.b = b;
+  const Located left = locate(a), right = locate(b);
+  result.as_parameters = (left.kind != right.kind || left.checkpoint) && left.model && right.model;
+  if (!result.as_parameters && (left.checkpoint || right.checkpoint))
+    user_error(
+        "{} is a checkpoint, and {} does not say what model it is of; name a folder that does",
+        left.checkpoint ? a : b, left.checkpoint ? b : a);
+  if (result.as_parameters)
+    compare_sides(ParameterSide(a), ParameterSide(b), pool, result);
+  else
+    compare_sides(FileSide(*left.tensors), FileSide(*right.tensors), pool, result);
+  return result;
+}
+
+Json difference_json(const Difference& difference) {
+  Json json = {{"a", difference.a},           {"b", difference.b},
+               {"equal", difference.equal()}, {"as_parameters", difference.as_parameters},
+               {"only_a", difference.only_a}, {"only_b", difference.only_b}};
+  json["different"] = Json::array();
+  int64_t equal = 0;
+  for (const TensorDifference& d : difference.common) {
+    equal += d.equal();
+    if (d.equal()) continue;
+    Json item = {{"name", d.name}, {"dtypes", {d.dtype_a, d.dtype_b}}};
+    item["shapes"] = {d.shape_a, d.shape_b};
+    if (d.same_shape())
+      item.update({{"unequal", d.unequal},
+                   {"max_absolute", d.max_absolute},
+                   {"max_relative", d.max_relative}});
+    json["different"].push_back(std::move(item));
+  }
+  json["equal_tensors"] = equal;
+  return json;
+}
+
+std::string difference_text(const Difference& difference) {
+  std::string text = lines("only in", difference.a, difference.only_a) +
+                     lines("only in", difference.b, difference.only_b);
+  std::string changed;
+  size_t equal = 0;
+  for (const TensorDifference& d : difference.common) {
+    equal += d.equal();
+    if (!d.equal()) changed += difference_line(d);
+  }
+  if (!changed.empty())
+    text += fmt::format("different: {}\n{}", difference.common.size() - equal, changed);
+  const char* what = difference.as_parameters ? "parameters" : "tensors";
+  if (difference.equal()) return text + fmt::format("equal: all {} {}, bit by bit\n", equal, what);
+  return text + fmt::format("equal: {} of the {} {} that both have\n", equal,
+                            difference.common.size(), what);
+}
+
+}  // namespace onefold

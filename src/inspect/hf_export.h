@@ -1,0 +1,52 @@
+// A model as a folder that transformers' from_pretrained loads: config.json, safetensors (in shards
+// with an index if they are large), generation_config.json, and the tokenizer if there is one. It
+// is written in blocks of rows, so that the memory it takes does not grow with the model, and
+// appears whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inspect/parameter_source.h"
+#include "model/hf_config.h"
+
+namespace onefold {
+
+struct ExportOptions {
+  std::string dtype;  // F32, F16 or BF16; "": the source's
+  int64_t max_shard_bytes = 5'000'000'000;
+  std::optional<HfFamily> family;  // none: the source's, else the first that can express the model
+  bool overwrite = false;
+};
+
+// What goes with the weights.
+struct ModelExtras {
+  std::optional<HfFamily> family;
+  Json token_ids = Json::object();           // bos_token_id, ... of config.json
+  std::map<std::string, std::string> files;  // name and content: the tokenizer's files
+};
+
+// A run folder or a Hugging Face folder, ready to be read. UserError if `path` is neither.
+struct ModelOnDisk {
+  std::shared_ptr<const ParameterSource> source;
+  ModelExtras extras;
+};
+ModelOnDisk open_model(const std::string& path);
+
+struct ExportResult {
+  HfFamily family = HfFamily::gpt2;
+  std::string dtype;
+  int64_t parameters = 0;
+  int64_t bytes = 0;                 // of all tensors
+  std::vector<std::string> files;    // names, in order
+  std::vector<std::string> remarks;  // what the architecture has no place for, as sentences
+};
+
+ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,
+                       const std::string& folder, const ExportOptions& options);
+
+}  // namespace onefold

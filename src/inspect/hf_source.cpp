@@ -1,0 +1,149 @@
+#include "inspect/hf_source.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "io/half.h"
+
+namespace onefold {
+namespace {
+
+std::string config_path(const std::string& folder) { return folder + "/config.json"; }
+
+Json read_config(const std::string& folder) {
+  const Json config = read_json(config_path(folder));
+  if (!config.is_object() || !config.contains("model_type") || !config["model_type"].is_string())
+    user_error("{} has no model_type: it is not a Hugging Face model configuration",
+               config_path(folder));
+  return config;
+}
+
+}  // namespace
+
+HfSource::HfSource(const std::string& folder) : HfSource(folder, read_config(folder), nullptr) {}
+HfSource::HfSource(const std::string& folder, const ModelSpec& spec)
+    : HfSource(folder, read_config(folder), &spec) {}
+
+HfSource::HfSource(const std::string& folder, const Json& config, const ModelSpec* spec)
+    : folder_(folder),
+      family_(hf_family_named(config["model_type"].get<std::string>(),
+                              config_path(folder) + ": model_type")),
+      spec_(spec ? *spec : spec_from_hf_config(config, config_path(folder))),
+      tensors_(TensorFiles::open_hf_folder(folder)) {
+  const std::string obstacle = hf_obstacle(spec_, family_);
+  if (!obstacle.empty())
+    user_error("the weights in {} are a {} model's, and the model is none: {}", folder,
+               hf_model_type(family_), obstacle);
+  find_tensors();
+}
+
+void HfSource::find_tensors() {
+  const std::string_view prefix = hf_prefix(family_);
+  std::set<std::string> used, dtypes;
+  for (HfParameter& parameter : hf_parameters(spec_, family_)) {
+    for (HfTensor& tensor : parameter.tensors) {
+      // A bare model has the same names without the prefix.
+      const bool bare = !tensors_.contains(tensor.name) && tensor.name.starts_with(prefix) &&
+                        tensors_.contains(tensor.name.substr(prefix.size()));
+      if (bare) tensor.name.erase(0, prefix.size());
+      if (!tensors_.contains(tensor.name))
+        user_error("{} has no tensor \"{}\", which config.json asks for{}", folder_, tensor.name,
+                   tensor.name == "lm_head.weight"
+                       ? "; a head that is the token table has \"tie_word_embeddings\": true"
+                       : did_you_mean(tensor.name, tensors_.names()));
+      const SafetensorsEntry& entry = tensors_.entry(tensor.name);
+      if (!is_model_dtype(entry.dtype))
+        user_error("{}: tensor {} is {}; F32, F16 and BF16 can be read",
+                   tensors_.file_of(tensor.name), tensor.name, entry.dtype);
+      if (entry.shape != tensor.shape)
+        user_error("{}: tensor {} has the shape {}, the model needs {}",
+                   tensors_.file_of(tensor.name), tensor.name, shape_text(entry.shape),
+                   shape_text(tensor.shape));
+      used.insert(tensor.name);
+      dtypes.insert(entry.dtype);
+    }
+    const std::string name = parameter.param.name;
+    parameters_.emplace(name, std::move(parameter));
+  }
+  dtype_ = dtypes.size() == 1 ? *dtypes.begin() : "F32";
+
+  std::vector<std::string> unknown;
+  for (const std::string& name : tensors_.names()) {
+    if (used.contains(name)) continue;
+    const bool tied_head = spec_.tie_embeddings && name == "lm_head.weight";
+    (tied_head || is_hf_buffer(name) ? ignored_ : unknown).push_back(name);
+  }
+  if (unknown.empty()) return;
+  const std::string more =
+      unknown.size() > 1 ? fmt::format(" and {} more", unknown.size() - 1) : "";
+  user_error(
+      "{} has tensors for which a {} model of this config.json has no place: {}{}. The two belong "
+      "to different models, or the model has parts that are not supported",
+      folder_, hf_model_type(family_), unknown.front(), more);
+}
+
+const HfParameter& HfSource::parameter(const ParamSpec& param) const {
+  const auto found = parameters_.find(param.name);
+  require(found != parameters_.end() && found->second.param.rows == param.rows &&
+              found->second.param.cols == param.cols,
+          "{} [{}, {}] is not a parameter of {}", param.name, param.rows, param.cols, folder_);
+  return found->second;
+}
+
+void HfSource::read(const ParamSpec& param, int64_t first, std::span<float> dst) const {
+  const HfParameter& whole = parameter(param);
+  const int64_t end = first + static_cast<int64_t>(dst.size());
+  require(first >= 0 && end <= param.elems(), "elements {} to {} of {}", first, end, param.name);
+  for (const HfTensor& tensor : whole.tensors) {
+    const int64_t from = std::max(first, tensor.first);
+    const int64_t to = std::min(end, tensor.first + tensor.elems());
+    if (from >= to) continue;
+    const std::span<float> part =
+        dst.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from));
+    if (tensor.transposed)
+      read_transposed(tensor, from - tensor.first, part);
+    else
+      tensors_.read(tensor.name, from - tensor.first, part);
+    bytes_read_ += (to - from) * safetensors_dtype_bytes(tensors_.entry(tensor.name).dtype);
+  }
+}
+
+// Element e of the parameter is row e / in, column e % in; the file has it at [e % in, e / in]. The
+// range is cut into the rest of a row, whole rows, and the beginning of one.
+void HfSource::read_transposed(const HfTensor& tensor, int64_t first, std::span<float> dst) const {
+  const int64_t in = tensor.shape[0], out = tensor.shape[1];
+  const std::string& dtype = tensors_.entry(tensor.name).dtype;
+  const int64_t width = safetensors_dtype_bytes(dtype);
+  const std::span<const std::byte> bytes = tensors_.bytes(tensor.name);
+  // Rows are taken a few at a time: so many neighbours in a row of the file are read together,
+  // which a cache line holds anyway.
+  constexpr int64_t kRows = 32;
+  std::array<float, kRows> line;
+  const auto copy = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    float* to = dst.data() + (row * in + col - first);
+    for (int64_t c = 0; c < cols; ++c) {
+      to_f32(dtype,
+             bytes.subspan(static_cast<size_t>(((col + c) * out + row) * width),
+                           static_cast<size_t>(rows * width)),
+             {line.data(), static_cast<size_t>(rows)});
+      for (int64_t r = 0; r < rows; ++r) to[r * in + c] = line[static_cast<size_t>(r)];
+    }
+  };
+  const int64_t end = first + static_cast<int64_t>(dst.size());
+  for (int64_t at = first; at < end;) {
+    const int64_t row = at / in, col = at % in;
+    const int64_t rows = col == 0 && end - at >= in ? std::min(kRows, (end - at) / in) : 1;
+    const int64_t cols = std::min(in - col, end - at);
+    copy(row, rows, col, cols);
+    at += rows * cols;
+  }
+}
+
+void HfSource::release(const ParamSpec& param) const {
+  for (const HfTensor& tensor : parameter(param).tensors) tensors_.release(tensor.name);
+}
+
+}  // namespace onefold

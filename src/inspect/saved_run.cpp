@@ -1,0 +1,56 @@
+#include "inspect/saved_run.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "inspect/checkpoint_source.h"
+
+namespace onefold {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool present(const std::string& path) {
+  std::error_code ignored;  // what cannot be examined cannot be read either, and that says why
+  return fs::exists(path, ignored);
+}
+
+}  // namespace
+
+SavedRun::SavedRun(const std::string& path) : path_(path) {
+  if (!present(path)) user_error("{} is not a run folder: there is no such folder", path);
+  if (!fs::is_directory(path))
+    user_error("{} is a file; name the folder of a run (run.output of its configuration)", path);
+  if (!present(file(kRunModel)))
+    user_error("{} is not the folder of a run: it has no {}", path, kRunModel);
+  if (!present(file(kRunWeights)) && checkpoints().list().empty())
+    user_error("{} has no weights yet: neither {} nor a checkpoint", path, kRunWeights);
+}
+
+ModelSpec SavedRun::model() const {
+  const Json json = read_json(file(kRunModel));
+  try {
+    return spec_from_json(json, "model");
+  } catch (const UserError& error) {
+    user_error("{}: {}", file(kRunModel), error.what());
+  }
+}
+
+std::shared_ptr<const ParameterSource> SavedRun::weights() const {
+  if (present(file(kRunWeights))) return std::make_shared<RunSource>(model(), file(kRunWeights));
+  std::vector<std::string> remarks;
+  return newest_whole(checkpoints(), remarks);
+}
+
+std::optional<Tokenizer> SavedRun::tokenizer() const {
+  if (!present(file(kRunTokenizer))) return std::nullopt;
+  return Tokenizer::load(file(kRunTokenizer));
+}
+
+std::string run_of_checkpoint(const std::string& checkpoint) {
+  const fs::path whole = (fs::absolute(checkpoint) / "").parent_path();  // without the last slash
+  return whole.parent_path().parent_path().string();
+}
+
+}  // namespace onefold

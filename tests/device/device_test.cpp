@@ -1,0 +1,79 @@
+#include "device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "base/text.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+TEST(CpuDevice, HostValuesComeBackAsTheyWereWritten) {
+  const std::unique_ptr<Device> device = open_device("cpu", 2);
+  Ledger ledger(*device->memory(Tier::device));
+  const Buffer memory = ledger.allocate(Kind::workspace, 3'000'000 * 8, "test");
+  std::vector<double> values(3'000'000), back(values.size());
+  std::iota(values.begin(), values.end(), 0.5);
+  const Tensor tensor = memory.as(1, 3'000'000, DType::f64);
+  upload(*device, std::span<const double>(values), tensor);
+  download(*device, tensor, std::span(back));
+  EXPECT_EQ(values, back);
+  // In pieces, over many threads.
+  device->write(
+      tensor,
+      [](int64_t first, std::span<std::byte> piece) {
+        auto* to = reinterpret_cast<double*>(piece.data());
+        for (size_t i = 0; i < piece.size() / 8; ++i)
+          to[i] = static_cast<double>(first) + static_cast<double>(i);
+      },
+      Device::Calls::shared_out);
+  download(*device, tensor, std::span(back));
+  EXPECT_EQ(back[2'999'999], 2'999'999.0);
+}
+
+TEST(Devices, AnUnknownOneIsRefusedWithThoseThereAre) {
+  EXPECT_ERROR(open_device("tpu", 1), "no device \"tpu\"", "cpu");
+}
+
+TEST(DryDevice, StartsNoThreadHoldsNothingAndHasTheDescribedCores) {
+  Hardware hardware = hardware_named("server-192");
+  const std::unique_ptr<Device> device = open_dry_device(hardware, 0);
+  EXPECT_EQ(device->threads(), 192);
+  EXPECT_EQ(device->pool(), nullptr);
+  Ledger ledger(*device->memory(Tier::device));
+  EXPECT_EQ(ledger.allocate(Kind::workspace, int64_t{1} << 50, "huge").data(), nullptr);
+  const AttentionShape shape{1, 256, 256, 4, 4, 64};
+  EXPECT_EQ(device->kernels().attention_forward_scratch_bytes(shape),
+            192 * open_dry_device(hardware, 1)->kernels().attention_forward_scratch_bytes(shape));
+}
+
+TEST(Hardware, ADescriptionIsReadStrictly) {
+  const Hardware h =
+      hardware_from_json(parse_json(R"({"name": "big", "cores": 192, "instruction_set": "AVX3",
+                     "device_memory": "1TiB", "product_gflops": 12000})",
+                                    "big.json"),
+                         "big.json");
+  EXPECT_EQ(h.cores, 192);
+  EXPECT_EQ(h.instruction_set, "AVX3");
+  EXPECT_EQ(h.device_bytes, int64_t{1} << 40);
+  const auto refused = [](const char* text) {
+    return [text] { hardware_from_json(parse_json(text, "h.json"), "h.json"); };
+  };
+  EXPECT_ERROR(refused(R"({"core": 2})")(), "h.json", "core");
+  EXPECT_ERROR(refused(R"({"cores": 0})")(), "cores", "from 1 to");
+  EXPECT_ERROR(refused(R"({"product_gflops": -1})")(), "product_gflops", "above 0");
+  EXPECT_ERROR(refused(R"({"device": "abacus"})")(), "abacus");
+  EXPECT_ERROR(hardware_named("serve-64"), "serve-64", "server-64");
+}
+
+TEST(Hardware, WhatIsWrittenReadsBackTheSame) {
+  for (const std::string& name : hardware_presets()) {
+    const Hardware preset = hardware_named(name);
+    EXPECT_EQ(hardware_from_json(preset.to_json(), name).to_json(), preset.to_json());
+  }
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,119 @@
+#include "device/lane.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "device/device.h"
+
+namespace onefold {
+namespace {
+
+TEST(InlineLane, DoesEachJobAsItIsPosted) {
+  InlineLane lane;
+  int done = 0;
+  lane.post({.tag = 7, .bytes = 3, .name = "first"}, [&] { done = 1; });
+  EXPECT_EQ(done, 1);
+  const std::vector<LaneSpan> spans = lane.take_spans();
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0].label.tag, 7);
+  EXPECT_EQ(spans[0].label.name, "first");
+  EXPECT_LE(spans[0].begin, spans[0].end);
+  EXPECT_TRUE(lane.take_spans().empty());
+}
+
+TEST(ThreadLane, DoesJobsInOrderAndTheHostWaitsForOne) {
+  ThreadLane lane;
+  std::vector<int> order;
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 100; ++i)
+    tickets.push_back(lane.post({}, [&order, i] { order.push_back(i); }));
+  lane.wait(tickets[99].number);
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+}
+
+TEST(ThreadLane, BeginsNothingBeforeWhatItComesAfter) {
+  ThreadLane first, second;
+  std::atomic<bool> go = false, done = false;
+  const Ticket held = first.post({}, [&] {
+    while (!go) std::this_thread::yield();
+    done = true;
+  });
+  second.after(held);
+  bool seen = false;
+  const Ticket last = second.post({}, [&] { seen = done; });
+  go = true;
+  second.wait(last.number);
+  EXPECT_TRUE(seen);
+  // The stretch in which it stood still has a span that says for whom.
+  const std::vector<LaneSpan> spans = second.take_spans();
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].awaited, &first);
+  EXPECT_EQ(spans[1].awaited, nullptr);
+}
+
+TEST(ThreadLane, WhatAJobThrowsComesOutOfTheWaitAndLaterJobsAreNotBegun) {
+  ThreadLane lane;
+  bool begun = false;
+  lane.post({}, [] { throw std::runtime_error("broken"); });
+  const Ticket later = lane.post({}, [&] { begun = true; });
+  EXPECT_THROW(lane.wait(later.number), std::runtime_error);
+  EXPECT_FALSE(begun);
+}
+
+TEST(ThreadLane, ComputationThatComesAfterAFailedJobFailsToo) {
+  ThreadLane lane;
+  InlineLane compute;
+  const Ticket failed = lane.post({}, [] { throw std::runtime_error("broken"); });
+  EXPECT_THROW(compute.after(failed), std::runtime_error);
+}
+
+TEST(Lanes, ATicketThatWasNeverIssuedIsDone) {
+  InlineLane compute;
+  ThreadLane lane;
+  compute.after({});
+  lane.after({});
+  const Ticket posted = lane.post({}, [] {});
+  lane.wait(posted.number);
+}
+
+// ---- Virtual time
+
+Hardware described() {
+  Hardware hardware;
+  hardware.product_gflops = 1;  // a second for 1e9 operations
+  hardware.memory_gb_per_s = 1e6;
+  hardware.link_gb_per_s = 1;  // a second for 1e9 bytes
+  hardware.link_latency_us = 1e-9;
+  return hardware;
+}
+
+// A product of 2e9 operations: two seconds there.
+void multiply(Device& device) {
+  device.kernels().gemm({.a = matrix(nullptr, 1000, 1000),
+                         .b = matrix(nullptr, 1000, 1000),
+                         .dst = matrix(nullptr, 1000, 1000)});
+}
+
+TEST(VirtualLane, AJobTakesAsLongAsItsWorkAndWaitsForWhatItComesAfter) {
+  const std::unique_ptr<Device> device = open_dry_device(described(), 1);
+  const std::unique_ptr<LaneQueue> link = device->open_lane();
+  device->compute().post({}, [&] { multiply(*device); });
+  EXPECT_NEAR(device->now(), 2, 1e-6);
+  // Three seconds on the link, after what computation has been given.
+  link->after(device->compute().mark());
+  const Ticket sent = link->post({.bytes = 3'000'000'000}, [] {});
+  device->compute().post({}, [&] { multiply(*device); });
+  EXPECT_NEAR(device->now(), 4, 1e-6);  // beside the message
+  device->compute().after(sent);
+  EXPECT_NEAR(device->now(), 5, 1e-6);  // the rest of it is waited for
+  double waited = 0;
+  for (const LaneSpan& span : device->compute().take_spans())
+    if (span.awaited == link.get()) waited += span.end - span.begin;
+  EXPECT_NEAR(waited, 1, 1e-6);
+}
+
+}  // namespace
+}  // namespace onefold
