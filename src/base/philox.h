@@ -23,7 +23,7 @@ inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u;
 inline constexpr uint32_t kPhiloxWeyl1 = 0xBB67AE85u;
 inline constexpr int kPhiloxRounds = 10;
 
-inline PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
+constexpr PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t p0 = uint64_t{kPhiloxMul0} * counter[0];
     const uint64_t p1 = uint64_t{kPhiloxMul1} * counter[2];

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/cuda_library.h"
 #include "device/device.h"
 
 namespace onefold {
@@ -26,6 +27,7 @@ class CpuDevice final : public Device {
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
+  bool memory_is_the_hosts() const override { return true; }
 
   void write(Tensor dst, const Make& make, Calls calls) override {
     const Tensor flat = dst.flat();
@@ -55,7 +57,8 @@ class CpuDevice final : public Device {
 
 std::unique_ptr<Device> open_device(const std::string& name, int threads) {
   if (name == "cpu") return std::make_unique<CpuDevice>(threads);
-  user_error("there is no device \"{}\"; this build has: cpu", name);
+  if (name == "cuda") return open_cuda_device(threads);
+  user_error("there is no device \"{}\"; devices are cpu and cuda", name);
 }
 
 }  // namespace onefold

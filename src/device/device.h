@@ -35,6 +35,8 @@ class Device {
   // Idle between calls; null on a device that starts no thread.
   virtual ThreadPool* pool() { return nullptr; }
   virtual bool dry() const { return false; }
+  // Whether host code may read and write its memory: what ranks need that send it to each other.
+  virtual bool memory_is_the_hosts() const { return false; }
 
   // Writes a contiguous tensor: `make(first, piece)` fills its elements from `first` on, on the
   // host, piece by piece; on the calling thread in order, or shared out over many threads. Not
@@ -68,6 +70,8 @@ std::unique_ptr<Device> open_device(const std::string& name, int threads);
 
 // Stands for the described hardware: books memory, advances virtual time, computes nothing, starts
 // no thread. `threads` of 0: the described cores.
-std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads);
+// `scratch`: what kernels take, if not the CPU's.
+std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
+                                        std::shared_ptr<const KernelScratch> scratch = nullptr);
 
 }  // namespace onefold

@@ -56,10 +56,10 @@ class VirtualLane final : public LaneQueue {
 
 class DryDevice final : public Device {
  public:
-  DryDevice(const Hardware& hardware, int threads)
+  DryDevice(const Hardware& hardware, int threads, std::shared_ptr<const KernelScratch> scratch)
       : hardware_(hardware),
         threads_(threads > 0 ? threads : hardware.cores),
-        kernels_(make_cpu_scratch(threads_)),
+        kernels_(scratch ? std::move(scratch) : make_cpu_scratch(threads_)),
         memory_(make_dry_memory()),
         compute_(kernels_, hardware_) {}
 
@@ -86,8 +86,9 @@ class DryDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads) {
-  return std::make_unique<DryDevice>(hardware, threads);
+std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
+                                        std::shared_ptr<const KernelScratch> scratch) {
+  return std::make_unique<DryDevice>(hardware, threads, std::move(scratch));
 }
 
 }  // namespace onefold

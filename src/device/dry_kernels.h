@@ -16,7 +16,7 @@ struct Work {
 
 class DryKernels final : public Kernels {
  public:
-  explicit DryKernels(std::unique_ptr<KernelScratch> like) : like_(std::move(like)) {}
+  explicit DryKernels(std::shared_ptr<const KernelScratch> like) : like_(std::move(like)) {}
 
   const Work& work() const { return work_; }
 
@@ -107,7 +107,7 @@ class DryKernels final : public Kernels {
            static_cast<double>(2 * s.key_length - s.query_length);
   }
 
-  std::unique_ptr<KernelScratch> like_;
+  std::shared_ptr<const KernelScratch> like_;
   Work work_;
 };
 

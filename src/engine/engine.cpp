@@ -28,6 +28,21 @@ Ledger::Tiers tiers_of(Device& device, const EngineOptions& options) {
           Ledger::TierSetup{device.memory(Tier::disk)}};
 }
 
+// Of the device's own kernels, for as long as it lives.
+std::shared_ptr<const KernelScratch> scratch_of(Device& device) {
+  return {std::shared_ptr<void>(), &device.kernels()};
+}
+
+std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Communicator* ranks) {
+  std::unique_ptr<Device> device = open_device(options.device, options.threads);
+  if (ranks && ranks->ranks() > 1 && !device->memory_is_the_hosts())
+    user_error(
+        "{} ranks on the device {}: ranks exchange the host's memory so far; train on one rank, or "
+        "on the device cpu",
+        ranks->ranks(), options.device);
+  return device;
+}
+
 Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks) {
   return options.training ? training_program(options, units, ranks) : Program{};
 }
@@ -36,7 +51,7 @@ Program training_of(const EngineOptions& options, const std::vector<UnitTraits>&
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
                std::shared_ptr<Communicator> communicator)
-    : Engine(spec, options, open_device(options.device, options.threads), or_alone(communicator),
+    : Engine(spec, options, open_device_for(options, communicator.get()), or_alone(communicator),
              -1) {}
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
@@ -58,7 +73,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
                 communicator_->ranks() > 1 && options.zero.overlap) {
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
-                                communicator_->ranks());
+                                communicator_->ranks(), scratch_of(*device_));
   if (arena_bytes > 0)
     executor_.set_arena(Arena(ledger_.allocate(Kind::workspace, arena_bytes, "scratch arena")));
   if (!device_->dry()) state_.initialise();
@@ -67,12 +82,14 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
 Engine::~Engine() = default;
 
 int64_t Engine::measure_arena(const ModelSpec& spec, const EngineOptions& options,
-                              const Hardware& hardware, int threads, int ranks) {
+                              const Hardware& hardware, int threads, int ranks,
+                              std::shared_ptr<const KernelScratch> scratch) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
   // Temporaries of one micro-batch are those of any other.
   unlimited.micros = 1;
-  Engine dry(spec, unlimited, open_dry_device(hardware, threads), make_dry_communicator(ranks), 0);
+  Engine dry(spec, unlimited, open_dry_device(hardware, threads, std::move(scratch)),
+             make_dry_communicator(ranks), 0);
   const BatchView batch = dry_batch(options);
   if (options.training) dry.train_step({&batch, 1}, 0);
   dry.evaluate(batch);

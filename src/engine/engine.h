@@ -77,7 +77,8 @@ class Engine {
   Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
          std::shared_ptr<Communicator> communicator, int64_t arena_bytes);
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
-                               const Hardware& hardware, int threads, int ranks);
+                               const Hardware& hardware, int threads, int ranks,
+                               std::shared_ptr<const KernelScratch> scratch = nullptr);
   [[noreturn]] void report_divergence();
   std::string divergence_of_this_rank(bool& loss) const;
 

@@ -47,8 +47,13 @@ void RankState::initialise() {
 }
 
 void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const {
-  device_.read(values,
-               [&](int64_t, std::span<const std::byte> bytes) { visit(param, as_floats(bytes)); });
+  std::vector<float> joined;  // where the device hands its values out in pieces
+  device_.read(values, [&](int64_t first, std::span<const std::byte> bytes) {
+    const std::span<const float> piece = as_floats(bytes);
+    if (static_cast<int64_t>(piece.size()) == values.elems()) return visit(param, piece);
+    joined.insert(joined.end(), piece.begin(), piece.end());
+    if (first + static_cast<int64_t>(piece.size()) == values.elems()) visit(param, joined);
+  });
 }
 
 void RankState::for_each_parameter(Channel& gather, const VisitWhole& visit) {

@@ -9,7 +9,7 @@ namespace {
 
 using Params = AttentionParams;
 
-// Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 64 products
+// Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 256 products
 // of such numbers below 6, is exact in float, so that bounds need to allow for the softmax and what
 // follows alone. Products of any numbers are gemm's cases.
 HostTensor coarse(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float scale = 1) {
@@ -309,6 +309,9 @@ void add_attention_cases(CaseList& list) {
       {1, 257, 257, 2, 1, 64, 0, 16},
       {1, 257, 257, 4, 2, 13, 0.1f, 7},
       {1, 257, 257, 4, 4, 64, 0, 0},
+      {2, 70, 70, 4, 2, 80, 0.2f, 3},
+      {1, 150, 150, 2, 1, 128, 0, 0},
+      {1, 67, 67, 2, 1, 200, 0.1f, 1},
       // Numbers up to 32 * 5 make scores of several thousand; e^89 is infinite in float.
       {1, 150, 150, 2, 1, 64, 0, 0, 32},
   };
@@ -317,7 +320,8 @@ void add_attention_cases(CaseList& list) {
   const Params cached[] = {{1, 1, 2, 1, 1, 1},           {1, 1, 128, 2, 2, 7, 0, 0},
                            {2, 1, 131, 6, 2, 16, 0, 3},  {2, 1, 300, 6, 2, 16},
                            {1, 1, 385, 6, 2, 64, 0.2f},  {3, 7, 300, 2, 1, 9, 0, 1},
-                           {2, 100, 180, 3, 1, 7, 0, 2}, {1, 150, 280, 2, 2, 64, 0.2f}};
+                           {2, 100, 180, 3, 1, 7, 0, 2}, {1, 150, 280, 2, 2, 64, 0.2f},
+                           {1, 3, 140, 2, 1, 96},        {1, 40, 77, 1, 1, 130}};
   for (const Params& p : cached) add_forward(list, p);
   add_document_cases(list);
   list.push_back({"attention", "dropout mask", [] { return mask_case({}); }});

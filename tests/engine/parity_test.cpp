@@ -24,6 +24,7 @@ class Parity : public testing::TestWithParam<std::string> {
     const std::vector<int64_t>& shape = golden_.entry("tokens").shape;  // [steps, batch, sequence]
     options_.micro_batch = shape.at(1);
     options_.sequence = shape.at(2);
+    options_.device = test::test_device_name();
     options_.threads = 2;
     options_.optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     options_.clipping = 1.0;

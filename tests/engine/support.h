@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -13,6 +14,12 @@
 #include "engine/engine.h"
 
 namespace onefold::test {
+
+// The device that is tested where a test is for any: ONEFOLD_TEST_DEVICE, or the CPU.
+inline std::string test_device_name() {
+  const char* name = std::getenv("ONEFOLD_TEST_DEVICE");
+  return name ? name : "cpu";
+}
 
 // A micro-batch that owns its tokens.
 struct OwnedBatch {

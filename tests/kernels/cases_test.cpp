@@ -75,6 +75,18 @@ TEST_P(KernelCases, HaveTheBitsOfTheirTwins) {
   });
 }
 
+// Each element's step is the same arithmetic everywhere, so state may be stepped wherever it lives.
+TEST(OptimizerCases, HaveTheBitsOfTheHost) {
+  if (test_device_is_cpu()) GTEST_SKIP() << "this is the host";
+  TestDevice host("cpu", 1), &on = *test_devices().front();
+  for (const CaseEntry& entry : cases::cases_of("optimizer")) {
+    SCOPED_TRACE(entry.name);
+    const Case test = entry.make();
+    report(bit_differences(test, run_case(host.device(), host.ledger(), test),
+                           run_case(on.device(), on.ledger(), test)));
+  }
+}
+
 bool has_empty_tensor(const Case& test) {
   for (const Case::Member& member : test.tensors)
     if (member.values.elems() == 0) return true;

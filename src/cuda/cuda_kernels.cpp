@@ -1,0 +1,360 @@
+#include "cuda/cuda_kernels.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "cuda/check.h"
+#include "cuda/gemm.h"
+#include "cuda/ops.h"
+
+namespace onefold::cuda {
+namespace {
+
+Matrix view(const Tensor& t) { return {t.f32(), t.rows, t.cols, t.stride}; }
+Matrix view_or_null(const Tensor& t) { return t.empty() ? Matrix{} : view(t); }
+float* data_or_null(const Tensor& t) { return t.empty() ? nullptr : t.flat().f32(); }
+
+Positions view(const RowPositions& p) {
+  return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32()};
+}
+
+// Contiguous tensors as one row: nothing then depends on how wide they are.
+Tensor joined(const Tensor& t, bool contiguous) { return contiguous ? t.flat() : t; }
+
+Mask mask_of(const Dropout& dropout) {
+  require(dropout.rate >= 0 && dropout.rate < 1, "dropout: rate {} is not in [0, 1)", dropout.rate);
+  if (dropout.rate == 0) return {};
+  // The comparison with the rate is exact on integers: rate * 2^24 is exact.
+  return {dropout.key, dropout.samples.i64(),
+          static_cast<int32_t>(std::ceil(dropout.rate * 0x1p24f)), 1.0f / (1.0f - dropout.rate)};
+}
+
+void require_shape(const char* what, const Tensor& t, int64_t rows, int64_t cols) {
+  require(t.rows == rows && t.cols == cols, "{} is {}x{}, not {}x{}", what, t.rows, t.cols, rows,
+          cols);
+}
+
+void require_elems(const char* what, const Tensor& t, int64_t elems) {
+  require(t.elems() == elems, "{} has {} elements, not {}", what, t.elems(), elems);
+}
+
+void require_scratch(const char* what, const Tensor& scratch, int64_t bytes) {
+  require(scratch.elems() * dtype_bytes(scratch.dtype) >= bytes,
+          "{}: scratch of {} bytes, {} needed", what, scratch.elems(), bytes);
+}
+
+// That a table of `table_rows` has every position that there can be.
+void require_positions(const RowPositions& positions, int64_t rows, int64_t table_rows) {
+  require(positions.length > 0 && positions.first >= 0 &&
+              positions.first + positions.length <= table_rows,
+          "positions {}+{} of {}", positions.first, positions.length, table_rows);
+  require(positions.starts.empty() || (positions.starts.elems() == rows && positions.first == 0),
+          "the starts of {} rows for {}", positions.starts.elems(), rows);
+}
+
+void require_groups(const Tensor& x, int64_t groups) {
+  require(groups > 0 && x.cols % groups == 0, "norm: {} columns in {} groups", x.cols, groups);
+}
+
+Curve curve_of(Activation act) {
+  switch (act) {
+    case Activation::relu:
+      return Curve::relu;
+    case Activation::gelu:
+      return Curve::gelu;
+    case Activation::gelu_tanh:
+      return Curve::gelu_tanh;
+    case Activation::silu:
+      return Curve::silu;
+  }
+  internal_error("activation {}", static_cast<int>(act));
+}
+
+AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Tensor& k,
+                             const Tensor& v, const Tensor& out, const Tensor& lse,
+                             const Dropout& dropout) {
+  require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+          "attention: {} heads over {} key heads", s.heads, s.kv_heads);
+  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
+          s.key_length);
+  if (s.head_dim > kMostHeadDim)
+    user_error("attention on the device cuda takes heads of at most {} elements; this model has {}",
+               kMostHeadDim, s.head_dim);
+  require_shape("attention: q", q, s.batch * s.query_length, s.heads * s.head_dim);
+  require_shape("attention: k", k, s.batch * s.key_length, s.kv_heads * s.head_dim);
+  require_shape("attention: v", v, s.batch * s.key_length, s.kv_heads * s.head_dim);
+  require_shape("attention: out", out, q.rows, q.cols);
+  require_shape("attention: lse", lse, s.batch * s.heads, s.query_length);
+  require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
+          "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
+          s.key_length);
+  return {s.batch,
+          s.query_length,
+          s.key_length,
+          s.heads,
+          s.kv_heads,
+          s.head_dim,
+          s.starts.empty() ? nullptr : s.starts.i32(),
+          mask_of(dropout),
+          view(q),
+          view(k),
+          view(v),
+          view(out),
+          view(lse)};
+}
+
+class CudaKernels final : public Kernels {
+ public:
+  explicit CudaKernels(cudaStream_t stream) : stream_(stream) {}
+
+  int64_t gemm_scratch_bytes(const Gemm&) const override { return Products::scratch_bytes(); }
+  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
+    return cuda::norm_backward_scratch_bytes(rows, cols, groups);
+  }
+  int64_t attention_forward_scratch_bytes(const AttentionShape&) const override { return 0; }
+  int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
+    return cuda::attention_backward_scratch_bytes(s.batch, s.heads, s.query_length);
+  }
+  int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
+    return cuda::embedding_backward_scratch_bytes(rows, vocabulary);
+  }
+  int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const override {
+    return cuda::column_sum_scratch_bytes(rows, cols);
+  }
+  int64_t sum_squares_scratch_bytes(int64_t elems) const override {
+    return cuda::sum_squares_scratch_bytes(elems);
+  }
+
+  void gemm(const Gemm& g) override {
+    const int64_t terms = g.a_transposed ? g.a.rows : g.a.cols;
+    require((g.a_transposed ? g.a.cols : g.a.rows) == g.dst.rows &&
+                (g.b_transposed ? g.b.rows : g.b.cols) == g.dst.cols &&
+                (g.b_transposed ? g.b.cols : g.b.rows) == terms,
+            "gemm: a {}x{}{}, b {}x{}{}, dst {}x{}", g.a.rows, g.a.cols, g.a_transposed ? "'" : "",
+            g.b.rows, g.b.cols, g.b_transposed ? "'" : "", g.dst.rows, g.dst.cols);
+    require(g.a.dtype == DType::f32 && g.b.dtype == DType::f32 && g.dst.dtype == DType::f32,
+            "gemm: {} times {} to {}", dtype_name(g.a.dtype), dtype_name(g.b.dtype),
+            dtype_name(g.dst.dtype));
+    if (!g.bias.empty()) require_elems("gemm: the bias", g.bias, g.dst.cols);
+    if (!g.residual.empty())
+      require_shape("gemm: the residual", g.residual, g.dst.rows, g.dst.cols);
+    require_scratch("gemm", g.scratch, Products::scratch_bytes());
+    products_.run(g, stream_);
+  }
+
+  void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
+                    Tensor dst) override {
+    require_groups(x, groups);
+    require_elems("norm: the weight", weight, x.cols / groups);
+    if (!bias.empty()) require_elems("norm: the bias", bias, x.cols / groups);
+    require_shape("norm: dst", dst, x.rows, x.cols);
+    cuda::norm_forward(norm == Norm::layernorm, view(x), groups, data_or_null(weight),
+                       data_or_null(bias), eps, view(dst), stream_);
+  }
+
+  void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     bool accumulate_weights, Tensor scratch) override {
+    require_groups(x, groups);
+    require_elems("norm: the weight", weight, x.cols / groups);
+    if (!dweight.empty()) require_elems("norm: dweight", dweight, x.cols / groups);
+    if (!dbias.empty()) require_elems("norm: dbias", dbias, x.cols / groups);
+    require_shape("norm: dy", dy, x.rows, x.cols);
+    require_shape("norm: dx", dx, x.rows, x.cols);
+    require_scratch("norm", scratch, norm_backward_scratch_bytes(x.rows, x.cols, groups));
+    cuda::norm_backward({norm == Norm::layernorm, view(x), groups, data_or_null(weight), eps,
+                         view(dy), view(dx), accumulate_dx, data_or_null(dweight),
+                         data_or_null(dbias), accumulate_weights, scratch.as_f32()},
+                        stream_);
+  }
+
+  void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
+    require_shape("activation: x", x, dst.rows, dst.cols * (gated ? 2 : 1));
+    const bool flat = !gated && x.contiguous() && dst.contiguous();
+    cuda::activation_forward(curve_of(act), gated, view(joined(x, flat)), view(joined(dst, flat)),
+                             stream_);
+  }
+
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
+                           Tensor y) override {
+    require_shape("activation: x", x, dy.rows, dy.cols * (gated ? 2 : 1));
+    require_shape("activation: dx", dx, x.rows, x.cols);
+    if (!y.empty()) require_shape("activation: y", y, dy.rows, dy.cols);
+    const bool flat = !gated && x.contiguous() && dy.contiguous() && dx.contiguous() &&
+                      (y.empty() || y.contiguous());
+    cuda::activation_backward(curve_of(act), gated, view(joined(x, flat)), view(joined(dy, flat)),
+                              view(joined(dx, flat)), view_or_null(joined(y, flat && !y.empty())),
+                              stream_);
+  }
+
+  void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
+            bool inverse) override {
+    require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
+            "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
+    require_positions(positions, x.rows, table.rows);
+    cuda::rope(view(x), heads, view(table), view(positions), inverse, stream_);
+  }
+
+  void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
+                         Tensor lse, const Dropout& dropout, Tensor) override {
+    cuda::attention_forward(attention_args(shape, q, k, v, out, lse, dropout), stream_);
+  }
+
+  void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
+                          Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
+                          const Dropout& dropout, Tensor scratch) override {
+    require(shape.query_length == shape.key_length, "attention backward over a cache");
+    require_shape("attention: dout", dout, q.rows, q.cols);
+    require_shape("attention: dq", dq, q.rows, q.cols);
+    require_shape("attention: dk", dk, k.rows, k.cols);
+    require_shape("attention: dv", dv, v.rows, v.cols);
+    require_scratch("attention", scratch, attention_backward_scratch_bytes(shape));
+    cuda::attention_backward(attention_args(shape, q, k, v, out, lse, dropout),
+                             {view(dout), view(dq), view(dk), view(dv), scratch.as_f32()}, stream_);
+  }
+
+  void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
+               Tensor dst) override {
+    const Mask mask = mask_of(dropout);
+    require_shape("dropout: dst", dst, x.rows, x.cols);
+    if (!residual.empty()) require_shape("dropout: the residual", residual, x.rows, x.cols);
+    require(length > 0, "dropout: sequences of {}", length);
+    if (mask.threshold == 0) return residual.empty() ? copy(x, dst) : add(residual, x, dst);
+    const Matrix added = view_or_null(residual);
+    cuda::dropout(view(x), mask, length, residual.empty() ? nullptr : &added, view(dst), stream_);
+  }
+
+  void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
+                         const RowPositions& positions, Tensor dst) override {
+    require_elems("embedding: tokens", tokens, dst.rows);
+    require_shape("embedding: the table", table, table.rows, dst.cols);
+    if (!position_table.empty()) {
+      require_shape("embedding: positions", position_table, position_table.rows, dst.cols);
+      require_positions(positions, dst.rows, position_table.rows);
+    }
+    cuda::embedding_forward(tokens.i32(), view(table), view_or_null(position_table),
+                            view(positions), view(dst), stream_);
+  }
+
+  void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions, Tensor dtable,
+                          bool accumulate_table, Tensor dpositions, bool accumulate_positions,
+                          Tensor scratch) override {
+    require_elems("embedding: tokens", tokens, dx.rows);
+    require_shape("embedding: dtable", dtable, dtable.rows, dx.cols);
+    if (!dpositions.empty()) {
+      require_shape("embedding: dpositions", dpositions, dpositions.rows, dx.cols);
+      require_positions(positions, dx.rows, dpositions.rows);
+    }
+    require_scratch("embedding", scratch, embedding_backward_scratch_bytes(dx.rows, dtable.rows));
+    cuda::embedding_backward(
+        {tokens.i32(), view(dx), view(positions), view(dtable), accumulate_table,
+         view_or_null(dpositions), accumulate_positions, static_cast<int32_t*>(scratch.data)},
+        stream_);
+  }
+
+  void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
+    require_elems("cross_entropy: targets", targets, logits.rows);
+    require_elems("cross_entropy: losses", losses, logits.rows);
+    cuda::cross_entropy(view(logits), targets.i32(), data_or_null(gradient_scale), losses.f32(),
+                        stream_);
+  }
+
+  void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
+    require_elems("column_sum: dst", dst, x.cols);
+    require_scratch("column_sum", scratch, column_sum_scratch_bytes(x.rows, x.cols));
+    cuda::column_sum(view(x), dst.f32(), accumulate, scratch.as_f32(), stream_);
+  }
+
+  void copy(Tensor src, Tensor dst) override {
+    require(src.rows == dst.rows && src.cols == dst.cols && src.dtype == dst.dtype,
+            "copy: {} {}x{} to {} {}x{}", dtype_name(src.dtype), src.rows, src.cols,
+            dtype_name(dst.dtype), dst.rows, dst.cols);
+    if (src.data == dst.data || dst.empty()) return;
+    const bool flat = src.contiguous() && dst.contiguous();
+    src = joined(src, flat);
+    dst = joined(dst, flat);
+    const auto bytes = [&](int64_t elems) {
+      return static_cast<size_t>(elems * dtype_bytes(dst.dtype));
+    };
+    if (flat)
+      check(cudaMemcpyAsync(dst.data, src.data, bytes(dst.cols), cudaMemcpyDeviceToDevice, stream_),
+            "copy");
+    else
+      check(cudaMemcpy2DAsync(dst.data, bytes(dst.stride), src.data, bytes(src.stride),
+                              bytes(dst.cols), static_cast<size_t>(dst.rows),
+                              cudaMemcpyDeviceToDevice, stream_),
+            "copy");
+  }
+
+  void fill(Tensor dst, float value) override {
+    cuda::fill(view(joined(dst, dst.contiguous())), value, stream_);
+  }
+
+  void add(Tensor a, Tensor b, Tensor dst) override {
+    require_shape("add: a", a, dst.rows, dst.cols);
+    require_shape("add: b", b, dst.rows, dst.cols);
+    const bool flat = a.contiguous() && b.contiguous() && dst.contiguous();
+    cuda::add(view(joined(a, flat)), view(joined(b, flat)), view(joined(dst, flat)), stream_);
+  }
+
+  void sum(Tensor x, Tensor dst) override {
+    x = x.flat();
+    if (x.dtype == DType::f64)
+      cuda::sum(x.f64(), x.cols, dst.f64(), stream_);
+    else
+      cuda::sum(x.f32(), x.cols, dst.f64(), stream_);
+  }
+
+  void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
+    x = x.flat();
+    require_scratch("sum_squares", scratch, sum_squares_scratch_bytes(x.elems()));
+    cuda::sum_squares(x.f32(), x.cols, dst.f64(), static_cast<double*>(scratch.data), stream_);
+  }
+
+  void clip(const Clip& args) override {
+    cuda::clip({args.sums.f64(), args.sums.elems(), args.squares, args.limit, args.eps,
+                args.norm.f64(), args.control.factor.f32(), args.control.finite.i32()},
+               stream_);
+  }
+
+  void adamw(const AdamW& hyper, const StepControl& control, Tensor params, Tensor grads,
+             Tensor moment1, Tensor moment2) override {
+    const int64_t n = params.elems();
+    require_elems("adamw: gradients", grads, n);
+    require_elems("adamw: moment 1", moment1, n);
+    require_elems("adamw: moment 2", moment2, n);
+    const AdamWFactors factors{hyper.beta1,
+                               1.0f - hyper.beta1,
+                               hyper.beta2,
+                               1.0f - hyper.beta2,
+                               1.0f - hyper.learning_rate * hyper.weight_decay,
+                               hyper.learning_rate / hyper.bias_correction1,
+                               1.0f / hyper.bias_correction2,
+                               hyper.eps};
+    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, n, params.flat().f32(),
+                grads.flat().f32(), moment1.flat().f32(), moment2.flat().f32(), stream_);
+  }
+
+  void sgd(const Sgd& hyper, const StepControl& control, Tensor params, Tensor grads,
+           Tensor momentum) override {
+    const int64_t n = params.elems();
+    require_elems("sgd: gradients", grads, n);
+    if (hyper.momentum != 0) require_elems("sgd: momentum", momentum, n);
+    cuda::sgd(
+        {hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
+        {control.factor.f32(), control.finite.i32()}, n, params.flat().f32(), grads.flat().f32(),
+        hyper.momentum == 0 ? nullptr : momentum.flat().f32(), stream_);
+  }
+
+ private:
+  const cudaStream_t stream_;
+  Products products_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernels> make_kernels(cudaStream_t stream) {
+  return std::make_unique<CudaKernels>(stream);
+}
+
+}  // namespace onefold::cuda

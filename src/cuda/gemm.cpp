@@ -1,0 +1,178 @@
+#include "cuda/gemm.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cuda/ops.h"
+
+namespace onefold::cuda {
+namespace {
+
+// As much as the library recommends for Hopper. Algorithms that need more are not considered.
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kWorkspaceAlign = 256;
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    internal_error("cuBLASLt could not {}: {}", what, cublasLtGetStatusString(status));
+}
+
+// Of everything that is vectorised: 16 bytes, or else those of an element.
+int64_t alignment_of(const Gemm& g) {
+  constexpr int64_t kVector = 16;
+  const auto fits = [](const Tensor& t) {
+    return t.empty() || (reinterpret_cast<uintptr_t>(t.data) % kVector == 0 &&
+                         t.stride * dtype_bytes(t.dtype) % kVector == 0);
+  };
+  const bool all = fits(g.a) && fits(g.b) && fits(g.dst) && fits(g.residual) && fits(g.bias);
+  return all ? kVector : dtype_bytes(g.dst.dtype);
+}
+
+// A residual can be what dst is added to, unless that is dst itself.
+bool residual_in_product(const Gemm& g) { return !g.residual.empty() && !g.accumulate; }
+
+// The library's matrices have columns where ours have rows: a tensor is, to it, the transpose.
+struct Layout {
+  cublasLtMatrixLayout_t handle = nullptr;
+  explicit Layout(const Tensor& t) {
+    check(cublasLtMatrixLayoutCreate(&handle, CUDA_R_32F, static_cast<uint64_t>(t.cols),
+                                     static_cast<uint64_t>(t.rows), std::max(t.stride, t.cols)),
+          "describe a matrix");
+  }
+  ~Layout() { (void)cublasLtMatrixLayoutDestroy(handle); }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+};
+
+struct Preference {
+  cublasLtMatmulPreference_t handle = nullptr;
+  Preference() { check(cublasLtMatmulPreferenceCreate(&handle), "describe a preference"); }
+  ~Preference() { (void)cublasLtMatmulPreferenceDestroy(handle); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    check(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof(value)),
+          "set a preference");
+  }
+};
+
+}  // namespace
+
+struct Products::Plan {
+  cublasLtMatmulDesc_t product = nullptr;
+  Layout left, right, added, dst;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool found = false;
+  size_t workspace_bytes = 0;
+
+  // dst' = op(b)' · op(a)'
+  Plan(const Gemm& g, bool with_bias)
+      : left(g.b), right(g.a), added(residual_in_product(g) ? g.residual : g.dst), dst(g.dst) {
+    check(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describe a product");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, g.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, g.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (!with_bias) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+  }
+  ~Plan() { (void)cublasLtMatmulDescDestroy(product); }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) const {
+    check(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)),
+          "describe a product");
+  }
+};
+
+Products::Products() { check(cublasLtCreate(&handle_), "start"); }
+
+Products::~Products() {
+  plans_.clear();
+  (void)cublasLtDestroy(handle_);
+}
+
+int64_t Products::scratch_bytes() { return kWorkspaceBytes + kWorkspaceAlign; }
+
+Products::Key Products::key_of(const Gemm& g, bool with_bias) const {
+  return {g.dst.rows,
+          g.dst.cols,
+          g.a_transposed ? g.a.rows : g.a.cols,
+          g.a.stride,
+          g.b.stride,
+          g.dst.stride,
+          residual_in_product(g) ? g.residual.stride : 0,
+          g.a_transposed,
+          g.b_transposed,
+          g.accumulate,
+          residual_in_product(g),
+          with_bias,
+          alignment_of(g)};
+}
+
+// The library's own first choice, among those whose sums have a fixed order: terms that are divided
+// over blocks meet in the workspace, and one block adds them up.
+std::unique_ptr<Products::Plan> Products::make_plan(const Gemm& g, bool with_bias,
+                                                    int64_t alignment) const {
+  auto plan = std::make_unique<Plan>(g, with_bias);
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    preference.set(attribute, static_cast<uint32_t>(alignment));
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, plan->product, plan->left.handle, plan->right.handle, plan->added.handle,
+      plan->dst.handle, preference.handle, 1, &best, &count);
+  plan->found = status == CUBLAS_STATUS_SUCCESS && count == 1;
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choose an algorithm");
+  plan->algorithm = best.algo;
+  plan->workspace_bytes = best.workspaceSize;
+  return plan;
+}
+
+const Products::Plan& Products::plan_for(const Gemm& g, bool with_bias) {
+  std::unique_ptr<Plan>& plan = plans_[key_of(g, with_bias)];
+  if (!plan) plan = make_plan(g, with_bias, alignment_of(g));
+  return *plan;
+}
+
+void Products::multiply(const Gemm& g, bool with_bias, cudaStream_t stream) {
+  const Plan& plan = plan_for(g, with_bias);
+  require(plan.found, "cuBLASLt has no algorithm for a product of {}x{} and {}x{}", g.a.rows,
+          g.a.cols, g.b.rows, g.b.cols);
+  if (with_bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+  const float one = 1, beta = g.accumulate || residual_in_product(g) ? 1.0f : 0.0f;
+  const auto scratch = reinterpret_cast<uintptr_t>(g.scratch.data);
+  const uintptr_t workspace = (scratch + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+  check(cublasLtMatmul(handle_, plan.product, &one, g.b.data, plan.left.handle, g.a.data,
+                       plan.right.handle, &beta,
+                       residual_in_product(g) ? g.residual.data : g.dst.data, plan.added.handle,
+                       g.dst.data, plan.dst.handle, &plan.algorithm,
+                       reinterpret_cast<void*>(workspace), plan.workspace_bytes, stream),
+        "multiply");
+}
+
+void Products::run(const Gemm& g, cudaStream_t stream) {
+  if (g.dst.empty()) return;
+  const Matrix dst{g.dst.f32(), g.dst.rows, g.dst.cols, g.dst.stride};
+  const bool terms = !g.a.empty();  // a product without any is zero, and the library refuses it
+  // It may have no algorithm that adds a bias to this product; the plan remembers that.
+  const bool bias_in_product = terms && !g.bias.empty() && plan_for(g, true).found;
+  if (terms)
+    multiply(g, bias_in_product, stream);
+  else if (!g.accumulate)
+    fill(dst, 0, stream);
+  if (!g.bias.empty() && !bias_in_product) add_bias(g.bias.f32(), dst, stream);
+  if (!g.residual.empty() && !(terms && residual_in_product(g)))
+    add(dst, {g.residual.f32(), g.residual.rows, g.residual.cols, g.residual.stride}, dst, stream);
+}
+
+}  // namespace onefold::cuda

@@ -1,0 +1,42 @@
+// Matrix products through cuBLASLt, in fp32 throughout (no TF32).
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "kernels/kernels.h"
+
+namespace onefold::cuda {
+
+class Products {
+ public:
+  Products();
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  // What an algorithm may use beside the operands: where dst is small, terms are divided over
+  // blocks, whose sums meet there. The same for every product, so that it can be planned without
+  // the library.
+  static int64_t scratch_bytes();
+
+  // Shapes have been checked.
+  void run(const Gemm& args, cudaStream_t stream);
+
+ private:
+  struct Plan;
+  // What the choice of an algorithm follows from.
+  using Key = std::array<int64_t, 13>;
+  Key key_of(const Gemm& args, bool with_bias) const;
+  const Plan& plan_for(const Gemm& args, bool with_bias);
+  void multiply(const Gemm& args, bool with_bias, cudaStream_t stream);
+  std::unique_ptr<Plan> make_plan(const Gemm& args, bool with_bias, int64_t alignment) const;
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace onefold::cuda

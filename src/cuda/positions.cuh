@@ -1,0 +1,16 @@
+// Positions of the rows of a micro-batch, for kernels that look them up in a table.
+#pragma once
+
+#include "cuda/ops.h"
+
+namespace onefold::cuda {
+
+// Within [0, length) of its sequence, whatever the starts hold.
+__device__ inline int64_t position_of(const Positions& positions, int64_t row) {
+  const int64_t in_sequence = row % positions.length;
+  if (!positions.starts) return positions.first + in_sequence;
+  const int64_t start = positions.starts[row];
+  return start < 0 || start > in_sequence ? in_sequence : in_sequence - start;
+}
+
+}  // namespace onefold::cuda

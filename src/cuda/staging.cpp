@@ -1,0 +1,103 @@
+#include "cuda/staging.h"
+
+#include <algorithm>
+
+#include "cuda/check.h"
+
+namespace onefold::cuda {
+namespace {
+
+constexpr int64_t kBufferBytes = int64_t{8} << 20;
+// Values that are computed are shared out over the pool in pieces of this many bytes.
+constexpr int64_t kSharedBytes = int64_t{1} << 18;
+
+// The elements of a contiguous tensor, as many at a time as a buffer holds.
+struct Parts {
+  std::byte* base;
+  int64_t elems, width, part;
+
+  explicit Parts(const Tensor& tensor)
+      : base(static_cast<std::byte*>(tensor.flat().data)),
+        elems(tensor.elems()),
+        width(dtype_bytes(tensor.dtype)),
+        part(kBufferBytes / width) {}
+  int64_t count() const { return (elems + part - 1) / part; }
+  int64_t first(int64_t index) const { return index * part; }
+  int64_t size(int64_t index) const { return std::min(part, elems - first(index)); }
+  size_t bytes(int64_t index) const { return static_cast<size_t>(size(index) * width); }
+  std::byte* at(int64_t index) const { return base + first(index) * width; }
+};
+
+void make_part(const Parts& parts, int64_t index, const Device::Make& make, Device::Calls calls,
+               ThreadPool& pool, std::byte* dst) {
+  if (calls == Device::Calls::in_order) return make(parts.first(index), {dst, parts.bytes(index)});
+  const int64_t size = parts.size(index), piece = kSharedBytes / parts.width;
+  pool.run((size + piece - 1) / piece, [&](int64_t chunk, int) {
+    const int64_t begin = chunk * piece, count = std::min(piece, size - begin);
+    make(parts.first(index) + begin,
+         {dst + begin * parts.width, static_cast<size_t>(count * parts.width)});
+  });
+}
+
+}  // namespace
+
+Staging::Staging(cudaStream_t stream) : stream_(stream) {
+  try {
+    for (Buffer& buffer : buffers_) {
+      check(cudaMallocHost(reinterpret_cast<void**>(&buffer.data), kBufferBytes),
+            "take pinned memory");
+      check(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "make an event");
+    }
+  } catch (...) {
+    free();
+    throw;
+  }
+}
+
+Staging::~Staging() {
+  (void)cudaStreamSynchronize(stream_);
+  free();
+}
+
+void Staging::free() {
+  for (Buffer& buffer : buffers_) {
+    if (buffer.copied) (void)cudaEventDestroy(buffer.copied);
+    if (buffer.data) (void)cudaFreeHost(buffer.data);
+  }
+}
+
+void Staging::write(Tensor dst, const Device::Make& make, Device::Calls calls, ThreadPool& pool) {
+  std::lock_guard lock(mutex_);
+  const Parts parts(dst);
+  for (int64_t i = 0; i < parts.count(); ++i) {
+    Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
+    check(cudaEventSynchronize(buffer.copied), "copy to the card");
+    make_part(parts, i, make, calls, pool, buffer.data);
+    check(
+        cudaMemcpyAsync(parts.at(i), buffer.data, parts.bytes(i), cudaMemcpyHostToDevice, stream_),
+        "copy to the card");
+    check(cudaEventRecord(buffer.copied, stream_), "record an event");
+  }
+}
+
+// A part is on its way while the one before it is taken.
+void Staging::read(Tensor src, const Device::Take& take) {
+  std::lock_guard lock(mutex_);
+  const Parts parts(src);
+  const auto begin_copy = [&](int64_t i) {
+    Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
+    check(
+        cudaMemcpyAsync(buffer.data, parts.at(i), parts.bytes(i), cudaMemcpyDeviceToHost, stream_),
+        "copy from the card");
+    check(cudaEventRecord(buffer.copied, stream_), "record an event");
+  };
+  if (parts.count() > 0) begin_copy(0);
+  for (int64_t i = 0; i < parts.count(); ++i) {
+    if (i + 1 < parts.count()) begin_copy(i + 1);
+    const Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
+    check(cudaEventSynchronize(buffer.copied), "copy from the card");
+    take(parts.first(i), {buffer.data, parts.bytes(i)});
+  }
+}
+
+}  // namespace onefold::cuda

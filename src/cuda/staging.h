@@ -1,0 +1,40 @@
+// The way between the host's memory and the card's: pinned buffers, two of them, so that one is
+// filled or emptied by the host while the other is copied.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <mutex>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+
+namespace onefold::cuda {
+
+class Staging {
+ public:
+  // Copies are done in the order of this stream.
+  explicit Staging(cudaStream_t stream);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // As Device::write(): returns when all is made, which may be before it is copied.
+  void write(Tensor dst, const Device::Make& make, Device::Calls calls, ThreadPool& pool);
+  // As Device::read().
+  void read(Tensor src, const Device::Take& take);
+
+ private:
+  struct Buffer {
+    std::byte* data = nullptr;
+    cudaEvent_t copied = nullptr;  // the last copy to or from it
+  };
+  void free();
+
+  cudaStream_t stream_;
+  std::mutex mutex_;
+  std::array<Buffer, 2> buffers_;
+};
+
+}  // namespace onefold::cuda

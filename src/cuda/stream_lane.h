@@ -1,0 +1,69 @@
+// A lane that is a stream: a job's host code runs as it is posted and enqueues work, which the card
+// does in order. Times come from events around each job.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "device/lane.h"
+
+namespace onefold::cuda {
+
+class StreamLane final : public LaneQueue {
+ public:
+  StreamLane();
+  ~StreamLane() override;  // waits for what was posted
+  StreamLane(const StreamLane&) = delete;
+  StreamLane& operator=(const StreamLane&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+  // What the job throws comes out at once.
+  Ticket post(JobLabel label, Job job) override;
+  // Another stream's job is awaited by this stream, any other lane's by the host.
+  void after(const Ticket& ticket) override;
+  void wait(int64_t number) override;
+  Ticket mark() override;
+  // Waits for all jobs that were posted.
+  std::vector<LaneSpan> take_spans() override;
+
+ private:
+  // A place in the stream's order; shared, so that one thread may wait for it while another forgets
+  // it.
+  class Event {
+   public:
+    explicit Event(cudaStream_t stream);
+    ~Event();
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    cudaEvent_t handle = nullptr;
+  };
+  using SharedEvent = std::shared_ptr<const Event>;
+
+  struct Pending {
+    JobLabel label;
+    SharedEvent begin, end;
+    const LaneQueue* awaited = nullptr;
+  };
+
+  SharedEvent record() const { return std::make_shared<Event>(stream_); }
+  Ticket add_ticket(SharedEvent event);
+  // When a ticket is done; null: it is.
+  SharedEvent event_of(int64_t number) const;
+  double seconds_at(const Event& event) const;
+
+  cudaStream_t stream_ = nullptr;
+  mutable std::mutex mutex_;  // of what follows
+  int64_t count_ = 0;
+  std::deque<SharedEvent> tickets_;  // the last one's number is count_; the first are done, and
+                                     // may have been dropped
+  std::vector<Pending> pending_;
+  // Spans are measured from here. It moves along: the distance between two events is a float.
+  SharedEvent base_;
+  double base_seconds_ = 0;
+};
+
+}  // namespace onefold::cuda

@@ -1,0 +1,42 @@
+#include "device/cuda_library.h"
+
+#include <dlfcn.h>
+
+#include "base/error.h"
+#include "base/plugin.h"
+#include "device/cuda_api.h"
+
+namespace onefold {
+namespace {
+
+constexpr const char* kPlugin = "libonefold_cuda.so";
+
+// Never unloaded: devices of it may still be open.
+const CudaApi& load() {
+  const std::string file = find_plugin(kPlugin, ONEFOLD_LIBDIR);
+  if (file.empty())
+    user_error(
+        "this build has no device cuda: there is no {} beside the program. Install the CUDA "
+        "toolkit (13 or later) and build again, or use the device cpu",
+        kPlugin);
+  void* plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (plugin == nullptr)
+    user_error(
+        "{} does not load: {}. Install the CUDA libraries that Onefold was built with (cudart and "
+        "cuBLAS), or use the device cpu",
+        file, dlerror());
+  using Entry = const CudaApi* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(plugin, "onefold_cuda_api"));
+  if (entry == nullptr || entry()->version != kCudaApiVersion)
+    user_error("{} belongs to another build of Onefold; install both together", file);
+  return *entry();
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(int threads) {
+  static const CudaApi& api = load();
+  return std::unique_ptr<Device>(api.open(threads));
+}
+
+}  // namespace onefold

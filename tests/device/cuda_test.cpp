@@ -1,0 +1,172 @@
+// The device cuda, where there is one; elsewhere, what is said about that.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "device/device.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+TEST(CudaIsMissing, AndTheErrorSaysWhatAndWhatToDo) {
+  const std::string problem = error_text([] { open_device("cuda", 1); });
+  if (problem.empty()) GTEST_SKIP() << "there is a card";
+  EXPECT_TRUE(contains(problem, "libonefold_cuda.so") || contains(problem, "driver") ||
+              contains(problem, "card"))
+      << problem;
+  EXPECT_TRUE(contains(problem, "use the device cpu")) << problem;
+}
+
+class CudaDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string problem = error_text([&] { device_ = open_device("cuda", 2); });
+    if (!device_) GTEST_SKIP() << problem;
+    ledger_ = std::make_unique<Ledger>(*device_->memory(Tier::device));
+  }
+  // So many floats of this value.
+  Tensor filled(int64_t elems, float value) {
+    blocks_.push_back(ledger_->allocate(Kind::workspace, elems * 4, "test"));
+    const Tensor tensor = blocks_.back().as(1, elems);
+    device_->kernels().fill(tensor, value);
+    return tensor;
+  }
+  float first_of(Tensor tensor) {
+    float value = 0;
+    download(*device_, tensor.col_range(0, 1), std::span(&value, 1));
+    return value;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ledger> ledger_;
+  std::vector<Buffer> blocks_;
+};
+
+TEST_F(CudaDevice, HostValuesComeBackAsTheyWereWritten) {
+  // More than both buffers on the way hold, and not a multiple of one.
+  constexpr int64_t kElems = 3'000'001;
+  const Buffer memory = ledger_->allocate(Kind::workspace, kElems * 8, "test");
+  std::vector<double> values(kElems), back(values.size());
+  std::iota(values.begin(), values.end(), 0.5);
+  const Tensor tensor = memory.as(1, kElems, DType::f64);
+  upload(*device_, std::span<const double>(values), tensor);
+  download(*device_, tensor, std::span(back));
+  EXPECT_EQ(values, back);
+  device_->write(
+      tensor,
+      [](int64_t first, std::span<std::byte> piece) {
+        auto* to = reinterpret_cast<double*>(piece.data());
+        for (size_t i = 0; i < piece.size() / 8; ++i)
+          to[i] = static_cast<double>(first) + static_cast<double>(i);
+      },
+      Device::Calls::shared_out);
+  download(*device_, tensor, std::span(back));
+  std::iota(values.begin(), values.end(), 0.0);
+  EXPECT_EQ(values, back);
+}
+
+TEST_F(CudaDevice, WritesComeAfterKernelsThatReadAndBeforeThoseThatFollow) {
+  constexpr int64_t kElems = 1 << 24;
+  const Tensor x = filled(kElems, 1), sum = filled(kElems, 0);
+  for (int i = 0; i < 20; ++i) device_->kernels().add(sum, x, sum);
+  const float hundred = 100;
+  upload(*device_, std::span(&hundred, 1), x.col_range(kElems - 1, 1));
+  device_->kernels().add(sum, x, sum);
+  float last = 0;
+  download(*device_, sum.col_range(kElems - 1, 1), std::span(&last, 1));
+  EXPECT_EQ(last, 120);
+  EXPECT_EQ(first_of(sum), 21);
+}
+
+TEST_F(CudaDevice, BlocksHaveWhole512BytesAndAreKept) {
+  {
+    const Buffer memory = ledger_->allocate(Kind::workspace, 513, "test");
+    EXPECT_EQ(memory.bytes(), 1024);
+  }
+  EXPECT_EQ(ledger_->held_bytes(), 0);
+  EXPECT_EQ(ledger_->spare_bytes(), 1024);
+}
+
+TEST_F(CudaDevice, MemoryThatTheCardDoesNotHaveIsRefusedAndTheDeviceStaysUsable) {
+  EXPECT_ERROR(ledger_->allocate(Kind::workspace, int64_t{1} << 50, "test"), "refused");
+  EXPECT_EQ(first_of(filled(10, 3)), 3);
+}
+
+TEST_F(CudaDevice, JobsHaveSpansInTheirOrder) {
+  constexpr int64_t kElems = 1 << 24;
+  const Tensor x = filled(kElems, 1);
+  const double before = device_->now();
+  LaneQueue& lane = device_->compute();
+  Ticket last;
+  for (int job = 0; job < 3; ++job)
+    last = lane.post({.tag = job, .bytes = 5, .name = "add"},
+                     [&] { device_->kernels().add(x, x, x); });
+  lane.wait(last.number);
+  const double after = device_->now();
+  const std::vector<LaneSpan> spans = lane.take_spans();
+  ASSERT_EQ(spans.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(spans[i].label.tag, static_cast<int>(i));
+    EXPECT_EQ(spans[i].label.name, "add");
+    EXPECT_EQ(spans[i].awaited, nullptr);
+    EXPECT_LT(spans[i].begin, spans[i].end);
+    if (i > 0) EXPECT_LE(spans[i - 1].end, spans[i].begin);
+  }
+  // The card's clock and the host's were set to each other once: a millisecond apart is far.
+  EXPECT_GT(spans[0].begin, before - 1e-3);
+  EXPECT_LT(spans[2].end, after + 1e-3);
+  EXPECT_TRUE(lane.take_spans().empty());
+  EXPECT_EQ(first_of(x), 8);
+}
+
+TEST_F(CudaDevice, ALaneStandsStillForAnotherAndSaysSo) {
+  constexpr int64_t kElems = 1 << 26;
+  const Tensor x = filled(kElems, 1);
+  const std::unique_ptr<LaneQueue> lane = device_->open_lane();
+  Ticket adds;
+  for (int i = 0; i < 10; ++i)
+    adds = device_->compute().post({}, [&] { device_->kernels().add(x, x, x); });
+  lane->after(adds);
+  const Ticket done = lane->post({.tag = 1}, [] {});
+  lane->wait(done.number);
+  const std::vector<LaneSpan> computed = device_->compute().take_spans();
+  const std::vector<LaneSpan> spans = lane->take_spans();
+  ASSERT_EQ(computed.size(), 10u);
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].awaited, &device_->compute());
+  EXPECT_EQ(spans[1].awaited, nullptr);
+  EXPECT_GT(spans[1].begin, computed[9].end - 1e-3);
+  EXPECT_GT(spans[0].end - spans[0].begin, 0);
+}
+
+TEST_F(CudaDevice, AfterAHostsLaneAndWithoutOne) {
+  ThreadLane host;
+  int done = 0;
+  const Ticket ticket = host.post({}, [&] { done = 1; });
+  device_->compute().after(ticket);
+  EXPECT_EQ(done, 1);
+  device_->compute().after({});
+  device_->compute().after(device_->compute().mark());
+  // Tickets that were done long ago stay valid.
+  const Ticket first = device_->compute().mark();
+  Ticket mark;
+  for (int i = 0; i < 2000; ++i) mark = device_->compute().mark();
+  device_->compute().wait(mark.number);
+  device_->compute().wait(first.number);
+  const std::unique_ptr<LaneQueue> lane = device_->open_lane();
+  lane->after(first);
+  lane->wait(lane->mark().number);
+}
+
+TEST_F(CudaDevice, WhatAJobThrowsComesOutAtOnceAndTheLaneGoesOn) {
+  LaneQueue& lane = device_->compute();
+  EXPECT_THROW(lane.post({}, [] { throw std::runtime_error("broken"); }), std::runtime_error);
+  bool begun = false;
+  lane.wait(lane.post({}, [&] { begun = true; }).number);
+  EXPECT_TRUE(begun);
+  EXPECT_EQ(lane.take_spans().size(), 1u);
+}
+
+}  // namespace
+}  // namespace onefold
