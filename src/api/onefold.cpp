@@ -2,6 +2,7 @@
 
 #include "engine/generate.h"
 #include "model/spec.h"
+#include "model/spec_limits.h"
 #include "plan/fit.h"
 #include "run/weights.h"
 
@@ -17,15 +18,24 @@ ModelSpec spec_of(const std::string& model) {
   return spec;
 }
 
-EngineOptions engine_options_of(const TrainerOptions& o) {
+EngineOptions engine_options_of(const TrainerOptions& o, const ModelSpec& spec) {
   const auto at_least_one = [](int64_t value, const char* name) {
     if (value < 1) user_error("TrainerOptions::{} is {}; it must be at least 1", name, value);
   };
   at_least_one(o.micro_batch, "micro_batch");
   at_least_one(o.accumulation, "accumulation");
   at_least_one(o.sequence_length, "sequence_length");
-  if (o.threads < 0)
-    user_error("TrainerOptions::threads is {}; it must be 0 (all cores) or more", o.threads);
+  if (o.sequence_length > spec.max_sequence_length)
+    user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
+               o.sequence_length, spec.max_sequence_length);
+  check_step_sizes(
+      spec, {.micro_batch = o.micro_batch, .micros = o.accumulation, .sequence = o.sequence_length},
+      {.micro_batch = "TrainerOptions::micro_batch",
+       .micros = "TrainerOptions::accumulation",
+       .sequence = "TrainerOptions::sequence_length"});
+  if (o.threads < 0 || o.threads > kMostThreads)
+    user_error("TrainerOptions::threads is {}; it must be 0 (all cores), or at most {}", o.threads,
+               kMostThreads);
   return {.threads = o.threads,
           .seed = o.seed,
           .micro_batch = o.micro_batch,
@@ -88,11 +98,8 @@ struct Trainer::State {
 
 Trainer::Trainer(const TrainerOptions& options) {
   const ModelSpec spec = spec_of(options.model);
-  EngineOptions engine = engine_options_of(options);
+  EngineOptions engine = engine_options_of(options, spec);
   engine.positions = spec.max_sequence_length;  // of texts that are generated
-  if (options.sequence_length > spec.max_sequence_length)
-    user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
-               options.sequence_length, spec.max_sequence_length);
   require_fits(spec, engine, {.hardware = this_machine(available_cores())});
   state_ = std::make_unique<State>(spec, engine);
 }

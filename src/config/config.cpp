@@ -23,6 +23,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   read_run(root, config);
   config.batch = read_batch(root, world_size);  // last: see what it does about a missing size
   root.finish();
+  check_sizes(config);
   // Whether warm-up and decay fit can be told now if the length is known, and else when the data
   // is.
   if (config.run.steps > 0 || config.run.tokens > 0)
@@ -44,7 +45,13 @@ int64_t Config::total_steps(int64_t sequences) const {
     return run.tokens / step_tokens + (run.tokens % step_tokens != 0);
   }
   const double samples = run.epochs * static_cast<double>(sequences);
-  const auto steps = static_cast<int64_t>(std::floor(samples / static_cast<double>(batch.global)));
+  const double whole_steps = std::floor(samples / static_cast<double>(batch.global));
+  if (whole_steps > static_cast<double>(most_steps()))
+    user_error("run.epochs is {}; of {} training sequences the largest is {}", run.epochs,
+               sequences,
+               std::floor(static_cast<double>(most_steps()) * static_cast<double>(batch.global) /
+                          static_cast<double>(sequences)));
+  const auto steps = static_cast<int64_t>(whole_steps);
   if (steps < 1)
     user_error(
         "run.epochs is {}: of {} training sequences that is less than one batch of {}; train "

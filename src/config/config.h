@@ -88,6 +88,8 @@ struct Config {
   // Optimizer steps of the run, for a training set that makes `sequences` sequences. Whole batches
   // only.
   int64_t total_steps(int64_t sequences) const;
+  // The longest run whose tokens can be counted.
+  int64_t most_steps() const;
 
   // Every value in force, as a configuration that reads back to the same Config.
   Json effective() const;

@@ -1,16 +1,33 @@
 // The three batch sizes, by DeepSpeed's rules.
+#include "base/checked.h"
 #include "base/error.h"
 #include "config/sections.h"
+#include "model/spec_limits.h"
 
 namespace onefold {
 namespace {
 
-constexpr int64_t kLargestBatch = int64_t{1} << 30;  // so that products stay far inside int64
+// Of each size by itself, which is more than the limits of a rank's step leave (spec_limits.h).
+constexpr int64_t kLargestBatch = int64_t{1} << 40;
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostRunTokens = int64_t{1} << 62;
 
 int64_t read_size(JsonObject& root, std::string_view key) {
   const int64_t size = root.at_least(key, 1, 0);
-  if (size > kLargestBatch) root.fail(key, fmt::format("is too large ({})", size));
+  if (size > kLargestBatch)
+    root.fail(key, fmt::format("is {}; the largest is {}", size, kLargestBatch));
   return size;
+}
+
+// The product of two sizes and the ranks.
+int64_t sequences(int64_t micro, int64_t accumulation, int64_t world_size) {
+  const int64_t product = saturating_product({micro, accumulation, world_size});
+  if (product > kLargestBatch)
+    user_error(
+        "train_micro_batch_size_per_gpu {} * gradient_accumulation_steps {} * {} rank(s) make a "
+        "train_batch_size of more than {} sequences, the largest there may be",
+        micro, accumulation, world_size, kLargestBatch);
+  return product;
 }
 
 // DeepSpeed divides and drops the remainder, then fails an assertion; this says which number does
@@ -27,6 +44,8 @@ int64_t divide(JsonObject& root, std::string_view whole_key, int64_t whole, int6
 BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   root.allow_auto(
       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"});
+  if (world_size > kMostRanks)
+    user_error("{} ranks were asked for; the largest number is {}", world_size, kMostRanks);
   BatchConfig batch;
   batch.world_size = world_size;
   batch.global = read_size(root, "train_batch_size");
@@ -41,24 +60,49 @@ BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   }
   if (batch.global == 0) {
     if (batch.accumulation == 0) batch.accumulation = 1;
-    batch.global = batch.micro * batch.accumulation * world_size;
+    batch.global = sequences(batch.micro, batch.accumulation, world_size);
   } else if (batch.micro == 0) {
     if (batch.accumulation == 0) batch.accumulation = 1;
     batch.micro = divide(
-        root, "train_batch_size", batch.global, batch.accumulation * world_size,
+        root, "train_batch_size", batch.global, sequences(1, batch.accumulation, world_size),
         fmt::format("gradient_accumulation_steps {} * {} rank(s)", batch.accumulation, world_size));
   } else if (batch.accumulation == 0) {
     batch.accumulation = divide(
-        root, "train_batch_size", batch.global, batch.micro * world_size,
+        root, "train_batch_size", batch.global, sequences(batch.micro, 1, world_size),
         fmt::format("train_micro_batch_size_per_gpu {} * {} rank(s)", batch.micro, world_size));
   }
-  const int64_t product = batch.micro * batch.accumulation * world_size;
+  const int64_t product = sequences(batch.micro, batch.accumulation, world_size);
   if (batch.global != product)
     user_error(
         "train_batch_size is {}, but train_micro_batch_size_per_gpu {} * "
         "gradient_accumulation_steps {} * {} rank(s) = {}; leave one out or make them agree",
         batch.global, batch.micro, batch.accumulation, world_size, product);
   return batch;
+}
+
+// Of the whole: a rank's step, and the counts of tokens that follow from its length.
+void check_sizes(const Config& config) {
+  const BatchConfig& batch = config.batch;
+  const int64_t length = config.data.sequence_length;
+  check_step_sizes(config.model,
+                   {.micro_batch = batch.micro, .micros = batch.accumulation, .sequence = length},
+                   {.micro_batch = "train_micro_batch_size_per_gpu",
+                    .micros = "gradient_accumulation_steps",
+                    .sequence = "data.sequence_length"});
+  // Of all ranks a step has at most 2^50 tokens now.
+  const RunConfig& run = config.run;
+  if (run.steps > config.most_steps())
+    user_error("run.steps is {}; with {} tokens in a step the largest is {}", run.steps,
+               batch.global * length, config.most_steps());
+  if (run.tokens > kMostRunTokens)
+    user_error("run.tokens is {}; the largest is {}", run.tokens, kMostRunTokens);
+  if (saturating_product({run.eval_batches, batch.micro}) > kMostRunTokens)
+    user_error("run.eval_batches is {}; with micro-batches of {} sequences the largest is {}",
+               run.eval_batches, batch.micro, largest_size(kMostRunTokens, {batch.micro}));
+}
+
+int64_t Config::most_steps() const {
+  return kMostRunTokens / (batch.global * data.sequence_length);
 }
 
 }  // namespace onefold

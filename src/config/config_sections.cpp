@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "config/sections.h"
 #include "io/hf_folder.h"
+#include "model/spec_limits.h"
 
 namespace onefold {
 namespace {
@@ -188,7 +189,10 @@ void read_run(JsonObject& root, Config& config) {
   run.eval_every = in.at_least("eval_every", 1, evaluates ? kDefaultEvalEvery : 0);
   run.eval_batches = in.at_least("eval_batches", 0, evaluates ? kDefaultEvalBatches : 0);
 
-  run.threads = static_cast<int>(std::min<int64_t>(in.at_least("threads", 0, 0), INT32_MAX));
+  const int64_t threads = in.at_least("threads", 0, 0);
+  if (threads > kMostThreads)
+    in.fail("threads", fmt::format("is {}; the largest is {}", threads, kMostThreads));
+  run.threads = static_cast<int>(threads);
   if (in.has("memory")) {
     const Json memory = in.require<Json>("memory");
     run.memory_bytes = memory.is_string()

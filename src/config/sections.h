@@ -19,6 +19,9 @@ struct SettledKey {
 };
 std::span<const SettledKey> settled_zero_keys();
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
+// Refuses sizes whose products do not fit, or of which a plan would have no end. After all
+// sections.
+void check_sizes(const Config& config);
 // optimizer and scheduler together: either may set the learning rate.
 void read_optimizer(JsonObject& root, Config& config);
 // {"type", "params"} of "scheduler". `lr` is the optimizer's rate, and `lr_given` whether the user

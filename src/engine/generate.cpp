@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "engine/decoder.h"
+#include "model/spec_limits.h"
 
 namespace onefold {
 namespace {
@@ -157,6 +159,10 @@ std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
     user_error("length penalty is {}; it must be finite", options.length_penalty);
   const int64_t count = std::min(options.max_tokens, spec.max_sequence_length - length);
   if (count <= 0) return {};
+  const int64_t past = saturating_product({spec.num_layers, spec.kv_size(), length + count});
+  if (saturating_product({options.beams, past}) > kMostSavedElems)
+    user_error("{} beams; with {} tokens of the past the largest number is {}", options.beams,
+               length + count, largest_size(kMostSavedElems, {past}));
   if (options.beams == 1) return sample(engine, prompt, options, count, piece, emit);
   const std::vector<int32_t> tokens = beam_search(engine, prompt, options, count, piece);
   if (emit)

@@ -1,12 +1,15 @@
 #include "model/spec.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 #include <string_view>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "model/spec_limits.h"
 #include "model/zoo.h"
 
 namespace onefold {
@@ -34,10 +37,6 @@ std::string_view activation_name(Activation activation, bool gated) {
     if (entry.activation == activation && entry.gated == gated) return entry.name;
   internal_error("no name for activation {}, gated {}", static_cast<int>(activation), gated);
 }
-
-// Everything in bytes and offsets is int64; these bounds keep every product of two sizes inside it.
-constexpr int64_t kLargestSize = INT32_MAX;
-constexpr double kLargestModel = 1e15;
 
 void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   if (!model.has("rope_scaling")) return;
@@ -132,17 +131,17 @@ void ModelSpec::complete(const std::string& where) {
   const auto fail = [&](std::string_view field, const std::string& message) {
     user_error("{}.{} {}", where, field, message);
   };
-  const auto check_size = [&](std::string_view field, int64_t value) {
+  const auto check_size = [&](std::string_view field, int64_t value, int64_t most) {
     if (value < 1) fail(field, value == 0 ? "is missing" : "must be at least 1");
-    if (value > kLargestSize) fail(field, fmt::format("is too large ({})", value));
+    if (value > most) fail(field, fmt::format("is {}; the largest is {}", value, most));
   };
   if (vocab_size != 0)
-    check_size("vocab_size", vocab_size);  // 0: the tokenizer's, when it is known
-  check_size("hidden_size", hidden_size);
-  check_size("num_layers", num_layers);
-  check_size("num_heads", num_heads);
+    check_size("vocab_size", vocab_size, kMostTokenIds);  // 0: the tokenizer's, when it is known
+  check_size("hidden_size", hidden_size, kMostHidden);
+  check_size("num_layers", num_layers, kMostLayers);
+  check_size("num_heads", num_heads, kMostHeads);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
-  check_size("num_kv_heads", num_kv_heads);
+  check_size("num_kv_heads", num_kv_heads, kMostHeads);
   if (num_heads % num_kv_heads != 0)
     fail("num_kv_heads",
          fmt::format("must divide num_heads: {} heads cannot share {}", num_heads, num_kv_heads));
@@ -153,12 +152,12 @@ void ModelSpec::complete(const std::string& where) {
                                       hidden_size, num_heads));
     head_dim = hidden_size / num_heads;
   }
-  check_size("head_dim", head_dim);
+  check_size("head_dim", head_dim, std::min(kMostHeadDim, kMostWidth / num_heads));
   if (positions == Positions::rope && head_dim % 2 != 0)
     fail("head_dim", fmt::format("must be even, not {}: rope rotates pairs", head_dim));
   if (intermediate_size == 0) intermediate_size = 4 * hidden_size;
-  check_size("intermediate_size", intermediate_size);
-  check_size("max_sequence_length", max_sequence_length);
+  check_size("intermediate_size", intermediate_size, kMostWidth);
+  check_size("max_sequence_length", max_sequence_length, kMostPositions);
 
   if (!(norm_eps > 0)) fail("norm_eps", fmt::format("must be greater than 0, not {}", norm_eps));
   if (positions == Positions::rope && !(rope_theta > 1))
@@ -172,19 +171,24 @@ void ModelSpec::complete(const std::string& where) {
            fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
                        rope_scaling.high_freq_factor, rope_scaling.low_freq_factor));
     check_size("rope_scaling.original_max_sequence_length",
-               rope_scaling.original_max_sequence_length);
+               rope_scaling.original_max_sequence_length, kMostPositions);
   }
   if (!(dropout >= 0 && dropout < 1))
     fail("dropout", fmt::format("must be at least 0 and less than 1, not {}", dropout));
   if (!(init_std > 0 && std::isfinite(init_std)))
     fail("init_std", fmt::format("must be greater than 0, not {}", init_std));
 
-  // In double, so that absurd sizes are refused and not wrapped around.
-  const auto d = [](int64_t n) { return static_cast<double>(n); };
-  const double block = d(hidden_size) * (d(num_heads) * d(head_dim) * 4 + 3 * d(intermediate_size));
-  const double tables = (2 * d(vocab_size) + d(max_sequence_length)) * d(hidden_size);
-  if (d(num_layers) * block + tables > kLargestModel)
-    user_error("{} describes a model of more than 10^15 parameters; check its sizes", where);
+  // Within the bounds above neither the widths nor the tables (2^53 elements) leave int64, but
+  // blocks may.
+  const int64_t width = 4 * query_size() + 3 * intermediate_size;
+  const int64_t blocks = saturating_product({num_layers, hidden_size, width});
+  const int64_t tables = (2 * vocab_size + max_sequence_length) * hidden_size;
+  if (blocks > kMostParameters || tables > kMostParameters - blocks)
+    user_error(
+        "{0} describes a model of more than 10^15 parameters, the most there may be; check {0}."
+        "num_layers ({1}), {0}.hidden_size ({2}), {0}.intermediate_size ({3}) and {0}.vocab_size "
+        "({4})",
+        where, num_layers, hidden_size, intermediate_size, vocab_size);
 }
 
 int64_t ModelSpec::parameter_count() const {

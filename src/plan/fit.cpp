@@ -3,12 +3,18 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "model/spec_limits.h"
 
 namespace onefold {
 namespace {
 
 constexpr size_t kMostRemedies = 6;
 constexpr int kMostRanks = 1 << 16;  // beyond that nobody is helped by hearing it
+
+// A step whose plan has an end in sight.
+bool plannable(const ModelSpec& spec, int64_t micros) {
+  return units_computed(spec, micros) <= kMostUnitsComputed;
+}
 
 int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitContext& context) {
   options.memory_limit_bytes = Ledger::kNoLimit;
@@ -37,12 +43,14 @@ void add_stages(const EngineOptions& options, int ranks, std::vector<Candidate>&
   }
 }
 
-void add_smaller_micro_batches(const EngineOptions& options, std::vector<Candidate>& list) {
+void add_smaller_micro_batches(const ModelSpec& spec, const EngineOptions& options,
+                               std::vector<Candidate>& list) {
   const std::vector<Candidate> before = list;
   double cost = 0;
   for (int64_t micro = options.micro_batch / 2; micro >= 1; micro /= 2) {
     cost += 0.04;
     if (options.micro_batch % micro != 0) continue;
+    if (!plannable(spec, options.micros * (options.micro_batch / micro))) break;
     for (Candidate changed : before) {
       changed.options.micro_batch = micro;
       changed.options.micros = static_cast<int>(options.micros * (options.micro_batch / micro));
@@ -65,10 +73,10 @@ void add_recompute(const EngineOptions& options, std::vector<Candidate>& list) {
   }
 }
 
-std::vector<Candidate> candidates(const EngineOptions& options, int ranks) {
+std::vector<Candidate> candidates(const ModelSpec& spec, const EngineOptions& options, int ranks) {
   std::vector<Candidate> list;
   add_stages(options, ranks, list);
-  add_smaller_micro_batches(options, list);
+  add_smaller_micro_batches(spec, options, list);
   add_recompute(options, list);
   std::stable_sort(list.begin(), list.end(),
                    [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
@@ -93,6 +101,7 @@ std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& optio
   const int64_t sequences = options.micro_batch * options.micros * context.ranks;
   saving.micro_batch = 1;
   while ((context.ranks *= 2) <= kMostRanks && sequences % context.ranks == 0) {
+    if (!plannable(spec, sequences / context.ranks)) continue;
     saving.micros = static_cast<int>(sequences / context.ranks);
     const int64_t peak = planned_peak(spec, saving, context);
     if (peak <= limit_bytes)
@@ -124,7 +133,7 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
                              const FitContext& context, int64_t limit_bytes) {
   std::vector<Remedy> found;
   std::vector<std::vector<std::string>> found_changes;
-  for (const Candidate& candidate : candidates(options, context.ranks)) {
+  for (const Candidate& candidate : candidates(spec, options, context.ranks)) {
     if (found.size() == kMostRemedies) break;
     const bool known =
         std::any_of(found_changes.begin(), found_changes.end(),

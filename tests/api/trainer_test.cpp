@@ -79,6 +79,27 @@ TEST(Trainer, BadInputIsNamed) {
             std::string::npos);
 }
 
+TEST(Trainer, SizesThatAreTooLargeAreNamedWithTheirLargestValue) {
+  const auto says = [](const TrainerOptions& options, const std::string& words) {
+    const std::string said = error_of([&] { Trainer trainer(options); });
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  };
+  TrainerOptions options = tiny();
+  options.micro_batch = int64_t{1} << 62;
+  says(options,
+       "TrainerOptions::micro_batch is 4611686018427387904; with 2 micro-batches in a step, and "
+       "sequences of 8 tokens, the largest is 67108864");
+  options = tiny();
+  options.accumulation = (int64_t{1} << 32) + 1;  // as an int it would be 1
+  says(options, "TrainerOptions::accumulation is 4294967297; with 3 layers the largest is 209715");
+  options = tiny();
+  options.threads = 1'000'000;
+  says(options, "TrainerOptions::threads is 1000000");
+  options = tiny();
+  options.model = R"({"preset": "gpt2-tiny", "vocab_size": 50, "num_layers": 1000000000})";
+  says(options, "model.num_layers is 1000000000; the largest is 65536");
+}
+
 TEST(Library, ListsItsPresetsAndVersion) {
   EXPECT_FALSE(onefold::model_presets().empty());
   EXPECT_STRNE(onefold::version(), "");

@@ -108,6 +108,44 @@ TEST(BatchSizes, DisagreementStatesTheArithmetic) {
   EXPECT_ERROR(config(R"({"train_batch_size": 0})"), "train_batch_size must be at least 1");
 }
 
+// Products of three sizes leave int64 long before each of them does.
+TEST(BatchSizes, ThatAreTooLargeAreNamedWithTheirLargestValue) {
+  const int64_t huge = int64_t{1} << 62;
+  EXPECT_ERROR(batch({0, huge, 0, 1}),
+               "train_micro_batch_size_per_gpu is 4611686018427387904; the largest is "
+               "1099511627776");
+  EXPECT_ERROR(batch({huge, 0, 0, 1}), "train_batch_size is 4611686018427387904; the largest is");
+  const int64_t large = int64_t{1} << 30;
+  EXPECT_ERROR(batch({0, large, large, 1 << 10}),
+               "train_micro_batch_size_per_gpu 1073741824 * gradient_accumulation_steps "
+               "1073741824 * 1024 rank(s)",
+               "more than 1099511627776 sequences");
+  EXPECT_ERROR(batch({8, large, large, 1 << 10}), "more than 1099511627776 sequences");
+  EXPECT_ERROR(batch({0, int64_t{1} << 36, 1, 1}),
+               "train_micro_batch_size_per_gpu is 68719476736; with 1 micro-batches in a step, "
+               "and sequences of 32 tokens, the largest is 33554432");
+  EXPECT_ERROR(batch({0, 1, 1 << 20, 1}),
+               "gradient_accumulation_steps is 1048576; with 3 layers the largest is 209715");
+  EXPECT_ERROR(batch({0, 1, 1, (1 << 20) + 1}), "1048577 ranks were asked for", "1048576");
+  EXPECT_EQ(batch({0, 1, 1 << 17, 1 << 20}).batch.global, int64_t{1} << 37);
+}
+
+TEST(Run, LengthsThatCannotBeCountedAreNamedWithTheirLargestValue) {
+  EXPECT_ERROR(config(R"({"run": {"steps": 4611686018427387904}})"),
+               "run.steps is 4611686018427387904; with 256 tokens in a step the largest is "
+               "18014398509481984");
+  EXPECT_ERROR(config(R"({"run": {"steps": null, "tokens": 9223372036854775807}})"),
+               "run.tokens is 9223372036854775807; the largest is 4611686018427387904");
+  EXPECT_ERROR(config(R"({"run": {"eval_batches": 9223372036854775807},
+                          "data": {"validation": "held_out.txt"}})"),
+               "run.eval_batches is 9223372036854775807", "the largest is 576460752303423488");
+  EXPECT_ERROR(config(R"({"run": {"threads": 1e9}})"),
+               "run.threads is 1000000000; the largest is 4096");
+  const Config epochs = config(R"({"run": {"steps": null, "epochs": 1e300}})");
+  EXPECT_ERROR(epochs.total_steps(100), "run.epochs is 1e+300", "100 training sequences",
+               "the largest is");
+}
+
 TEST(BatchSizes, AutoIsLeftOut) {
   const Config c = config(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                               "gradient_accumulation_steps": "auto"})");

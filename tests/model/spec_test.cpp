@@ -5,6 +5,8 @@
 #include <map>
 
 #include "error_text.h"
+#include "model/spec_limits.h"
+#include "model/unit.h"
 
 namespace onefold {
 namespace {
@@ -106,18 +108,96 @@ TEST(Spec, RefusesWhatMakesNoModel) {
   EXPECT_ERROR(with("norm_eps", 0)(), "model.norm_eps");
   EXPECT_ERROR(with("init_std", -1)(), "model.init_std");
   EXPECT_ERROR(with("rope_theta", 1e6)(), "model.rope_theta has no effect", "learned");
-  EXPECT_ERROR(with("num_layers", 1e12)(), "model.num_layers is too large");
   EXPECT_ERROR(with("vocab_size", "50257")(), "model.vocab_size must be an integer");
   Json odd = json(kSmall);
   odd["positions"] = "rope";
   odd["head_dim"] = 7;
   EXPECT_ERROR(spec_from_json(odd, "model"), "model.head_dim must be even");
   EXPECT_ERROR(inline_spec(R"({"vocab_size": 10})"), "model.hidden_size is missing");
-  EXPECT_ERROR(
-      inline_spec(
-          R"({"vocab_size": 2e9, "hidden_size": 2e9, "num_layers": 2e9, "intermediate_size": 64,
-                               "num_heads": 1})"),
-      "model", "10^15");
+}
+
+TEST(Spec, EverySizeHasALargestValueThatIsNamed) {
+  const auto refuses = [](const char* key, int64_t largest, Json others = Json::object()) {
+    Json spec = json(kSmall);
+    spec["positions"] = "rope";
+    spec.update(others);
+    for (const int64_t wrong : {largest + 1, int64_t{1'000'000'000'000}, INT64_MAX}) {
+      spec[key] = wrong;
+      EXPECT_ERROR(spec_from_json(spec, "model"),
+                   fmt::format("model.{} is {}; the largest is {}", key, wrong, largest));
+    }
+    spec[key] = largest;
+    EXPECT_EQ(error_text([&] { spec_from_json(spec, "model"); }), "") << key;
+  };
+  refuses("vocab_size", 2147483647);
+  refuses("hidden_size", 1048576, {{"head_dim", 8}});
+  refuses("num_layers", 65536);
+  refuses("num_heads", 65536, {{"head_dim", 8}});
+  refuses("head_dim", 65536);
+  refuses("head_dim", 1024, {{"num_heads", 16384}});  // of all heads: 2^24
+  refuses("intermediate_size", 16777216);
+  refuses("max_sequence_length", 2147483647);
+}
+
+// Each size by itself would do, and their product leaves int64 or the largest model.
+TEST(Spec, ModelsOfTooManyParametersAreRefusedWithTheirSizes) {
+  Json spec = json(kSmall);
+  spec.update({{"hidden_size", 1048576},
+               {"head_dim", 8},
+               {"num_layers", 65536},
+               {"intermediate_size", 16777216}});
+  EXPECT_ERROR(spec_from_json(spec, "model"), "more than 10^15 parameters",
+               "model.num_layers (65536)", "model.hidden_size (1048576)");
+  spec.update({{"num_layers", 1}, {"intermediate_size", 8}, {"vocab_size", 2147483647}});
+  EXPECT_ERROR(spec_from_json(spec, "model"), "more than 10^15 parameters",
+               "model.vocab_size (2147483647)");
+}
+
+TEST(StepSizes, WithinTheLimitsPass) {
+  const ModelSpec gpt2 = spec_from_preset("gpt2", "model");
+  const StepSizeNames names{"micro", "accumulation", "length"};
+  check_step_sizes(gpt2, {.micro_batch = 256, .micros = 4096, .sequence = 1024}, names);
+  check_step_sizes(gpt2, {.micro_batch = 1 << 20, .sequence = 1024}, names);
+}
+
+TEST(StepSizes, BeyondThemTheSizeAndItsLargestValueAreNamed) {
+  ModelSpec spec = spec_from_preset("gpt2", "model");
+  const auto check = [&](const StepSizes& sizes) {
+    return error_text([&] { check_step_sizes(spec, sizes, {"micro", "accumulation", "length"}); });
+  };
+  const int64_t huge = int64_t{1} << 62;
+  EXPECT_EQ(check({.micro_batch = huge, .micros = 4, .sequence = 1024}),
+            "micro is 4611686018427387904; with 4 micro-batches in a step, and sequences of 1024 "
+            "tokens, the largest is 262144");
+  EXPECT_EQ(check({.micros = huge, .sequence = 8}),
+            "accumulation is 4611686018427387904; with 12 layers the largest is 74898");
+  EXPECT_EQ(check({.micros = 70000, .sequence = 1 << 20}),
+            "accumulation is 70000; with sequences of 1048576 tokens the largest is 1024");
+  EXPECT_EQ(check({.sequence = huge}), "length is 4611686018427387904; the largest is 1073741824");
+  // What a step keeps: the largest size that is named passes, and the next does not.
+  spec.num_layers = 65536;
+  spec.intermediate_size = 16777216;
+  const int64_t of_token = 65536 * saved_elems_per_token(spec);
+  const int64_t largest = (int64_t{1} << 58) / of_token / 100;
+  EXPECT_EQ(check({.micro_batch = largest, .sequence = 100}), "");
+  EXPECT_EQ(check({.micro_batch = largest + 1, .sequence = 100}),
+            fmt::format("micro is {}; with 1 micro-batches in a step, and a model that keeps {} "
+                        "numbers for each token, the largest is {}",
+                        largest + 1, of_token, largest));
+  EXPECT_TRUE(contains(check({.micro_batch = 1, .sequence = 1 << 30}), "length is 1073741824"));
+}
+
+// The bound is of what blocks really keep.
+TEST(StepSizes, ABlockKeepsNoMoreThanTheySay) {
+  for (const std::string& preset : preset_names()) {
+    ModelSpec spec = spec_from_preset(preset, "model");
+    if (spec.vocab_size == 0) spec.vocab_size = 256;
+    const auto block = make_block(spec, 0);
+    const int64_t tokens = 3 * 64;
+    EXPECT_LE(block->saved_elems(3, 64) + tokens * spec.hidden_size,
+              tokens * saved_elems_per_token(spec))
+        << preset;
+  }
 }
 
 TEST(Flops, CountMatrixProductsAndTheCausalHalfOfAttention) {
