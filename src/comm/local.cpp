@@ -48,7 +48,7 @@ class LocalChannel final : public Channel {
       case Collective::all_to_all:
         for_each_rank([&](int r) {
           copy_bytes(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
-                          call.bytes);
+                     call.bytes);
         });
         break;
       case Collective::barrier:

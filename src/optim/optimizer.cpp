@@ -26,7 +26,8 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .weight_decay = static_cast<float>(weight_decay),
                     .nesterov = spec.nesterov,
                     .first = step == 1};
-    kernels.sgd(hyper, control, params.flat(), grads.flat(), state.empty() ? Tensor{} : state[0].flat());
+    kernels.sgd(hyper, control, params.flat(), grads.flat(),
+                state.empty() ? Tensor{} : state[0].flat());
     return;
   }
   const auto t = static_cast<double>(step);

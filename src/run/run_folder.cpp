@@ -19,7 +19,8 @@ constexpr const char* kTensorBoard = "tensorboard";
 
 void RunFolder::require_free(const std::string& path, bool overwrite) {
   const RunFolder folder(path);
-  const bool trained = path_exists(folder.file(kRunWeights)) || !folder.checkpoints().list().empty();
+  const bool trained =
+      path_exists(folder.file(kRunWeights)) || !folder.checkpoints().list().empty();
   if (trained && !overwrite)
     user_error(
         "run.output: {} already holds a trained model; name another folder, or pass --resume to go "
@@ -74,8 +75,6 @@ void RunFolder::save_weights(Engine& engine) const {
   onefold::save_weights(engine, file(kRunWeights));
 }
 
-void RunFolder::drop_weights() const {
-  remove_path(file(kRunWeights));
-}
+void RunFolder::drop_weights() const { remove_path(file(kRunWeights)); }
 
 }  // namespace onefold

@@ -2,7 +2,6 @@
 
 #include "inspect/parameter_source.h"
 #include "io/safetensors.h"
-#include "inspect/parameter_source.h"
 
 namespace onefold {
 namespace {

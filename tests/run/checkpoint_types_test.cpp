@@ -3,8 +3,8 @@
 
 #include "data/scratch.h"
 #include "error_text.h"
-#include "io/half.h"
 #include "inspect/describe.h"
+#include "io/half.h"
 #include "run/saved_state.h"
 
 namespace onefold {
