@@ -285,9 +285,6 @@ TEST(MemoryLimit, IsKnownBeforeTheRunAndSaysWhatWouldFit) {
   EXPECT_EQ(engine.ledger().peak_bytes(), needed);
 }
 
-// A micro-batch halves thirty times; the plans of its last halves, of millions of micro-batches,
-// are not made.
-
 // Bar 4 of the design: tiles and chunks keep activation memory flat as the sequence grows at
 // constant tokens.
 TEST(Memory, ActivationsGrowByLessThanATenthFromShortToLongSequences) {
