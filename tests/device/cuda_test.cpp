@@ -111,7 +111,7 @@ TEST_F(CudaDevice, JobsHaveSpansInTheirOrder) {
     EXPECT_EQ(spans[i].label.name, "add");
     EXPECT_EQ(spans[i].awaited, nullptr);
     EXPECT_LT(spans[i].begin, spans[i].end);
-    if (i > 0) EXPECT_LE(spans[i - 1].end, spans[i].begin);
+    EXPECT_LE(i == 0 ? 0 : spans[i - 1].end, spans[i].begin);
   }
   // The card's clock and the host's were set to each other once: a millisecond apart is far.
   EXPECT_GT(spans[0].begin, before - 1e-3);
