@@ -1,6 +1,6 @@
 # Onefold's front door. `make demo` and `make test` work on a bare Debian 12 with git, a C++ compiler and apt.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-slow asan tsan fuzz bench format check-format tidy install clean
+.PHONY: help setup build program demo test test-slow asan tsan fuzz bench format check-format tidy install clean
 
 PRESET ?= release
 BIN := build/$(PRESET)/onefold
@@ -19,8 +19,13 @@ build: setup  ## Build the library, the program and the tests
 	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-demo: build  ## Train a small GPT on the King James Bible for about a minute, and read what it writes
+demo: program  ## Train a small GPT on the King James Bible for about a minute, and read what it writes
 	@scripts/demo.sh $(BIN) "$(TEXT)"
+
+# Without the tests, which take longer to compile than the program.
+program: setup
+	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target program
 
 test: build  ## Run the test suite (minutes on two cores)
 	@ctest --preset $(PRESET)

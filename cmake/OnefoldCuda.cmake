@@ -1,5 +1,8 @@
 # The device cuda is a plugin, found at run time: the program starts without CUDA, and says what it lacks. Built where
 # there is a CUDA toolkit. Code for sm_90 (Hopper), and PTX for what comes after it.
+if(ONEFOLD_SANITIZE)  # the sanitizers of the host see nothing of the card; compute-sanitizer does
+  return()
+endif()
 find_package(CUDAToolkit 13 QUIET)
 if(NOT CUDAToolkit_FOUND)
   message(STATUS "No CUDA toolkit: the device cuda is not built")

@@ -36,6 +36,11 @@ endfunction()
 set(ONEFOLD_COMMON_HEADERS <algorithm> <cstdint> <functional> <map> <memory> <optional> <span> <string> <vector>
   <fmt/format.h> <nlohmann/json.hpp>)
 
+# Several files at a time share what their headers cost: a clean build takes half the time.
+function(onefold_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ONEFOLD_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+endfunction()
+
 # A target sees all of src/FOLDER as FOLDER/....
 function(onefold_own_folder target folder)
   set(own ${CMAKE_BINARY_DIR}/layers/own/${folder})
@@ -79,6 +84,10 @@ function(onefold_layer name)
   onefold_warnings(onefold_${name})
   if(L_COLD)
     onefold_cold(onefold_${name})
+  endif()
+  # Kernels include themselves; their cases and the model's units give one name several meanings.
+  if(NOT name MATCHES "^(kernels|kernel_cases|model)$")
+    onefold_unity(onefold_${name})
   endif()
   if(name STREQUAL "base")
     target_precompile_headers(onefold_base PRIVATE ${ONEFOLD_COMMON_HEADERS})

@@ -26,4 +26,7 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 
+// Whether a name read from a file names a file in a folder, and cannot lead out of it.
+bool is_plain_file_name(std::string_view name);
+
 }  // namespace onefold

@@ -16,7 +16,7 @@ std::string lower(std::string text) {
 }
 
 // Names of optimizers are compared without regard to case, as DeepSpeed does.
-std::string read_type(JsonObject& optimizer) {
+std::string optimizer_type(JsonObject& optimizer) {
   const std::string given = optimizer.get<std::string>("type", "AdamW");
   const std::string type = lower(given);
   if (type == "adamw" || type == "adam" || type == "sgd") return type;
@@ -83,7 +83,7 @@ void read_sgd(JsonObject& params, OptimizerSpec& spec) {
 
 void read_optimizer(JsonObject& root, Config& config) {
   JsonObject optimizer = root.object("optimizer");
-  const std::string type = read_type(optimizer);
+  const std::string type = optimizer_type(optimizer);
   if (optimizer.get<bool>("legacy_fusion", false))
     optimizer.fail("legacy_fusion", "is a detail of DeepSpeed's CUDA optimizers; leave it out");
   JsonObject params = optimizer.object("params");

@@ -32,7 +32,7 @@ std::string_view type_name(ScheduleType type) {
   internal_error("schedule type {} has no name", static_cast<int>(type));
 }
 
-ScheduleType read_type(JsonObject& in) {
+ScheduleType schedule_type(JsonObject& in) {
   const std::string name = in.require<std::string>("type");
   if (name == "LRRangeTest" || name == "OneCycle")
     in.fail("type", fmt::format("is \"{}\", a DeepSpeed schedule that is not supported", name));
@@ -107,7 +107,7 @@ void read_deepspeed(JsonObject& params, ScheduleConfig& config, double& lr, bool
 
 ScheduleConfig read_schedule(JsonObject& scheduler, double& lr, bool lr_given) {
   ScheduleConfig config;
-  config.type = read_type(scheduler);
+  config.type = schedule_type(scheduler);
   JsonObject params = scheduler.object("params");
   if (config.is_deepspeed())
     read_deepspeed(params, config, lr, lr_given);

@@ -8,15 +8,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "inspect/blocks.h"
 #include "inspect/describe.h"
 #include "inspect/hf_export.h"
 #include "io/half.h"
 
 namespace onefold {
 namespace {
-
-constexpr int64_t kBlockElems = int64_t{1} << 18;
-constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
 
 // One of the two, as a list of named tensors.
 class Side {

@@ -9,14 +9,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "inspect/blocks.h"
 #include "inspect/saved_run.h"
 #include "io/half.h"
 
 namespace onefold {
 namespace {
-
-constexpr int64_t kBlockElems = int64_t{1} << 18;    // of one chunk of work: 2 MiB as doubles
-constexpr int64_t kReleaseElems = int64_t{1} << 23;  // after which mapped pages are let go
 
 // What a folder says about its model, if anything.
 void read_model(const std::string& path, Located& located) {

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBlockElems = int64_t{1} << 20;  // of one read: 4 MiB, and as much for the result
+constexpr int64_t kReadElems = int64_t{1} << 20;  // of one read: 4 MiB, and as much for the result
 constexpr int64_t kBlocksKept = 16;  // of a parameter, before its mapped pages are let go
 constexpr const char* kGeneration = "generation_config.json";
 
@@ -147,12 +147,12 @@ class ShardWriter {
   }
 
   void write_plain(const ParamSpec& param, const HfTensor& tensor) {
-    for (int64_t done = 0; done < tensor.elems(); done += kBlockElems) {
-      values_.resize(static_cast<size_t>(std::min(kBlockElems, tensor.elems() - done)));
+    for (int64_t done = 0; done < tensor.elems(); done += kReadElems) {
+      values_.resize(static_cast<size_t>(std::min(kReadElems, tensor.elems() - done)));
       source_.read(param, tensor.first + done, values_);
       put(param, tensor);
       // A token table alone can be larger than memory.
-      if (done / kBlockElems % kBlocksKept == kBlocksKept - 1) source_.release(param);
+      if (done / kReadElems % kBlocksKept == kBlocksKept - 1) source_.release(param);
     }
   }
 
@@ -160,7 +160,7 @@ class ShardWriter {
   // as make a block.
   void write_transposed(const ParamSpec& param, const HfTensor& tensor) {
     const int64_t in = tensor.shape[0], out = tensor.shape[1];
-    const int64_t step = std::max<int64_t>(1, kBlockElems / out);
+    const int64_t step = std::max<int64_t>(1, kReadElems / out);
     std::vector<float> piece;
     for (int64_t col = 0; col < in; col += step) {
       const int64_t cols = std::min(step, in - col);

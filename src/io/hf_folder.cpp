@@ -12,11 +12,6 @@ namespace {
 
 // A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and
 // whoever can put a link into the folder can put the file there too.
-bool plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;
-}
-
 struct WeightMap {
   std::vector<std::string> shards;             // in order of first mention
   std::map<std::string, std::string> tensors;  // tensor to shard
@@ -33,7 +28,7 @@ WeightMap read_index(const std::string& index) {
       user_error("{}: weight_map.{} is {}, not the name of a file", index, tensor,
                  brief_json(shard));
     const auto name = shard.get<std::string>();
-    if (!plain_name(name))
+    if (!is_plain_file_name(name))
       user_error("{}: weight_map.{} is {}, which is not a file's name in this folder", index,
                  tensor, brief_json(shard));
     map.tensors[tensor] = name;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "io/checksum.h"
 #include "io/half.h"
 #include "io/safetensors.h"
@@ -17,10 +18,6 @@ constexpr int64_t kVersion = 2, kFlatVersion = 1;
 constexpr int64_t kMostElems = int64_t{1} << 46;  // far beyond any model, far inside int64
 
 // A name from a file becomes part of a path: it must stay in the folder.
-bool plain_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
-}
-
 Json list_of(JsonObject& in, std::string_view key) {
   Json list = in.require<Json>(key);
   if (!list.is_array()) in.fail(key, fmt::format("is {}, not a list", json_kind(list)));
@@ -43,7 +40,7 @@ CheckpointFile read_file_entry(JsonObject in) {
   CheckpointFile file{.name = in.require<std::string>("name"),
                       .bytes = in.require<int64_t>("bytes"),
                       .checksum = in.require<std::string>("xxh3")};
-  if (!plain_name(file.name)) in.fail("name", "must be the name of a file in this folder");
+  if (!is_plain_file_name(file.name)) in.fail("name", "must be the name of a file in this folder");
   if (file.bytes < 1) in.fail("bytes", "must be at least 1");
   in.finish();
   return file;

@@ -64,5 +64,13 @@ TEST(Text, SplitAndJoinAreInverse) {
   EXPECT_EQ(join(split("a,b,,c", ','), ","), "a,b,,c");
 }
 
+TEST(Text, NamesThatLeadOutOfAFolderAreNotPlain) {
+  for (const std::string name : {"a", "model-00001.safetensors", "..a", "a b"})
+    EXPECT_TRUE(is_plain_file_name(name)) << name;
+  for (const std::string name : {"", ".", "..", "a/b", "/a", "a\\b"})
+    EXPECT_FALSE(is_plain_file_name(name)) << name;
+  EXPECT_FALSE(is_plain_file_name(std::string_view("a\0b", 3)));
+}
+
 }  // namespace
 }  // namespace onefold
