@@ -317,8 +317,9 @@ class CudaKernels final : public Kernels {
                stream_);
   }
 
-  void adamw(const AdamW& hyper, const StepControl& control, Tensor params, Tensor grads,
-             Tensor moment1, Tensor moment2) override {
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
+             Tensor moment2) override {
+    const auto& [params, grads, master, rounding] = stepped;
     const int64_t n = params.elems();
     require_elems("adamw: gradients", grads, n);
     require_elems("adamw: moment 1", moment1, n);
@@ -335,8 +336,9 @@ class CudaKernels final : public Kernels {
                 grads.flat().f32(), moment1.flat().f32(), moment2.flat().f32(), stream_);
   }
 
-  void sgd(const Sgd& hyper, const StepControl& control, Tensor params, Tensor grads,
+  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
            Tensor momentum) override {
+    const auto& [params, grads, master, rounding] = stepped;
     const int64_t n = params.elems();
     require_elems("sgd: gradients", grads, n);
     if (hyper.momentum != 0) require_elems("sgd: momentum", momentum, n);

@@ -86,15 +86,20 @@ class DryKernels final : public Kernels {
   void sum(Tensor x, Tensor) override { touch({x}); }
   void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
   void clip(const Clip& args) override { touch({args.sums}); }
-  void adamw(const AdamW&, const StepControl&, Tensor params, Tensor grads, Tensor moment1,
+  void adamw(const AdamW&, const StepControl&, const Stepped& stepped, Tensor moment1,
              Tensor moment2) override {
-    touch({params, params, grads, moment1, moment1, moment2, moment2});
+    touch(stepped);
+    touch({moment1, moment1, moment2, moment2});
   }
-  void sgd(const Sgd&, const StepControl&, Tensor params, Tensor grads, Tensor momentum) override {
-    touch({params, params, grads, momentum, momentum});
+  void sgd(const Sgd&, const StepControl&, const Stepped& stepped, Tensor momentum) override {
+    touch(stepped);
+    touch({momentum, momentum});
   }
 
  private:
+  void touch(const Stepped& s) {
+    touch({s.grads, s.params, s.master, s.master.empty() ? s.params : s.master});
+  }
   void touch(std::initializer_list<Tensor> tensors) {
     for (const Tensor& tensor : tensors)
       work_.bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));

@@ -55,7 +55,7 @@ Case adamw_case(int64_t n, float factor, bool shards = false) {
   c.run = [=](Call& call) {
     const auto step = [&](int64_t begin, int64_t end) {
       const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
-      call.kernels().adamw(kAdamW, control.of(call), shard(p), shard(g), shard(m), shard(v));
+      call.kernels().adamw(kAdamW, control.of(call), {shard(p), shard(g)}, shard(m), shard(v));
     };
     if (!shards) return step(0, n);
     for (int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 7 + 3)
@@ -107,7 +107,7 @@ Case sgd_case(Sgd hyper, int64_t n, float factor) {
   const int m =
       !momentum ? -1 : state("m", hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3));
   c.run = [=](Call& call) {
-    call.kernels().sgd(hyper, control.of(call), call[p], call[g], momentum ? call[m] : Tensor{});
+    call.kernels().sgd(hyper, control.of(call), {call[p], call[g]}, momentum ? call[m] : Tensor{});
   };
   c.expected = [=](const Case& in) {
     if (skipped) return std::vector<Expected>{};

@@ -7,10 +7,18 @@
 // micro-batch: batch * sequence, sequence innermost. `accumulate` says whether a result is added to
 // dst or overwrites it (first use of a gradient needs no zeroing pass). All sums have an order that
 // depends on shapes alone, never on the number of threads.
+//
+// Types. Activations and parameters of one call are of one type, f32, bf16 or f16; so are gradients
+// by activations. Gradients of parameters (a product's dst with a_transposed, dweight, dbias,
+// dtable, dpositions, column_sum's dst) are of that type or f32. Rope's table, lse, losses, factors
+// and moments are f32, logits are of the activations' type. Everything is computed in f32, products
+// of 16-bit values are summed in f32, and a result is rounded once, to the nearest even, where it
+// is stored; what is added to is read as f32 first.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/philox.h"
@@ -75,6 +83,22 @@ struct Clip {
   double eps = 0;       // added to the norm before dividing
   Tensor norm;          // [1, 1] f64, written: the square root of all squares, summed in order
   StepControl control;  // written: min(1, limit / (norm + eps)), and whether all sums are finite
+};
+
+// How an optimizer stores parameters of 16 bits that have no master: to one of the two neighbours,
+// the nearer one with the greater probability, so that steps smaller than half a unit are not lost.
+// Element i draws from number `first` + i under the key.
+struct StochasticRounding {
+  PhiloxKey key;
+  int64_t first = 0;
+};
+
+// What an optimizer changes, and by which gradients.
+struct Stepped {
+  Tensor params;       // f32, bf16 or f16
+  Tensor grads;        // f32 or params' type
+  Tensor master = {};  // f32: what is stepped, then rounded into params; empty: params themselves
+  std::optional<StochasticRounding> rounding = {};  // of params without a master, narrower than f32
 };
 
 struct AdamW {
@@ -177,9 +201,9 @@ class Kernels : public KernelScratch {
   virtual void clip(const Clip& args) = 0;
 
   // One pass over flat, equally long tensors; nothing if control.finite says so.
-  virtual void adamw(const AdamW& hyper, const StepControl& control, Tensor params, Tensor grads,
+  virtual void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
                      Tensor moment1, Tensor moment2) = 0;
-  virtual void sgd(const Sgd& hyper, const StepControl& control, Tensor params, Tensor grads,
+  virtual void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
                    Tensor momentum) = 0;
 };
 

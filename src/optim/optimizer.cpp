@@ -26,7 +26,7 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .weight_decay = static_cast<float>(weight_decay),
                     .nesterov = spec.nesterov,
                     .first = step == 1};
-    kernels.sgd(hyper, control, params.flat(), grads.flat(),
+    kernels.sgd(hyper, control, {params.flat(), grads.flat()},
                 state.empty() ? Tensor{} : state[0].flat());
     return;
   }
@@ -38,7 +38,7 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .weight_decay = static_cast<float>(weight_decay),
                     .bias_correction1 = static_cast<float>(1 - std::pow(spec.beta1, t)),
                     .bias_correction2 = static_cast<float>(1 - std::pow(spec.beta2, t))};
-  kernels.adamw(hyper, control, params.flat(), grads.flat(), state[0].flat(), state[1].flat());
+  kernels.adamw(hyper, control, {params.flat(), grads.flat()}, state[0].flat(), state[1].flat());
 }
 
 }  // namespace onefold

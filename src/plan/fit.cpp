@@ -1,6 +1,7 @@
 #include "plan/fit.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/text.h"
 #include "model/spec_limits.h"
@@ -9,11 +10,13 @@ namespace onefold {
 namespace {
 
 constexpr size_t kMostRemedies = 6;
-constexpr int kMostRanks = 1 << 16;  // beyond that nobody is helped by hearing it
+constexpr int kMostRanks = 1 << 16;
+// Of a step that advice is about: a plan for it takes a few hundredths of a second, and dozens are
+// made.
+constexpr int64_t kMostUnitsAdvised = int64_t{1} << 15;
 
-// A step whose plan has an end in sight.
 bool plannable(const ModelSpec& spec, int64_t micros) {
-  return units_computed(spec, micros) <= kMostUnitsComputed;
+  return units_computed(spec, micros) <= kMostUnitsAdvised;
 }
 
 int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitContext& context) {
@@ -25,65 +28,76 @@ int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitCont
       .peak_bytes();
 }
 
-// One way to hold less, as bits of what it changes: a candidate that changes more than another one
-// which fits already is not worth naming.
+// One way to hold less.
 struct Candidate {
   EngineOptions options;
   std::vector<std::string> changes;
   double cost = 0;  // roughly, the share of speed it takes
 };
 
-void add_stages(const EngineOptions& options, int ranks, std::vector<Candidate>& list) {
+std::vector<Candidate> at_each_stage(const EngineOptions& options, int ranks) {
   static constexpr double kCost[] = {0, 0.01, 0.02, 0.1};
-  list.push_back({options, {}, 0});
+  std::vector<Candidate> list = {{options, {}, 0}};
   for (int stage = options.zero.stage + 1; stage <= 3 && ranks > 1; ++stage) {
     Candidate changed{options, {fmt::format("zero_optimization.stage {}", stage)}, kCost[stage]};
     changed.options.zero.stage = stage;
     list.push_back(changed);
   }
-}
-
-void add_smaller_micro_batches(const ModelSpec& spec, const EngineOptions& options,
-                               std::vector<Candidate>& list) {
-  const std::vector<Candidate> before = list;
-  double cost = 0;
-  for (int64_t micro = options.micro_batch / 2; micro >= 1; micro /= 2) {
-    cost += 0.04;
-    if (options.micro_batch % micro != 0) continue;
-    if (!plannable(spec, options.micros * (options.micro_batch / micro))) break;
-    for (Candidate changed : before) {
-      changed.options.micro_batch = micro;
-      changed.options.micros = static_cast<int>(options.micros * (options.micro_batch / micro));
-      changed.changes.push_back(
-          fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro,
-                      changed.options.micros));
-      changed.cost += cost;
-      list.push_back(changed);
-    }
-  }
-}
-
-void add_recompute(const EngineOptions& options, std::vector<Candidate>& list) {
-  if (options.recompute) return;
-  for (Candidate changed : std::vector<Candidate>(list)) {
-    changed.options.recompute = true;
-    changed.changes.push_back("run.recompute true");
-    changed.cost += 0.3;
-    list.push_back(changed);
-  }
-}
-
-std::vector<Candidate> candidates(const ModelSpec& spec, const EngineOptions& options, int ranks) {
-  std::vector<Candidate> list;
-  add_stages(options, ranks, list);
-  add_smaller_micro_batches(spec, options, list);
-  add_recompute(options, list);
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
-  list.erase(list.begin());  // no change at all
   return list;
 }
 
+Candidate with_recompute(Candidate candidate) {
+  candidate.options.recompute = true;
+  candidate.changes.push_back("run.recompute true");
+  candidate.cost += 0.3;
+  return candidate;
+}
+
+// The same with each smaller micro-batch that gives the same step, the largest first.
+std::vector<Candidate> by_micro_batch(const ModelSpec& spec, const Candidate& candidate) {
+  const EngineOptions& options = candidate.options;
+  std::vector<Candidate> list = {candidate};
+  double cost = candidate.cost;
+  for (int64_t micro = options.micro_batch / 2; micro >= 1; micro /= 2) {
+    cost += 0.04;
+    if (options.micro_batch % micro != 0) continue;
+    const int64_t micros = options.micros * (options.micro_batch / micro);
+    if (!plannable(spec, micros)) break;
+    Candidate changed = candidate;
+    changed.options.micro_batch = micro;
+    changed.options.micros = static_cast<int>(micros);
+    changed.changes.push_back(fmt::format(
+        "train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro, micros));
+    changed.cost = cost;
+    list.push_back(changed);
+  }
+  return list;
+}
+
+struct Fitting {
+  Candidate candidate;
+  int64_t peak = 0;
+};
+
+// The first that fits, by bisection: smaller micro-batches hold less.
+std::optional<Fitting> first_that_fits(const ModelSpec& spec, const std::vector<Candidate>& list,
+                                       const FitContext& context, int64_t limit_bytes) {
+  std::optional<Fitting> best;
+  for (size_t begin = 0, end = list.size(); begin < end;) {
+    // The least first: mostly all fit or none does.
+    const size_t middle = end == list.size() ? end - 1 : (begin + end) / 2;
+    const int64_t peak = planned_peak(spec, list[middle].options, context);
+    if (peak > limit_bytes) {
+      begin = middle + 1;
+      continue;
+    }
+    best = Fitting{list[middle], peak};
+    end = middle;
+  }
+  return best;
+}
+
+// A candidate that changes more than another one which fits already is not worth naming.
 bool covers(const std::vector<std::string>& more, const std::vector<std::string>& fewer) {
   return std::all_of(fewer.begin(), fewer.end(), [&](const std::string& change) {
     return std::find(more.begin(), more.end(), change) != more.end();
@@ -131,18 +145,27 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
 
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
                              const FitContext& context, int64_t limit_bytes) {
+  std::vector<Fitting> fitting;
+  const auto look_at = [&](const Candidate& candidate) {
+    if (auto found = first_that_fits(spec, by_micro_batch(spec, candidate), context, limit_bytes))
+      fitting.push_back(std::move(*found));
+  };
+  for (const Candidate& candidate : at_each_stage(options, context.ranks)) {
+    look_at(candidate);
+    if (!options.recompute) look_at(with_recompute(candidate));
+  }
+  std::stable_sort(fitting.begin(), fitting.end(), [](const Fitting& a, const Fitting& b) {
+    return a.candidate.cost < b.candidate.cost;
+  });
   std::vector<Remedy> found;
   std::vector<std::vector<std::string>> found_changes;
-  for (const Candidate& candidate : candidates(spec, options, context.ranks)) {
-    if (found.size() == kMostRemedies) break;
-    const bool known =
-        std::any_of(found_changes.begin(), found_changes.end(),
-                    [&](const auto& changes) { return covers(candidate.changes, changes); });
-    if (known) continue;
-    const int64_t peak = planned_peak(spec, candidate.options, context);
-    if (peak > limit_bytes) continue;
-    found.push_back({join(candidate.changes, ", "), peak});
-    found_changes.push_back(candidate.changes);
+  for (const Fitting& one : fitting) {
+    const std::vector<std::string>& changes = one.candidate.changes;
+    const bool known = std::any_of(found_changes.begin(), found_changes.end(),
+                                   [&](const auto& fewer) { return covers(changes, fewer); });
+    if (known || found.size() == kMostRemedies) continue;
+    found.push_back({join(changes, ", "), one.peak});
+    found_changes.push_back(changes);
   }
   return found.empty() ? more_ranks(spec, options, context, limit_bytes) : found;
 }

@@ -145,8 +145,8 @@ TEST_F(Refusals, CopyBetweenTypes) {
 TEST_F(Refusals, OptimizerTensorsOfOtherLengths) {
   const Tensor x = tensor(1, 8), shorter = tensor(1, 7);
   const StepControl control{tensor(1, 1), tensor(1, 1, DType::i32)};
-  EXPECT_THROW(kernels().adamw({}, control, x, shorter, x, x), InternalError);
-  EXPECT_THROW(kernels().sgd({.momentum = 0.9f}, control, x, x, shorter), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {x, shorter}, x, x), InternalError);
+  EXPECT_THROW(kernels().sgd({.momentum = 0.9f}, control, {x, x}, shorter), InternalError);
 }
 
 // Values, which only the CPU looks at before it uses them.

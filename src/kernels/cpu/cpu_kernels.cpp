@@ -97,13 +97,13 @@ class CpuKernels final : public CpuScratch<Kernels> {
     cpu::sum_squares(pool_, x, dst, scratch);
   }
   void clip(const Clip& args) override { cpu::clip(args); }
-  void adamw(const AdamW& hyper, const StepControl& control, Tensor params, Tensor grads,
-             Tensor moment1, Tensor moment2) override {
-    cpu::adamw(pool_, hyper, control, params, grads, moment1, moment2);
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
+             Tensor moment2) override {
+    cpu::adamw(pool_, hyper, control, stepped, moment1, moment2);
   }
-  void sgd(const Sgd& hyper, const StepControl& control, Tensor params, Tensor grads,
+  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
            Tensor momentum) override {
-    cpu::sgd(pool_, hyper, control, params, grads, momentum);
+    cpu::sgd(pool_, hyper, control, stepped, momentum);
   }
 
  private:

@@ -58,9 +58,9 @@ void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch);
 int64_t sum_squares_scratch_bytes(int64_t elems);
 
 void clip(const Clip& args);
-void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Tensor params,
-           Tensor grads, Tensor moment1, Tensor moment2);
-void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, Tensor params,
-         Tensor grads, Tensor momentum);
+void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
+           Tensor moment1, Tensor moment2);
+void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
+         Tensor momentum);
 
 }  // namespace onefold::cpu

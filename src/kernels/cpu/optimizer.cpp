@@ -91,8 +91,9 @@ void clip(const Clip& args) {
   *args.control.finite.i32() = finite && std::isfinite(norm) ? 1 : 0;
 }
 
-void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Tensor params,
-           Tensor grads, Tensor moment1, Tensor moment2) {
+void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
+           Tensor moment1, Tensor moment2) {
+  const auto& [params, grads, master, rounding] = stepped;
   const int64_t n = params.elems();
   require(grads.elems() == n && moment1.elems() == n && moment2.elems() == n,
           "adamw: {} parameters, {} gradients, {} and {} moments", n, grads.elems(),
@@ -110,8 +111,9 @@ void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, Ten
   });
 }
 
-void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, Tensor params,
-         Tensor grads, Tensor momentum) {
+void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
+         Tensor momentum) {
+  const auto& [params, grads, master, rounding] = stepped;
   const int64_t n = params.elems();
   require(grads.elems() == n && (hyper.momentum == 0 || momentum.elems() == n),
           "sgd: {} parameters, {} gradients, {} momenta", n, grads.elems(), momentum.elems());
