@@ -85,6 +85,7 @@ class Executor {
   void squares(const Action& action);
   void clip();
   void step(const Action& action, Walk& walk);
+  void step_piece(const UnitState& unit, const SlabPiece& piece, double learning_rate);
   void communicate(const Action& action, Walk& walk, int64_t bytes,
                    std::function<void(const std::string& what)> call);
   void compute(const Action& action, const std::function<void()>& job);
@@ -93,6 +94,7 @@ class Executor {
   void add_grads(int unit, std::vector<Tensor>& grads);
   UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
 
+  DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
   Walk::Held& held(Walk& walk, int unit, int micro) const {
     return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];

@@ -47,6 +47,7 @@ struct EngineOptions {
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OptimizerSpec optimizer;
+  Precision precision;
   double clipping = 0;                            // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
   // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without
@@ -54,5 +55,11 @@ struct EngineOptions {
   std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)> initial;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
 };
+
+// What the optimizer keeps of each trained parameter; nothing without training.
+inline std::vector<OptimizerState> kept_states(const EngineOptions& options) {
+  if (!options.training) return {};
+  return options.optimizer.states(options.precision);
+}
 
 }  // namespace onefold

@@ -31,7 +31,7 @@ class Head final : public Unit {
   }
 
   bool has_loss() const override { return true; }
-  int64_t saved_bytes(int64_t, int64_t) const override { return 0; }
+  int64_t saved_bytes(int64_t, int64_t, DType) const override { return 0; }
 
   int phases(bool backward, int64_t tokens) const override {
     return static_cast<int>(2 * chunks(tokens) + (backward ? 2 : 1));
@@ -59,7 +59,7 @@ class Head final : public Unit {
 
   void logits(UnitCall& call, Tensor rows, Tensor dst) const {
     const Arena::Scope scope(call.arena);
-    const Tensor normed = call.arena.take(rows.rows, rows.cols);
+    const Tensor normed = call.take(rows.rows, rows.cols);
     norm(call, rows, normed);
     call.gemm({.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
   }

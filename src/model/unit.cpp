@@ -30,7 +30,7 @@ void UnitCall::gemm(Gemm product) const {
 }
 
 Tensor UnitCall::temp(size_t index, int64_t rows, int64_t cols) {
-  if (temps[index].empty()) temps[index] = arena.take(rows, cols);
+  if (temps[index].empty()) temps[index] = take(rows, cols);
   return temps[index];
 }
 

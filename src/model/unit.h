@@ -111,10 +111,14 @@ struct UnitCall {
   std::array<Tensor, 4> temps = {};
   int64_t arena_mark = 0;
 
+  // Of activations: as of parameters.
+  DType type() const { return params[0].dtype; }
   Dropout dropout_at(uint32_t layer, uint32_t site) const;
   // A product, with scratch from the arena where the device wants some.
   void gemm(Gemm product) const;
-  // temps[index], taken from the arena at first use.
+  // Temporaries of the activations' type: from the arena; and temps[index], taken from it at first
+  // use.
+  Tensor take(int64_t rows, int64_t cols) const { return arena.take(rows, cols, type()); }
   Tensor temp(size_t index, int64_t rows, int64_t cols);
 };
 
@@ -139,7 +143,8 @@ class Unit {
   // False where backward needs gradients alone (the embedding): nothing is gathered for it.
   virtual bool backward_reads_parameters() const { return true; }
 
-  virtual int64_t saved_bytes(int64_t batch, int64_t sequence) const = 0;
+  // With activations of this type.
+  virtual int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const = 0;
 
   virtual int phases(bool backward, int64_t tokens) const = 0;
   virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;

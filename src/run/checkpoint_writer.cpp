@@ -6,15 +6,6 @@
 namespace onefold {
 namespace {
 
-// A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
-SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
-  SafetensorsEntry entry;
-  entry.name = piece_name(piece.state, piece.param->name);
-  entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
-                                                        : std::vector<int64_t>{piece.data.cols};
-  return entry;
-}
-
 // As safetensors files call it.
 std::string stored_dtype(DType dtype) {
   std::string name = dtype_name(dtype);
@@ -22,19 +13,20 @@ std::string stored_dtype(DType dtype) {
   return name;
 }
 
-// From the device's memory, in one go where that is the host's.
+// A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
+SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
+  SafetensorsEntry entry;
+  entry.name = piece_name(piece.state, piece.param->name);
+  entry.dtype = stored_dtype(piece.data.dtype);
+  entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
+                                                        : std::vector<int64_t>{piece.data.cols};
+  return entry;
+}
+
 void write_piece(Device& device, const RankState::SavedPiece& piece, SafetensorsWriter& writer) {
-  const auto elems = static_cast<size_t>(piece.data.elems());
-  std::vector<float> staged;
-  const auto write = [&](const float* values) {
-    writer.write(piece_name(piece.state, piece.param->name), std::span(values, elems));
-  };
-  device.read(piece.data, [&](int64_t, std::span<const std::byte> bytes) {
-    const auto* values = reinterpret_cast<const float*>(bytes.data());
-    if (bytes.size() == elems * sizeof(float)) return write(values);
-    staged.insert(staged.end(), values, values + bytes.size() / sizeof(float));
-  });
-  if (!staged.empty()) write(staged.data());
+  const std::string name = piece_name(piece.state, piece.param->name);
+  device.read(piece.data,
+              [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
 }
 
 }  // namespace

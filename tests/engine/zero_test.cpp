@@ -157,7 +157,7 @@ TEST(ZeroMemory, StatesFollowTheFormulasOfThePaperWithinPadding) {
                         kinds[static_cast<size_t>(Kind::optimizer)],
                     expected[stage]);
         const StateBytes predicted =
-            state_bytes(unit_traits(Model(spec), options, ranks), options.optimizer, ranks);
+            state_bytes(unit_traits(Model(spec), options, ranks), options, ranks);
         EXPECT_EQ(predicted.total(), expected[stage]);
         expect_planned(spec, options, ranks, run);
       }
@@ -229,7 +229,7 @@ TEST(ZeroPlan, ReproducesTableOneOfThePaper) {
         std::vector<UnitTraits> units = unit_traits(Model(spec), options, ranks);
         for (UnitTraits& unit : units)
           unit.homes.parameters.dtype = unit.homes.gradients.dtype = DType::bf16;
-        const StateBytes bytes = state_bytes(units, options.optimizer, ranks);
+        const StateBytes bytes = state_bytes(units, options, ranks);
         const std::string cell = paper.cells[row][stage - 1];
         const size_t point = cell.find('.');
         const double digit =
@@ -368,7 +368,7 @@ TEST_P(Frozen, UnitsKeepTheirWeightsAndHoldNoGradientOrOptimizerState) {
         expect_planned(spec, sharded, 2, run);
         EXPECT_EQ(
             run.kinds[0][static_cast<size_t>(Kind::optimizer)],
-            state_bytes(unit_traits(Model(spec), sharded, 2), sharded.optimizer, 2).optimizer);
+            state_bytes(unit_traits(Model(spec), sharded, 2), sharded, 2).optimizer);
       }
     }
   }
