@@ -312,7 +312,7 @@ class CudaKernels final : public Kernels {
   }
 
   void clip(const Clip& args) override {
-    cuda::clip({args.sums.f64(), args.sums.elems(), args.squares, args.limit, args.eps,
+    cuda::clip({args.sums.f64(), args.sums.elems(), args.squares, args.limit, args.eps, args.scale,
                 args.norm.f64(), args.control.factor.f32(), args.control.finite.i32()},
                stream_);
   }

@@ -127,7 +127,7 @@ struct ControlFlags {
 struct ClipArgs {
   const double* sums;
   int64_t count, squares;
-  double limit, eps;
+  double limit, eps, scale;
   double* norm;
   float* factor;
   int32_t* finite;

@@ -13,11 +13,12 @@ __global__ void clip_kernel(ClipArgs args) {
     if (i < args.squares) squares += sum;
     finite = finite && isfinite(sum);
   }
-  const double norm = sqrt(squares);
+  const double norm = sqrt(squares) / args.scale;
   const double factor = args.limit / (norm + args.eps);
   *args.norm = norm;
   // As std::min(1.0, factor): 1 where factor is NaN.
-  *args.factor = args.limit > 0 ? static_cast<float>(factor < 1.0 ? factor : 1.0) : 1.0f;
+  const double clipped = args.limit > 0 && factor < 1.0 ? factor : 1.0;
+  *args.factor = static_cast<float>(clipped / args.scale);
   *args.finite = finite && isfinite(norm) ? 1 : 0;
 }
 

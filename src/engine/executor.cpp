@@ -91,7 +91,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::squares:
       return compute(action, [&] { squares(action); });
     case Verb::clip:
-      return compute(action, [&] { clip(); });
+      return compute(action, [&] { clip(walk); });
     case Verb::step:
       return step(action, walk);
   }
@@ -318,7 +318,7 @@ void Executor::squares(const Action& action) {
 
 // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
 // up.
-void Executor::clip() {
+void Executor::clip(const Walk& walk) {
   Kernels& kernels = device_.kernels();
   kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
   if (control_.ranks() > 1) {
@@ -329,11 +329,12 @@ void Executor::clip() {
                 .squares = static_cast<int64_t>(model_.units.size()),
                 .limit = options_.clipping,
                 .eps = 1e-6,
+                .scale = walk.loss_scale,
                 .norm = scalars_.norm(),
                 .control = scalars_.control()});
 }
 
-void Executor::step_piece(const UnitState& own, const SlabPiece& piece, double learning_rate) {
+void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Walk& walk) {
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
   const auto part = [&](Tensor slab) { return slab.col_range(piece.offset, piece.elems); };
   Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
@@ -346,14 +347,14 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece, double l
     stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
-  optimizer_step(device_.kernels(), options_.optimizer, step_ + 1, learning_rate, param.decay,
-                 scalars_.control(), stepped, states);
+  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.learning_rate,
+                 param.decay, scalars_.control(), stepped, states);
 }
 
 void Executor::step(const Action& action, Walk& walk) {
   UnitState& own = state_.unit(action.unit);
   compute(action, [&] {
-    for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, walk.learning_rate);
+    for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, walk);
   });
   if (!options_.keep_gradients) own.drop_gradients();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/unit.h"
+#include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "program/program.h"
 #include "tensor/ledger.h"
@@ -48,6 +49,9 @@ struct EngineOptions {
   ZeroOptions zero;
   OptimizerSpec optimizer;
   Precision precision;
+  LossScaleConfig loss_scale;
+  // A step with gradients that are not finite is left out and counted, instead of ending the run.
+  bool skip_overflow = false;
   double clipping = 0;                            // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
   // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without

@@ -29,10 +29,19 @@ void write_piece(Device& device, const RankState::SavedPiece& piece, Safetensors
               [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
 }
 
+Json to_json(const LossScale::State& state) {
+  return {{"scale", state.scale},
+          {"steps", state.steps},
+          {"last_overflow", state.last_overflow},
+          {"hysteresis", state.hysteresis},
+          {"skipped", state.skipped}};
+}
+
 }  // namespace
 
 struct CheckpointWriter::Job {
   int64_t step = 0;
+  LossScale::State loss_scale;  // after that step
   double begin_seconds = 0;
   std::mutex mutex;
   std::condition_variable progress;
@@ -58,6 +67,7 @@ void CheckpointWriter::begin() {
   require(!job_, "a checkpoint is begun while another is under way");
   job_ = std::make_unique<Job>();
   job_->step = engine_.steps_done();
+  job_->loss_scale = engine_.loss_scale().state();
   job_->begin_seconds = now_seconds();
   thread_ = std::thread([this, job = job_.get()] { write(*job); });
 }
@@ -184,6 +194,7 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
 Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
                                     const std::vector<Json>& ranges, const Json& run) const {
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
+  manifest.run["loss_scale"] = to_json(job_->loss_scale);
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
     for (const ParamSpec& param : engine_.model().units[u]->params()) {
