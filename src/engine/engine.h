@@ -24,7 +24,7 @@ struct StepResult {
 };
 
 // A loss or gradient that is not finite: step, unit, tensor and rank are named, and the weights are
-// those before the step. All ranks throw it, and can still talk to each other.
+// those before the step. All ranks throw it, and the communicator stays usable.
 class DivergedError : public AgreedError {
  public:
   static constexpr int kExitCode = 3;  // of a program that ends with it

@@ -146,7 +146,7 @@ TEST_F(Cli, ATrainedModelIsReplacedOnlyWithOverwrite) {
   EXPECT_FALSE(exists("run/tensorboard"));
 }
 
-TEST_F(Cli, AFolderOfSomebodyElsesModelIsNotWrittenTo) {
+TEST_F(Cli, AFolderWithAModelOfAnotherProgramIsNotWrittenTo) {
   make_folders(folder_.path("run"));
   folder_.write("run/config.json", "{\"model_type\": \"gpt2\"}");
   expect_error(train({}, {"--quiet", "--overwrite"}), 1, {"run.output", "no run has written"});
