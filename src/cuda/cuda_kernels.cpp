@@ -13,7 +13,7 @@
 namespace onefold::cuda {
 namespace {
 
-Positions view(const RowPositions& p) {
+Positions positions_of(const RowPositions& p) {
   return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32()};
 }
 
@@ -239,7 +239,7 @@ class CudaKernels final : public Kernels {
             "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
     require_positions(positions, x.rows, table.rows);
     require(table.dtype == DType::f32, "rope: a table of {}", dtype_name(table.dtype));
-    cuda::rope(view(x), heads, view(table), view(positions), inverse, stream_);
+    cuda::rope(view(x), heads, view(table), positions_of(positions), inverse, stream_);
   }
 
   void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
@@ -292,7 +292,7 @@ class CudaKernels final : public Kernels {
     }
     require_type("embedding", dst, {table, position_table});
     cuda::embedding_forward(tokens.i32(), view(table), view_or_null(position_table),
-                            view(positions), view(dst), stream_);
+                            positions_of(positions), view(dst), stream_);
   }
 
   void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions, Tensor dtable,
@@ -307,7 +307,7 @@ class CudaKernels final : public Kernels {
     require_scratch("embedding", scratch, embedding_backward_scratch_bytes(dx.rows, dtable.rows));
     require_gradients("embedding", dx, {dtable, dpositions});
     cuda::embedding_backward(
-        {tokens.i32(), view(dx), view(positions), view(dtable), accumulate_table,
+        {tokens.i32(), view(dx), positions_of(positions), view(dtable), accumulate_table,
          view_or_null(dpositions), accumulate_positions, static_cast<int32_t*>(scratch.data)},
         stream_);
   }

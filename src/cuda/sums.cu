@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void add_partials(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
                   const PartialSums& sums, int64_t elems, cudaStream_t stream) {
-  const auto& [first, second] = sums.dst;
+  const Vector &first = sums.dst[0], &second = sums.dst[1];
   with_type(first.data ? first.type : second.type, [&](auto element) {
     using T = decltype(element);
     launch(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads, 0,
