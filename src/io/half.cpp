@@ -1,6 +1,5 @@
 #include "io/half.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -8,16 +7,6 @@
 
 namespace onefold {
 namespace {
-
-constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7F800000u;
-
-// Drops the lowest `count` bits of a magnitude, to nearest, ties to even. A carry out of the
-// fraction raises the exponent, which is what rounding up to the next power of two means.
-uint32_t round_off(uint32_t magnitude, uint32_t count) {
-  const uint32_t half = 1u << (count - 1);
-  const uint32_t odd = (magnitude >> count) & 1;
-  return (magnitude + half - 1 + odd) >> count;
-}
 
 template <float (*widen)(uint16_t)>
 void widen_all(std::span<const std::byte> src, std::span<float> dst) {
@@ -50,43 +39,6 @@ void widen_to_f64(std::span<const std::byte> src, std::span<double> dst, Widen w
 }
 
 }  // namespace
-
-float f16_to_f32(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const uint32_t magnitude = bits & 0x7FFF;
-  if (magnitude >= 0x7C00)  // infinity or NaN: the fraction moves to the top of the wider one
-    return std::bit_cast<float>(sign | kInfinity | (magnitude & 0x3FF) << 13);
-  if (magnitude < 0x400) {  // subnormal: a multiple of 2^-24, which fp32 holds as a normal number
-    const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return sign != 0 ? -value : value;
-  }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
-}
-
-float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t f32_to_f16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits & kSign) >> 16);
-  const uint32_t magnitude = bits & ~kSign;
-  if (magnitude > kInfinity) return sign | 0x7E00;     // NaN
-  if (magnitude >= 0x477FF000u) return sign | 0x7C00;  // 65520 and more round to infinity
-  if (magnitude < 0x38800000u) {                       // below 2^-14: a multiple of 2^-24
-    if (magnitude < 0x33000000u) return sign;          // below half of the smallest
-    const uint32_t exponent = magnitude >> 23;
-    const uint32_t fraction = (magnitude & 0x7FFFFF) | 0x800000;
-    return sign | static_cast<uint16_t>(round_off(fraction, 126 - exponent));
-  }
-  return sign | static_cast<uint16_t>(round_off(magnitude - ((127u - 15u) << 23), 13));
-}
-
-uint16_t f32_to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>((bits & kSign) >> 16);
-  const uint32_t magnitude = bits & ~kSign;
-  if (magnitude > kInfinity) return sign | 0x7FC0;
-  return sign | static_cast<uint16_t>(round_off(magnitude, 16));
-}
 
 bool is_model_dtype(const std::string& dtype) {
   return dtype == "F32" || dtype == "F16" || dtype == "BF16";

@@ -1,6 +1,5 @@
-// The two 16-bit floating-point types of model files, and the conversion of values between a file's
-// type and the program's. Narrowing rounds to nearest, ties to even, as PyTorch does; what is too
-// large becomes an infinity, and a NaN stays one.
+// The conversion of values between a model file's type and the program's. base/half.h says how
+// values are rounded.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +7,9 @@
 #include <span>
 #include <string>
 
-namespace onefold {
+#include "base/half.h"
 
-float f16_to_f32(uint16_t bits);   // exact
-float bf16_to_f32(uint16_t bits);  // exact
-uint16_t f32_to_f16(float value);
-uint16_t f32_to_bf16(float value);
+namespace onefold {
 
 // Whether to_f32 and from_f32 know this type of a safetensors file: F32, F16 or BF16.
 bool is_model_dtype(const std::string& dtype);
