@@ -106,6 +106,8 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
   require_shape("attention: out", out, q.rows, q.cols);
   require_shape("attention: lse", lse, s.batch * s.heads, s.query_length);
   require_type("attention", q, {k, v, out});
+  require(s.dtype == q.dtype, "attention: {} in a shape of {}", dtype_name(q.dtype),
+          dtype_name(s.dtype));
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);

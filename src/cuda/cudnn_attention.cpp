@@ -229,7 +229,7 @@ class CudnnAttention final : public LibraryAttention {
            cudaStream_t stream) {
     if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
       internal_error("cuDNN could not take a stream");
-    if (const auto status = graph.execute(handle_, tensors, scratch); status.is_bad())
+    if (auto status = graph.execute(handle_, tensors, scratch); status.is_bad())
       internal_error("cuDNN could not compute attention: {}", status.get_message());
   }
 

@@ -15,7 +15,8 @@ inline Type type_of(const Tensor& t) {
     case DType::f16:
       return Type::f16;
     default:
-      internal_error("a tensor of {} where f32, bf16 or f16 is wanted", dtype_name(t.dtype));
+      throw TypeError(
+          fmt::format("expected a tensor of f32, bf16 or f16, got {}", dtype_name(t.dtype)));
   }
 }
 

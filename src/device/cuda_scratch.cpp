@@ -30,13 +30,15 @@ class CudaScratch final : public KernelScratch {
                     norm_chunks(pieces, size).count * 2 * size) *
            kFloat;
   }
-  int64_t attention_forward_scratch_bytes(const AttentionShape&) const override {
-    return kAttentionSlackBytes;
+  // Fp32 is not the library's.
+  int64_t attention_forward_scratch_bytes(const AttentionShape& s) const override {
+    return s.dtype == DType::f32 ? 0 : kAttentionSlackBytes;
   }
   // The own kernel keeps dout · out of each row.
   int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
-    return std::max(s.batch * s.heads * s.query_length * kFloat,
-                    attention_library_bytes(s, attention_slice(s)));
+    const int64_t own = s.batch * s.heads * s.query_length * kFloat;
+    return s.dtype == DType::f32 ? own
+                                 : std::max(own, attention_library_bytes(s, attention_slice(s)));
   }
   // Counts and ends of tokens; rows by token, unordered and in order.
   int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {

@@ -176,8 +176,8 @@ TEST_F(CudaDevice, TakesTheScratchThatIsPlanned) {
                 taken.sum_squares_scratch_bytes(rows * cols));
     }
   for (const int64_t batch : {1, 5, 64})
-    for (const int64_t kv_heads : {4, 12}) {
-      const AttentionShape shape{batch, 1024, 1024, 12, kv_heads, 64};
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const AttentionShape shape{batch, 1024, 1024, 12, 4, 64, {}, dtype};
       EXPECT_EQ(planned.attention_forward_scratch_bytes(shape),
                 taken.attention_forward_scratch_bytes(shape));
       EXPECT_EQ(planned.attention_backward_scratch_bytes(shape),
