@@ -47,6 +47,13 @@ inline PhiloxKey philox_key(uint64_t seed, Draw draw, uint32_t a = 0, uint32_t b
   return {words[0], words[1]};
 }
 
+// Word `number` of a key's sequence: four to a counter.
+inline uint32_t philox_word(PhiloxKey key, uint64_t number) {
+  const uint64_t block = number / 4;
+  return philox(
+      key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0})[number % 4];
+}
+
 // [0, 1) with 24 bits; the same mapping in every vectorised copy of this generator.
 inline float philox_uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 

@@ -88,29 +88,31 @@ struct Params {
   bool gated;
   int64_t rows, n;
   float scale;
+  DType dtype = DType::f32;
   int64_t x_cols() const { return gated ? 2 * n : n; }
 };
 
 Case forward_case(Params p) {
   Case c;
-  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 3 + (p.gated ? 0 : p.n), p.scale));
-  const int y = c.output("y", HostTensor(p.rows, p.n, 2).clear());
+  const int x =
+      c.input("x", normals(p.rows, p.x_cols(), 1, 3 + (p.gated ? 0 : p.n), p.scale).as(p.dtype));
+  const int y = c.output("y", HostTensor(p.rows, p.n, 2, p.dtype).clear());
   c.run = [=](Call& call) { call.kernels().activation_forward(p.act, p.gated, call[x], call[y]); };
   c.expected = [=](const Case& in) {
     // 6 ulp of the function; arguments of tanh and of exp(x²) err by up to 12 units of |x|² / 2 <=
     // 72, which matters only where the value has decayed: below 0.1 in all.
-    return std::vector{
-        close(y, forward_of(p.act, p.gated, p.n, in[x].doubles()), 16 * kUnit, 16 * kUnit)};
+    return std::vector{stored(p.dtype, close(y, forward_of(p.act, p.gated, p.n, in[x].doubles()),
+                                             16 * kUnit, 16 * kUnit))};
   };
   return c;
 }
 
 Case backward_case(Params p, bool with_y) {
   Case c;
-  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 5, p.scale));
-  const int dy = c.input("dy", normals(p.rows, p.n, 2, 1));
-  const int dx = c.output("dx", HostTensor(p.rows, p.x_cols(), 3).clear());
-  const int y = with_y ? c.output("y", HostTensor(p.rows, p.n, 2).clear()) : -1;
+  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 5, p.scale).as(p.dtype));
+  const int dy = c.input("dy", normals(p.rows, p.n, 2, 1).as(p.dtype));
+  const int dx = c.output("dx", HostTensor(p.rows, p.x_cols(), 3, p.dtype).clear());
+  const int y = with_y ? c.output("y", HostTensor(p.rows, p.n, 2, p.dtype).clear()) : -1;
   c.run = [=](Call& call) {
     call.kernels().activation_backward(p.act, p.gated, call[x], call[dy], call[dx],
                                        with_y ? call[y] : Tensor{});
@@ -120,13 +122,14 @@ Case backward_case(Params p, bool with_y) {
     // Slopes are below 1.2 and values up to |x| <= 8, times dy and up of at most 4 and 8; their
     // terms cancel to 16 ulp.
     std::vector<Expected> all = {
-        close(dx, backward_of(p.act, p.gated, p.n, xs, dys), 16 * 32 * kUnit, 16 * kUnit)};
+        stored(p.dtype,
+               close(dx, backward_of(p.act, p.gated, p.n, xs, dys), 16 * 32 * kUnit, 16 * kUnit))};
     if (xs.size() <= 1000) {
       const auto loss = [&](const Doubles& v) {
         return dot(dys, forward_of(p.act, p.gated, p.n, v));
       };
-      all.push_back(
-          close(dx, gradient_of(loss, xs), 16 * 32 * kUnit + 10 * kDifferenceError, 16 * kUnit));
+      const double error = 16 * 32 * kUnit + 10 * kDifferenceError;
+      all.push_back(stored(p.dtype, close(dx, gradient_of(loss, xs), error, 16 * kUnit)));
     }
     return all;
   };
@@ -134,7 +137,7 @@ Case backward_case(Params p, bool with_y) {
   if (with_y)
     c.twin = Twin{[=] {
                     Case both = backward_case(p, false);
-                    const int again = both.output("y", HostTensor(p.rows, p.n, 2).clear());
+                    const int again = both.output("y", HostTensor(p.rows, p.n, 2, p.dtype).clear());
                     const auto backward = both.run;
                     both.run = [=](Call& call) {
                       backward(call);
@@ -147,29 +150,31 @@ Case backward_case(Params p, bool with_y) {
 }
 
 // NaN comes through, and stays where it is.
-Case nan_case(Activation act, bool gated) {
+Case nan_case(Activation act, bool gated, DType dtype = DType::f32) {
   Case c;
-  HostTensor values(1, 6);
+  HostTensor values(1, 6, 0, dtype);
   values.fill(1);
-  values.at(0, 1) = std::numeric_limits<float>::quiet_NaN();
+  values.set(0, 1, std::numeric_limits<float>::quiet_NaN());
   const int x = c.input("x", values);
-  const int y = c.output("y", HostTensor(1, gated ? 3 : 6).clear());
+  const int y = c.output("y", HostTensor(1, gated ? 3 : 6, 0, dtype).clear());
   c.run = [=](Call& call) { call.kernels().activation_forward(act, gated, call[x], call[y]); };
   c.expected = [=](const Case& in) {
     Doubles ys = forward_of(act, gated, in[y].cols(), in[x].doubles());
     ys[1] = std::numeric_limits<double>::quiet_NaN();  // also of relu
-    return std::vector{close(y, ys, 16 * kUnit, 16 * kUnit)};
+    return std::vector{stored(dtype, close(y, ys, 16 * kUnit, 16 * kUnit))};
   };
   return c;
 }
 
 // Where functions are flat, or straight: slopes are 0 and 1, values 0 and x.
-Case large_case(Activation act) {
+Case large_case(Activation act, DType dtype = DType::f32) {
   Case c;
-  const std::vector<float> large = {-1e30f, -200.0f, 200.0f, 1e30f};
-  const int x = c.input("x", row_of(large)), dy = c.input("dy", row_of(std::vector<float>(4, 1)));
-  const int dx = c.output("dx", HostTensor(1, 4).clear()),
-            y = c.output("y", HostTensor(1, 4).clear());
+  const float most = dtype == DType::f16 ? 65504.0f : 1e30f;
+  const std::vector<float> large = {-most, -200.0f, 200.0f, most};
+  const int x = c.input("x", row_of(large).as(dtype)),
+            dy = c.input("dy", row_of(std::vector<float>(4, 1)).as(dtype));
+  const int dx = c.output("dx", HostTensor(1, 4, 0, dtype).clear()),
+            y = c.output("y", HostTensor(1, 4, 0, dtype).clear());
   c.run = [=](Call& call) {
     call.kernels().activation_backward(act, false, call[x], call[dy], call[dx], call[y]);
   };
@@ -181,10 +186,30 @@ Case large_case(Activation act) {
 }
 
 void add(CaseList& list, const char* what, const Params& p, bool forward, bool with_y = true) {
-  list.push_back(
-      {"activation",
-       fmt::format("{}{} {}x{} {}", name_of(p.act), p.gated ? " gated" : "", p.rows, p.n, what),
-       [=] { return forward ? forward_case(p) : backward_case(p, with_y); }});
+  list.push_back({"activation",
+                  fmt::format("{}{} {}x{} {}{}{}", name_of(p.act), p.gated ? " gated" : "", p.rows,
+                              p.n, what, type_suffix(p.dtype), p.scale < 1 ? " small" : ""),
+                  [=] { return forward ? forward_case(p) : backward_case(p, with_y); }});
+}
+
+void add_half_cases(CaseList& list, DType dtype) {
+  for (const Activation act : kAll)
+    for (const bool gated : {false, true}) {
+      for (const int64_t n : {1, 17, 131}) add(list, "forward", {act, gated, 5, n, 3, dtype}, true);
+      // Where values are subnormal in f16.
+      add(list, "forward", {act, gated, 5, 131, 0x1p-18f, dtype}, true);
+      for (const int64_t n : {1, 33}) add(list, "backward", {act, gated, 3, n, 2, dtype}, false);
+      add(list, "backward without y", {act, gated, 3, 33, 2, dtype}, false, false);
+      const std::string name =
+          fmt::format("{}{}{}", name_of(act), gated ? " gated" : "", type_suffix(dtype));
+      list.push_back({"activation", name + " of NaN", [=] { return nan_case(act, gated, dtype); }});
+      if (!gated)
+        list.push_back(
+            {"activation", name + " of large numbers", [=] { return large_case(act, dtype); }});
+    }
+  add(list, "forward", {Activation::gelu, true, 2, 40009, 1, dtype}, true);
+  add(list, "backward", {Activation::gelu, true, 2, 40009, 1, dtype}, false);
+  add(list, "backward", {Activation::silu, true, 0, 5, 1, dtype}, false);
 }
 
 }  // namespace
@@ -205,14 +230,16 @@ void add_activation_cases(CaseList& list) {
   add(list, "backward", {Activation::gelu, true, 2, 40009, 1}, false);
   add(list, "forward", {Activation::silu, false, 0, 5, 1}, true);
   add(list, "backward", {Activation::silu, true, 0, 5, 1}, false);
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_activation_benchmarks(CaseList& list) {
-  for (const Params& p : {Params{Activation::gelu_tanh, false, 1024, 3072, 1},
-                          Params{Activation::silu, true, 1024, 2048, 1}}) {
-    add(list, "forward", p, true);
-    add(list, "backward", p, false);
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Params& p : {Params{Activation::gelu_tanh, false, 1024, 3072, 1, dtype},
+                            Params{Activation::silu, true, 1024, 2048, 1, dtype}}) {
+      add(list, "forward", p, true);
+      add(list, "backward", p, false);
+    }
 }
 
 }  // namespace onefold::cases

@@ -11,13 +11,14 @@ using Params = AttentionParams;
 
 // Multiples of 1/16 (times a power of two): every product of two heads, a sum of up to 256 products
 // of such numbers below 6, is exact in float, so that bounds need to allow for the softmax and what
-// follows alone. Products of any numbers are gemm's cases.
-HostTensor coarse(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float scale = 1) {
+// follows alone; types of 16 bits hold them. Products of any numbers are gemm's cases.
+HostTensor coarse(DType dtype, int64_t rows, int64_t cols, uint64_t seed, int64_t gap,
+                  float scale = 1) {
   HostTensor tensor = normals(rows, cols, seed, gap);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t col = 0; col < cols; ++col)
-      tensor.at(row, col) = scale * std::round(16 * tensor.at(row, col)) / 16;
-  return tensor;
+      tensor.set(row, col, scale * std::round(16 * tensor.at(row, col)) / 16);
+  return tensor.as(dtype);
 }
 
 struct Tensors {
@@ -29,10 +30,10 @@ Tensors add_tensors(Case& c, const Params& p) {
   // Strides as in one buffer of queries, keys and values.
   const int64_t q_gap = 2 * kv_cols + p.gap, kv_gap = cols + kv_cols + p.gap;
   Tensors t;
-  t.q = c.input("q", coarse(p.batch * p.queries, cols, 1, q_gap, p.scale));
-  t.k = c.input("k", coarse(p.batch * p.keys, kv_cols, 2, kv_gap, p.scale));
-  t.v = c.input("v", coarse(p.batch * p.keys, kv_cols, 3, kv_gap, p.scale));
-  t.out = c.output("out", HostTensor(p.batch * p.queries, cols, p.gap).clear());
+  t.q = c.input("q", coarse(p.dtype, p.batch * p.queries, cols, 1, q_gap, p.scale));
+  t.k = c.input("k", coarse(p.dtype, p.batch * p.keys, kv_cols, 2, kv_gap, p.scale));
+  t.v = c.input("v", coarse(p.dtype, p.batch * p.keys, kv_cols, 3, kv_gap, p.scale));
+  t.out = c.output("out", HostTensor(p.batch * p.queries, cols, p.gap, p.dtype).clear());
   t.lse = c.output("lse", HostTensor(p.batch * p.heads, p.queries, p.gap).clear());
   t.samples =
       p.rate == 0
@@ -50,7 +51,8 @@ AttentionShape shape_of(const Params& p, const Tensors& t, const Call& call) {
           p.heads,
           p.kv_heads,
           p.head_dim,
-          t.starts < 0 ? Tensor{} : call[t.starts]};
+          t.starts < 0 ? Tensor{} : call[t.starts],
+          p.dtype};
 }
 
 Dropout dropout_of(const Params& p, const Tensors& t, const Call& call) {
@@ -66,6 +68,11 @@ void run_forward(Call& call, const Params& p, const Tensors& t) {
 
 // 1e-30: exponentials below e^-86.9 are 0.
 constexpr double kSmallest = 1e-30;
+
+// The relative error of a number above 2^-14 that is stored in a type of 16 bits.
+double rounding_of(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0;
+}
 
 struct Inputs {
   Doubles q, k, v;
@@ -83,11 +90,13 @@ Case forward_case(const Params& p) {
     const AttentionSoftmax softmax = attention_softmax(p, attention_scores(p, q, k));
     const Doubles multipliers = attention_multipliers(p);
     const double error = probability_error(p, q, k);
-    // An absolute error of the logarithm is a relative one of the sum.
-    return std::vector{within(t.out, attention_out(p, softmax.probabilities, multipliers, v),
-                              attention_out(p, softmax.probabilities, multipliers, magnitudes(v)),
-                              error + chain_error(p.keys), kSmallest),
-                       close(t.lse, softmax.lse, error + kSmallest)};
+    // An absolute error of the logarithm is a relative one of the sum. Probabilities may be rounded
+    // to the type before they weight values: libraries' kernels do that.
+    return std::vector{
+        stored(p.dtype, within(t.out, attention_out(p, softmax.probabilities, multipliers, v),
+                               attention_out(p, softmax.probabilities, multipliers, magnitudes(v)),
+                               error + chain_error(p.keys) + rounding_of(p.dtype), kSmallest)),
+        close(t.lse, softmax.lse, error + kSmallest)};
   };
   return c;
 }
@@ -98,10 +107,13 @@ struct GradientTensors {
 
 GradientTensors add_gradients(Case& c, const Params& p) {
   const int64_t cols = p.heads * p.head_dim, kv_cols = p.kv_heads * p.head_dim;
-  return {c.input("dout", coarse(p.batch * p.queries, cols, 4, p.gap)),
-          c.output("dq", HostTensor(p.batch * p.queries, cols, 2 * kv_cols + p.gap).clear()),
-          c.output("dk", HostTensor(p.batch * p.keys, kv_cols, cols + kv_cols + p.gap).clear()),
-          c.output("dv", HostTensor(p.batch * p.keys, kv_cols, cols + kv_cols + p.gap).clear())};
+  const auto result = [&](const char* name, int64_t rows, int64_t width) {
+    const int64_t gap = cols + 2 * kv_cols - width + p.gap;
+    return c.output(name, HostTensor(rows, width, gap, p.dtype).clear());
+  };
+  return {c.input("dout", coarse(p.dtype, p.batch * p.queries, cols, 4, p.gap)),
+          result("dq", p.batch * p.queries, cols), result("dk", p.batch * p.keys, kv_cols),
+          result("dv", p.batch * p.keys, kv_cols)};
 }
 
 void run_backward(Call& call, const Params& p, const Tensors& t, const GradientTensors& g) {
@@ -120,18 +132,18 @@ void add_differences(std::vector<Expected>& all, const Params& p, const Gradient
     const Doubles probabilities = attention_softmax(p, attention_scores(p, q, k)).probabilities;
     return dot(dout, attention_out(p, probabilities, multipliers, v));
   };
-  const double relative =
-      3 * probability_error(p, x.q, x.k) + 2 * chain_error(16, 3) + sum_error(p.head_dim);
+  const double relative = 3 * probability_error(p, x.q, x.k) + 2 * chain_error(16, 3) +
+                          sum_error(p.head_dim) + rounding_of(p.dtype);
   // Third derivatives are up to 10 times those that kDifferenceError is for: scores move with
   // numbers up to 4, outputs too.
   const double error = relative * std::max({largest(size.dq), largest(size.dk), largest(size.dv)}) +
                        10 * kDifferenceError;
-  all.push_back(
-      close(g.dq, gradient_of([&](const Doubles& z) { return loss(z, x.k, x.v); }, x.q), error));
-  all.push_back(
-      close(g.dk, gradient_of([&](const Doubles& z) { return loss(x.q, z, x.v); }, x.k), error));
-  all.push_back(
-      close(g.dv, gradient_of([&](const Doubles& z) { return loss(x.q, x.k, z); }, x.v), error));
+  const auto add = [&](int tensor, const Doubles& gradient) {
+    all.push_back(stored(p.dtype, close(tensor, gradient, error)));
+  };
+  add(g.dq, gradient_of([&](const Doubles& z) { return loss(z, x.k, x.v); }, x.q));
+  add(g.dk, gradient_of([&](const Doubles& z) { return loss(x.q, z, x.v); }, x.k));
+  add(g.dv, gradient_of([&](const Doubles& z) { return loss(x.q, x.k, z); }, x.v));
 }
 
 Case backward_case(const Params& p) {
@@ -149,17 +161,22 @@ Case backward_case(const Params& p) {
     const AttentionGradients size =
         attention_gradients(p, probabilities, multipliers, magnitudes(x.q), magnitudes(x.k),
                             magnitudes(x.v), magnitudes(dout), 1);
-    // delta = dout · out has the forward's error and that of its own sum; then the probability's, 4
-    // roundings of a score's gradient, and the sum over keys, or over queries and the group's
-    // heads.
+    // delta = dout · out has the forward's error, with the rounding that out was stored with, and
+    // that of its own sum; then the probability's, 4 roundings of a score's gradient, and the sum
+    // over keys, or over queries and the group's heads. Probabilities and scores' gradients, and
+    // the sums of a group's heads, may be rounded to the type in between.
     const double p_error = probability_error(p, x.q, x.k);
-    const double dscore_error =
-        2 * p_error + chain_error(p.keys) + sum_error(p.head_dim) + 4 * kUnit;
+    const double dscore_error = 2 * p_error + chain_error(p.keys) + sum_error(p.head_dim) +
+                                4 * kUnit + 3 * rounding_of(p.dtype);
     const double over_queries = chain_error(p.queries, p.heads / p.kv_heads);
+    const auto result = [&](int tensor, const Doubles& values, const Doubles& sizes,
+                            double relative) {
+      return stored(p.dtype, within(tensor, values, sizes, relative, kSmallest));
+    };
     std::vector<Expected> all = {
-        within(g.dq, exact.dq, size.dq, dscore_error + chain_error(p.keys), kSmallest),
-        within(g.dk, exact.dk, size.dk, dscore_error + over_queries, kSmallest),
-        within(g.dv, exact.dv, size.dv, p_error + over_queries, kSmallest)};
+        result(g.dq, exact.dq, size.dq, dscore_error + chain_error(p.keys)),
+        result(g.dk, exact.dk, size.dk, dscore_error + over_queries),
+        result(g.dv, exact.dv, size.dv, p_error + over_queries + 2 * rounding_of(p.dtype))};
     if (p.queries < 16) add_differences(all, p, g, x, dout, size);
     return all;
   };
@@ -168,7 +185,7 @@ Case backward_case(const Params& p) {
 
 // Without queries all weights of a row are equal, and with unit vectors for values and gradients
 // out[query] holds the row of weights and dv[key] the column: the mask lies open.
-Case mask_case(const std::vector<int64_t>& documents) {
+Case mask_case(const std::vector<int64_t>& documents, DType dtype = DType::f32) {
   constexpr int64_t kLength = 150, kHeads = 2;
   const Params p{.batch = 2,
                  .queries = kLength,
@@ -177,14 +194,15 @@ Case mask_case(const std::vector<int64_t>& documents) {
                  .kv_heads = kHeads,
                  .head_dim = kLength,
                  .rate = 0.4f,
-                 .documents = documents};
+                 .documents = documents,
+                 .dtype = dtype};
   Case c;
   const Tensors t = add_tensors(c, p);
   const GradientTensors g = add_gradients(c, p);
   for (const int tensor : {t.q, t.k, t.v, g.dout}) c[tensor].fill(0);
   for (int64_t row = 0; row < p.batch * kLength; ++row)
     for (int64_t h = 0; h < kHeads; ++h)
-      for (const int tensor : {t.v, g.dout}) c[tensor].at(row, h * kLength + row % kLength) = 1;
+      for (const int tensor : {t.v, g.dout}) c[tensor].set(row, h * kLength + row % kLength, 1);
   c.prepare = [=](Call& call) { run_forward(call, p, t); };
   c.run = [=](Call& call) { run_backward(call, p, t, g); };
   c.expected = [=](const Case&) {
@@ -209,7 +227,8 @@ Case mask_case(const std::vector<int64_t>& documents) {
         }
     // e^0 is exactly 1 and counts are exact: division, product and, backward, a logarithm and an
     // exponential (scores up to log 150 = 5) are left.
-    return std::vector{close(t.out, out, 0, 16 * kUnit), close(g.dv, dv, 0, 16 * kUnit)};
+    return std::vector{stored(dtype, close(t.out, out, 0, 16 * kUnit)),
+                       stored(dtype, close(g.dv, dv, 0, 16 * kUnit))};
   };
   return c;
 }
@@ -223,7 +242,8 @@ Case unseen_case(const Params& p, int64_t begin, int64_t end,
                   for (const char* name : {"q", "k", "v"}) {
                     HostTensor& tensor = other[other.find(name)];
                     for (int64_t row = begin; row < end; ++row)
-                      for (int64_t col = 0; col < tensor.cols(); ++col) tensor.at(row, col) *= 1e6f;
+                      for (int64_t col = 0; col < tensor.cols(); ++col)
+                        tensor.set(row, col, 8192 * tensor.at(row, col));
                   }
                   return other;
                 },
@@ -238,7 +258,7 @@ std::string name_of(const Params& p) {
   if (p.gap > 0) name += " strided";
   if (p.scale != 1) name += " large";
   if (!p.documents.empty()) name += fmt::format(" documents {}", fmt::join(p.documents, ","));
-  return name;
+  return name + type_suffix(p.dtype);
 }
 
 // What a case with one document for each sequence must agree with: no documents at all.
@@ -288,6 +308,44 @@ void add_document_cases(CaseList& list) {
                   }});
 }
 
+void add_half_cases(CaseList& list, DType dtype) {
+  const Params whole[] = {
+      {1, 1, 1, 1, 1, 1},
+      {0, 5, 5, 2, 1, 4},
+      {2, 6, 6, 3, 1, 4, 0.3f, 0},
+      {2, 13, 13, 6, 2, 7, 0.3f, 5},
+      {1, 129, 129, 2, 2, 64, 0.5f, 1},
+      {2, 150, 150, 6, 2, 7, 0, 3},
+      {1, 257, 257, 4, 2, 13, 0.1f, 7},
+      {1, 150, 150, 2, 1, 128, 0, 0},
+      {1, 150, 150, 2, 1, 64, 0, 0, 32},
+      {3, 11, 11, 2, 1, 4, 0, 1, 1, {1, 2, 4}},
+      {1, 300, 300, 2, 1, 16, 0, 3, 1, {127, 2, 128}},
+      {2, 13, 13, 6, 2, 7, 0.3f, 5, 1, {13}},
+  };
+  for (Params p : whole) {
+    p.dtype = dtype;
+    add_both(list, p);
+  }
+  const Params cached[] = {{2, 1, 131, 6, 2, 16, 0, 3},
+                           {1, 1, 385, 6, 2, 64, 0.2f},
+                           {2, 100, 180, 3, 1, 7, 0, 2},
+                           {1, 150, 280, 2, 2, 64, 0.2f}};
+  for (Params p : cached) {
+    p.dtype = dtype;
+    add_forward(list, p);
+  }
+  list.push_back({"attention", "dropout mask" + type_suffix(dtype), [=] {
+                    return mask_case({40, 60, 7}, dtype);
+                  }});
+  list.push_back(
+      {"attention", "later tokens leave the bits of earlier ones" + type_suffix(dtype), [=] {
+         Params p{1, 150, 150, 2, 1, 16, 0.2f};
+         p.dtype = dtype;
+         return unseen_case(p, 131, 150, {{"out", 0, 131}, {"lse", 0, -1, 0, 131}});
+       }});
+}
+
 }  // namespace
 
 void add_attention_cases(CaseList& list) {
@@ -329,15 +387,23 @@ void add_attention_cases(CaseList& list) {
                     const Params p{1, 150, 150, 2, 1, 16, 0.2f};
                     return unseen_case(p, 131, 150, {{"out", 0, 131}, {"lse", 0, -1, 0, 131}});
                   }});
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_attention_benchmarks(CaseList& list) {
-  const Params p{1, 1024, 1024, 12, 12, 64};
-  list.push_back({"attention", "forward 1024, 12 heads of 64", [=] { return forward_case(p); }});
-  list.push_back({"attention", "backward 1024, 12 heads of 64", [=] { return backward_case(p); }});
-  list.push_back({"attention", "forward of 1 over 1024, 12 heads of 64", [] {
-                    return forward_case({1, 1, 1024, 12, 12, 64});
-                  }});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Params p{1, 1024, 1024, 12, 12, 64};
+    p.dtype = dtype;
+    Params one{1, 1, 1024, 12, 12, 64};
+    one.dtype = dtype;
+    const std::string suffix = type_suffix(dtype);
+    list.push_back(
+        {"attention", "forward 1024, 12 heads of 64" + suffix, [=] { return forward_case(p); }});
+    list.push_back(
+        {"attention", "backward 1024, 12 heads of 64" + suffix, [=] { return backward_case(p); }});
+    list.push_back({"attention", "forward of 1 over 1024, 12 heads of 64" + suffix,
+                    [=] { return forward_case(one); }});
+  }
 }
 
 }  // namespace onefold::cases

@@ -12,6 +12,7 @@ struct AttentionParams {
   int64_t gap = 0;
   float scale = 1;                      // of queries, keys and values
   std::vector<int64_t> documents = {};  // their lengths; empty: no starts
+  DType dtype = DType::f32;
 
   std::vector<int32_t> starts() const {
     return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);

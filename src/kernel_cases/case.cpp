@@ -66,6 +66,26 @@ Expected within(int tensor, Doubles values, const Doubles& magnitudes, double re
   return {tensor, std::move(values), std::move(bounds)};
 }
 
+Expected stored(DType dtype, Expected expected) {
+  if (dtype == DType::f32) return expected;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    double &value = expected.values[i], &bound = expected.bounds[i];
+    if (!std::isfinite(value)) continue;
+    // No float within the bounds lies beyond the floats that are nearest to them.
+    const double low = rounded(dtype, static_cast<float>(value - bound)),
+                 high = rounded(dtype, static_cast<float>(value + bound));
+    require(std::isinf(low) == std::isinf(high) && (!std::isinf(low) || low == high),
+            "a value of {} may be finite or not as {}", value, dtype_name(dtype));
+    value = std::isinf(low) ? low : (low + high) / 2;
+    bound = std::isinf(low) ? 0 : (high - low) / 2;
+  }
+  return expected;
+}
+
+std::string type_suffix(DType dtype) {
+  return dtype == DType::f32 ? "" : fmt::format(" {}", dtype_name(dtype));
+}
+
 std::vector<std::string> case_families() {
   std::vector<std::string> names;
   for (const Family& family : kFamilies) names.emplace_back(family.name);

@@ -83,6 +83,17 @@ Expected close(int tensor, Doubles values, double absolute, double relative = 0)
 Expected within(int tensor, Doubles values, const Doubles& magnitudes, double relative,
                 double absolute = 0);
 
+// What a kernel computes in f32 and stores in `dtype`: every number within the bounds, rounded.
+// That is at most one rounding more than the bounds say, and nothing for f32. Infinite where all of
+// them round to infinity; bounds around the largest number of a type decide nothing, and are
+// refused.
+Expected stored(DType dtype, Expected expected);
+
+// The types of 16 bits, which every family has cases of.
+inline constexpr DType kHalfTypes[] = {DType::bf16, DType::f16};
+// What names of cases end with: nothing for f32.
+std::string type_suffix(DType dtype);
+
 // By family, in the order of kernels.h.
 std::vector<std::string> case_families();
 CaseList cases_of(const std::string& family);

@@ -64,6 +64,7 @@ struct Params {
   int64_t rows, cols, gap;
   float spread, scale;   // of logits; of gradients
   int64_t ignored = -1;  // a row
+  DType dtype = DType::f32;
 };
 
 std::vector<int32_t> targets_of(const Params& p) {
@@ -78,7 +79,7 @@ Case cross_entropy_case(Params p) {
   Case c;
   const bool gradient = !std::isnan(p.scale);
   const CaseTensors t =
-      add_call(c, normals(p.rows, p.cols, 1, p.gap, p.spread), targets_of(p), p.scale);
+      add_call(c, normals(p.rows, p.cols, 1, p.gap, p.spread).as(p.dtype), targets_of(p), p.scale);
   c.expected = [=](const Case& in) {
     const Doubles logits = in[t.logits].doubles(), targets = in[t.targets].doubles();
     const Softmax softmax = softmax_of(logits, p.cols, targets);
@@ -88,15 +89,17 @@ Case cross_entropy_case(Params p) {
     std::vector<Expected> all = {close(t.losses, softmax.losses, error, 2 * kUnit)};
     if (!gradient) return all;
     // Probabilities are at most 1; see the loss for their error.
-    all.push_back(
-        close(t.logits, gradient_in_double(softmax, p.cols, targets, p.scale), p.scale * error));
+    all.push_back(stored(
+        p.dtype,
+        close(t.logits, gradient_in_double(softmax, p.cols, targets, p.scale), p.scale * error)));
     if (logits.size() <= 500) {
       const auto loss = [&](const Doubles& v) {
         double sum = 0;
         for (const double one : softmax_of(v, p.cols, targets).losses) sum += one;
         return p.scale * sum;
       };
-      all.push_back(close(t.logits, gradient_of(loss, logits), p.scale * error + kDifferenceError));
+      all.push_back(stored(
+          p.dtype, close(t.logits, gradient_of(loss, logits), p.scale * error + kDifferenceError)));
     }
     return all;
   };
@@ -105,19 +108,19 @@ Case cross_entropy_case(Params p) {
 
 // One row of these logits, whose loss and gradient are exact.
 Case row_case(const std::vector<float>& logits, int32_t target, double loss,
-              const Doubles& gradient) {
+              const Doubles& gradient, DType dtype = DType::f32) {
   Case c;
-  const CaseTensors t = add_call(c, row_of(logits), {target}, 1);
+  const CaseTensors t = add_call(c, row_of(logits).as(dtype), {target}, 1);
   c.expected = [=](const Case&) {
     return std::vector{exactly(t.losses, {loss}), exactly(t.logits, gradient)};
   };
   return c;
 }
 
-Case not_finite_case(float bad, int64_t at) {
+Case not_finite_case(float bad, int64_t at, DType dtype = DType::f32) {
   Case c;
-  HostTensor logits = normals(1, 19, 1);
-  logits.at(0, at) = bad;
+  HostTensor logits = normals(1, 19, 1).as(dtype);
+  logits.set(0, at, bad);
   const CaseTensors t = add_call(c, logits, {2}, 1);
   c.expected = [=](const Case&) { return std::vector{Expected{t.losses, {}, {}, true}}; };
   return c;
@@ -128,7 +131,32 @@ void add(CaseList& list, const Params& p) {
   if (p.gap > 0) name += " strided";
   if (!std::isnan(p.scale)) name += fmt::format(" gradient times {}", p.scale);
   if (p.ignored >= 0) name += " ignored target";
+  name += type_suffix(p.dtype);
   list.push_back({"cross_entropy", name, [=] { return cross_entropy_case(p); }});
+}
+
+void add_half_cases(CaseList& list, DType dtype) {
+  for (const int64_t cols : {1, 17, 1031, 50257}) add(list, {5, cols, 3, 4, kNan, 3, dtype});
+  for (const int64_t cols : {1, 3, 37, 64}) add(list, {4, cols, 2, 3, 0.125f, 1, dtype});
+  add(list, {5, 50257, 3, 4, 0.25f, 2, dtype});
+  add(list, {67, 2503, 0, 1, 0.5f, -1, dtype});
+  // A scale as losses have for f16: gradients are not lost below its smallest numbers.
+  add(list, {4, 1031, 2, 3, 1024, 1, dtype});
+  add(list, {4, 37, 2, 3, 0, 1, dtype});
+  add(list, {0, 17, 0, 1, 1, -1, dtype});
+  const std::string suffix = type_suffix(dtype);
+  const float most = dtype == DType::f16 ? 65504.0f : 3e38f;
+  list.push_back({"cross_entropy", "large logits do not overflow" + suffix, [=] {
+                    return row_case({most, -most, 1}, 0, 0, {0, 0, 0}, dtype);
+                  }});
+  list.push_back({"cross_entropy", "a logit of -infinity has no probability" + suffix, [=] {
+                    return row_case({-kInf, 7, -kInf}, 1, 0, {0, 0, 0}, dtype);
+                  }});
+  for (const float bad : {kNan, kInf})
+    for (const int64_t at : {0, 5, 18})
+      list.push_back({"cross_entropy",
+                      fmt::format("{} at {} makes the loss not finite{}", bad, at, suffix),
+                      [=] { return not_finite_case(bad, at, dtype); }});
 }
 
 }  // namespace
@@ -150,12 +178,14 @@ void add_cross_entropy_cases(CaseList& list) {
     for (const int64_t at : {0, 5, 16, 18})
       list.push_back({"cross_entropy", fmt::format("{} at {} makes the loss not finite", bad, at),
                       [=] { return not_finite_case(bad, at); }});
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_cross_entropy_benchmarks(CaseList& list) {
-  list.push_back({"cross_entropy", "gradient 512x50257", [] {
-                    return cross_entropy_case({512, 50257, 0, 1, 1});
-                  }});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    list.push_back({"cross_entropy", "gradient 512x50257" + type_suffix(dtype), [=] {
+                      return cross_entropy_case({512, 50257, 0, 1, 1, -1, dtype});
+                    }});
 }
 
 }  // namespace onefold::cases

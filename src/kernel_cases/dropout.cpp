@@ -15,20 +15,23 @@ struct Params {
   float rate;
   bool residual = false, in_place = false;  // in place: dst is the residual
   bool ones = false;                        // x of ones: the mask itself comes out
+  DType dtype = DType::f32;
+  float scale = 1;  // of x and the residual
 
   int64_t rows() const { return static_cast<int64_t>(samples.size()) * length; }
 };
 
 Case dropout_case(Params p) {
   Case c;
-  HostTensor values = normals(p.rows(), p.cols, 1, 3);
+  HostTensor values = normals(p.rows(), p.cols, 1, 3, p.scale).as(p.dtype);
   if (p.ones) values.fill(1);
   const int x = c.input("x", values), samples = c.input("samples", row_of(p.samples));
-  const HostTensor added = normals(p.rows(), p.cols, 2, 4);
+  const HostTensor added = normals(p.rows(), p.cols, 2, 4, p.scale).as(p.dtype);
   const int residual = !p.residual  ? -1
                        : p.in_place ? c.output("dst", added)
                                     : c.input("residual", added);
-  const int dst = p.in_place ? residual : c.output("dst", HostTensor(p.rows(), p.cols, 1).clear());
+  const int dst =
+      p.in_place ? residual : c.output("dst", HostTensor(p.rows(), p.cols, 1, p.dtype).clear());
   c.run = [=](Call& call) {
     call.kernels().dropout(call[x], {p.rate, kKey, p.rate == 0 ? Tensor{} : call[samples]},
                            p.length, p.residual ? call[residual] : Tensor{}, call[dst]);
@@ -46,8 +49,9 @@ Case dropout_case(Params p) {
     if (p.rate == 0)  // a copy, or a sum that is rounded once
       for (double& value : values) value = static_cast<float>(value);
     // The mask is exact too; else a product and a sum of values up to 8.
-    return std::vector{p.ones || p.rate == 0 ? exactly(dst, values)
-                                             : close(dst, values, 2 * 8 * kUnit)};
+    return std::vector{stored(p.dtype, p.ones || p.rate == 0
+                                           ? exactly(dst, values)
+                                           : close(dst, values, 2 * 8 * kUnit * p.scale))};
   };
   if (p.in_place)
     c.twin = Twin{[=] {
@@ -61,10 +65,35 @@ Case dropout_case(Params p) {
 
 void add(CaseList& list, const Params& p) {
   list.push_back({"dropout",
-                  fmt::format("{}x{}x{} at {}{}{}{}", p.samples.size(), p.length, p.cols, p.rate,
-                              p.ones ? " of ones" : "", p.residual ? " residual" : "",
-                              p.in_place ? " in place" : ""),
+                  fmt::format("{}x{}x{} at {}{}{}{}{}{}", p.samples.size(), p.length, p.cols,
+                              p.rate, p.ones ? " of ones" : "", p.residual ? " residual" : "",
+                              p.in_place ? " in place" : "", type_suffix(p.dtype),
+                              p.scale == 1 ? "" : fmt::format(" times {}", p.scale)),
                   [=] { return dropout_case(p); }});
+}
+
+void add_half_cases(CaseList& list, DType dtype) {
+  for (const int64_t cols : {1, 7, 101})
+    add(list, {.samples = {3, 0x100000007, 0},
+               .length = 2,
+               .cols = cols,
+               .rate = 0.3f,
+               .ones = true,
+               .dtype = dtype});
+  // Up to where what is kept becomes infinite.
+  for (const float scale : {1.0f, 0x1p-20f, dtype == DType::f16 ? 0x1p14f : 0x1p125f})
+    for (const float rate : {0.0f, 0.5f})
+      for (const bool residual : {false, true})
+        for (const bool in_place : {false, true})
+          if (residual || !in_place)
+            add(list, {.samples = {11, 12},
+                       .length = 3,
+                       .cols = 1031,
+                       .rate = rate,
+                       .residual = residual,
+                       .in_place = in_place,
+                       .dtype = dtype,
+                       .scale = scale});
 }
 
 }  // namespace
@@ -91,10 +120,17 @@ void add_dropout_cases(CaseList& list) {
   }
   add(list, {.samples = {1, 2, 3}, .length = 3, .cols = 40009, .rate = 0.5f});  // many chunks
   add(list, {.samples = {}, .length = 3, .cols = 5, .rate = 0.5f});
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_dropout_benchmarks(CaseList& list) {
-  add(list, {.samples = {1}, .length = 1024, .cols = 768, .rate = 0.1f, .residual = true});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    add(list, {.samples = {1},
+               .length = 1024,
+               .cols = 768,
+               .rate = 0.1f,
+               .residual = true,
+               .dtype = dtype});
 }
 
 }  // namespace onefold::cases

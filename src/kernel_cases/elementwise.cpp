@@ -1,4 +1,6 @@
 // Copies, fills and sums of two.
+#include <cmath>
+
 #include "kernel_cases/families.h"
 #include "kernel_cases/oracle.h"
 
@@ -25,37 +27,60 @@ Case copy_case(DType dtype, int64_t rows, int64_t cols, int64_t src_gap, int64_t
   return c;
 }
 
-Case fill_case(int64_t rows, int64_t cols, int64_t gap) {
+Case fill_case(int64_t rows, int64_t cols, int64_t gap, DType dtype = DType::f32,
+               float value = 2.5f) {
   Case c;
-  const int dst = c.output("dst", HostTensor(rows, cols, gap).clear());
-  c.run = [=](Call& call) { call.kernels().fill(call[dst], 2.5f); };
+  const int dst = c.output("dst", HostTensor(rows, cols, gap, dtype).clear());
+  c.run = [=](Call& call) { call.kernels().fill(call[dst], value); };
   c.expected = [=](const Case& in) {
-    return std::vector{exactly(dst, Doubles(static_cast<size_t>(in[dst].elems()), 2.5))};
+    return std::vector{
+        stored(dtype, exactly(dst, Doubles(static_cast<size_t>(in[dst].elems()), value)))};
   };
   return c;
 }
 
 enum class Onto { another, a, b };
 
-Case add_case(int64_t rows, int64_t cols, int64_t gap, Onto onto) {
+Case add_case(int64_t rows, int64_t cols, int64_t gap, Onto onto, DType dtype = DType::f32,
+              float scale = 1) {
   Case c;
   const auto operand = [&](const char* name, uint64_t seed, bool is_dst) {
-    const HostTensor values = normals(rows, cols, seed, gap);
+    const HostTensor values = normals(rows, cols, seed, gap, scale).as(dtype);
     return is_dst ? c.output("dst", values) : c.input(name, values);
   };
   const int a = operand("a", 1, onto == Onto::a), b = operand("b", 2, onto == Onto::b);
-  const int dst = onto == Onto::a   ? a
-                  : onto == Onto::b ? b
-                                    : c.output("dst", HostTensor(rows, cols, gap + 1).clear());
+  const int dst = onto == Onto::a ? a
+                  : onto == Onto::b
+                      ? b
+                      : c.output("dst", HostTensor(rows, cols, gap + 1, dtype).clear());
   c.run = [=](Call& call) { call.kernels().add(call[a], call[b], call[dst]); };
   c.expected = [=](const Case& in) {
     Doubles sums;  // rounded once, as float
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t col = 0; col < cols; ++col)
         sums.push_back(in[a].at(row, col) + in[b].at(row, col));
-    return std::vector{exactly(dst, sums)};
+    return std::vector{stored(dtype, exactly(dst, sums))};
   };
   return c;
+}
+
+void add_half_cases(CaseList& list, DType dtype) {
+  // The last two are beyond the largest number of f16, and no number.
+  for (const float value : {2.5f, 0.1f, -0.0f, 1e-7f, 70000.0f, std::nanf("")})
+    list.push_back({"elementwise", fmt::format("fill 3x1031 with {}{}", value, type_suffix(dtype)),
+                    [=] { return fill_case(3, 1031, 2, dtype, value); }});
+  const float large = dtype == DType::f16 ? 0x1p14f : 0x1p125f;  // with sums that are infinite
+  for (const float scale : {1.0f, 0x1p-20f, large})
+    for (const Onto onto : {Onto::another, Onto::a, Onto::b})
+      for (const auto& [rows, cols] : {std::pair{7, 37}, {3, 40009}, {0, 5}})
+        list.push_back({"elementwise",
+                        fmt::format("add {}x{}{} times {}{}", rows, cols, type_suffix(dtype), scale,
+                                    onto == Onto::another ? ""
+                                    : onto == Onto::a     ? " onto a"
+                                                          : " onto b"),
+                        [=, rows = rows, cols = cols] {
+                          return add_case(rows, cols, 3, onto, dtype, scale);
+                        }});
 }
 
 }  // namespace
@@ -89,6 +114,7 @@ void add_elementwise_cases(CaseList& list) {
                                     : onto == Onto::a     ? " onto a"
                                                           : " onto b"),
                         [=, rows = rows, cols = cols] { return add_case(rows, cols, gap, onto); }});
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_elementwise_benchmarks(CaseList& list) {
@@ -98,6 +124,11 @@ void add_elementwise_benchmarks(CaseList& list) {
   list.push_back({"elementwise", "fill 32 MiB", [] { return fill_case(1, kElems, 0); }});
   list.push_back(
       {"elementwise", "add 32 MiB", [] { return add_case(1, kElems, 0, Onto::another); }});
+  // As many elements, in half the memory.
+  list.push_back(
+      {"elementwise", "fill 16 MiB bf16", [] { return fill_case(1, kElems, 0, DType::bf16); }});
+  list.push_back({"elementwise", "add 16 MiB bf16",
+                  [] { return add_case(1, kElems, 0, Onto::another, DType::bf16); }});
 }
 
 }  // namespace onefold::cases

@@ -10,7 +10,9 @@ namespace {
 struct Params {
   int64_t batch, length, vocabulary, cols, first, gap;
   bool positions = true;
-  std::vector<int64_t> documents = {};  // their lengths; empty: no starts
+  std::vector<int64_t> documents = {};              // their lengths; empty: no starts
+  DType type = DType::f32, gradients = DType::f32;  // of gradients: those of the tables
+  float scale = 1;
 
   int64_t rows() const { return batch * length; }
   int64_t position_rows() const { return first + length + 1; }
@@ -49,16 +51,18 @@ Twin twin_of(const Params& p, const std::function<Case(const Params&, By)>& make
   return {[=] { return make(p, By::calls); }, std::move(parts)};
 }
 
+HostTensor values_of(const Params& p, int64_t rows, uint64_t seed) {
+  return normals(rows, p.cols, seed, p.gap, p.scale).as(p.type);
+}
+
 Case forward_case(const Params& p, By by = By::starts) {
   Case c;
   const std::vector<int32_t> begins = starts_of(p);
   const int tokens = c.input("tokens", random_ints(p.rows(), p.vocabulary, 1)),
-            table = c.input("table", normals(p.vocabulary, p.cols, 2, p.gap)),
-            positions = p.positions
-                            ? c.input("positions", normals(p.position_rows(), p.cols, 3, p.gap))
-                            : -1,
+            table = c.input("table", values_of(p, p.vocabulary, 2)),
+            positions = p.positions ? c.input("positions", values_of(p, p.position_rows(), 3)) : -1,
             starts = begins.empty() ? -1 : c.input("starts", row_of(begins)),
-            dst = c.output("dst", HostTensor(p.rows(), p.cols, p.gap).clear());
+            dst = c.output("dst", HostTensor(p.rows(), p.cols, p.gap, p.type).clear());
   c.run = [=](Call& call) {
     const Tensor places = p.positions ? call[positions] : Tensor{};
     if (by == By::starts)
@@ -81,7 +85,7 @@ Case forward_case(const Params& p, By by = By::starts) {
         values.push_back(static_cast<double>(in[table].at(token, col)) +
                          (p.positions ? in[positions].at(place, col) : 0.0f));
       }
-    return std::vector{close(dst, values, 0, p.positions ? kUnit : 0)};
+    return std::vector{stored(p.type, close(dst, values, 0, p.positions ? kUnit : 0))};
   };
   if (!begins.empty() && by == By::starts) c.twin = twin_of(p, forward_case, {{"dst"}});
   return c;
@@ -115,11 +119,11 @@ Case backward_case(const Params& p, bool accumulate, By by = By::starts) {
   Case c;
   const std::vector<int32_t> begins = starts_of(p);
   const auto gradient = [&](const char* name, int64_t rows, uint64_t seed) {
-    HostTensor old = normals(rows, p.cols, seed, p.gap);
-    return c.output(name, accumulate ? old : HostTensor(rows, p.cols, p.gap).clear());
+    HostTensor old = normals(rows, p.cols, seed, p.gap).as(p.gradients);
+    return c.output(name, accumulate ? old : old.clear());
   };
   const int tokens = c.input("tokens", random_ints(p.rows(), p.vocabulary, 1)),
-            dx = c.input("dx", normals(p.rows(), p.cols, 4, p.gap)),
+            dx = c.input("dx", values_of(p, p.rows(), 4)),
             starts = begins.empty() ? -1 : c.input("starts", row_of(begins)),
             dtable = gradient("dtable", p.vocabulary, 5),
             dpositions = p.positions ? gradient("dpositions", p.position_rows(), 6) : -1;
@@ -145,13 +149,16 @@ Case backward_case(const Params& p, bool accumulate, By by = By::starts) {
     const auto old = [&](int tensor) { return accumulate ? in[tensor].doubles() : Doubles(); };
     // The rows of a token are added one by one; those of tokens that do not occur are exact.
     const Scattered table = scattered(in[dx], rows, p.vocabulary, old(dtable));
-    std::vector<Expected> all = {within(dtable, table.sums, table.chains, kUnit)};
+    std::vector<Expected> all = {
+        stored(p.gradients, within(dtable, table.sums, table.chains, kUnit))};
     if (!p.positions) return all;
     const Scattered places = scattered(in[dx], positions_of(p), p.position_rows(), old(dpositions));
-    all.push_back(within(dpositions, places.sums, places.chains, kUnit));
+    all.push_back(stored(p.gradients, within(dpositions, places.sums, places.chains, kUnit)));
     return all;
   };
-  if (!begins.empty() && by == By::starts)
+  // A call for each document would round its sums to the gradients' type.
+  const bool same_sums = p.gradients == DType::f32 || p.documents == std::vector{p.length};
+  if (!begins.empty() && by == By::starts && same_sums)
     c.twin = twin_of(
         p, [=](const Params& other, By how) { return backward_case(other, accumulate, how); },
         {{"dtable"}, {"dpositions"}});
@@ -159,16 +166,16 @@ Case backward_case(const Params& p, bool accumulate, By by = By::starts) {
 }
 
 // In float, (1 + 2^24) + -2^24 is 0, and any other order gives 1.
-Case row_order_case(bool documents) {
+Case row_order_case(bool documents, DType type = DType::f32) {
   Case c;
-  HostTensor values(4, 1);
+  HostTensor values(4, 1, 0, type);
   const float terms[] = {1.0f, 5.0f, 0x1p24f, -0x1p24f};
-  for (int64_t row = 0; row < 4; ++row) values.at(row, 0) = terms[row];
+  for (int64_t row = 0; row < 4; ++row) values.set(row, 0, terms[row]);
   const int tokens = c.input("tokens", row_of(std::vector<int32_t>{0, 1, 0, 0})),
             dx = c.input("dx", values),
             starts = c.input("starts", row_of(std::vector<int32_t>{0, 0, 2, 3})),
-            dtable = c.output("dtable", HostTensor(2, 1).clear()),
-            dpositions = c.output("dpositions", HostTensor(4, 1).clear());
+            dtable = c.output("dtable", HostTensor(2, 1, 0, type).clear()),
+            dpositions = c.output("dpositions", HostTensor(4, 1, 0, type).clear());
   c.run = [=](Call& call) {
     Kernels& k = call.kernels();
     k.embedding_backward(call[tokens], call[dx], {0, 4, documents ? call[starts] : Tensor{}},
@@ -184,15 +191,40 @@ Case row_order_case(bool documents) {
 }
 
 void add(CaseList& list, const Params& p) {
-  const std::string name = fmt::format(
+  std::string name = fmt::format(
       "{}x{} of {}, {} columns, {}{}{}", p.batch, p.length, p.vocabulary, p.cols,
       p.positions ? fmt::format("positions from {}", p.first) : "no positions",
       p.gap > 0 ? " strided" : "",
       p.documents.empty() ? "" : fmt::format(" documents {}", fmt::join(p.documents, ",")));
+  name += type_suffix(p.type);
+  if (p.gradients != p.type) name += fmt::format(" to {}", dtype_name(p.gradients));
+  if (p.scale != 1) name += fmt::format(" times {}", p.scale);
   list.push_back({"embedding", name + " forward", [=] { return forward_case(p); }});
   list.push_back({"embedding", name + " backward", [=] { return backward_case(p, false); }});
   list.push_back(
       {"embedding", name + " backward accumulate", [=] { return backward_case(p, true); }});
+}
+
+void add_half_cases(CaseList& list, DType type) {
+  for (const DType gradients : {type, DType::f32})
+    for (const bool positions : {true, false}) {
+      add(list, {2, 5, 7, 13, 3, 4, positions, {}, type, gradients});
+      add(list, {4, 129, 97, 301, 0, 0, positions, {}, type, gradients});
+      add(list, {0, 5, 7, 3, 0, 0, positions, {}, type, gradients});
+    }
+  for (const DType gradients : {type, DType::f32}) {
+    add(list, {2, 5, 7, 13, 0, 4, true, {5}, type, gradients});
+    add(list, {3, 11, 17, 13, 0, 4, true, {1, 2, 4}, type, gradients});
+    add(list, {2, 300, 101, 257, 0, 0, true, {128, 57, 1, 200}, type, gradients});
+  }
+  // Sums that are infinite in the type, or subnormal in f16.
+  const float large = type == DType::f16 ? 0x1p14f : 0x1p124f;
+  for (const float scale : {large, 0x1p-20f})
+    add(list, {2, 5, 7, 13, 3, 4, true, {}, type, type, scale});
+  // 2^24 and the sum with 1 are beyond f16, and exact in bf16.
+  if (type == DType::bf16)
+    list.push_back({"embedding", "rows are added in order and in f32" + type_suffix(type),
+                    [=] { return row_order_case(false, type); }});
 }
 
 }  // namespace
@@ -212,13 +244,17 @@ void add_embedding_cases(CaseList& list) {
   list.push_back({"embedding", "rows are added in order", [] { return row_order_case(false); }});
   list.push_back(
       {"embedding", "rows of documents are added in order", [] { return row_order_case(true); }});
+  for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 
 void add_embedding_benchmarks(CaseList& list) {
-  const Params p{1, 1024, 50257, 768, 0, 0};
-  list.push_back({"embedding", "forward 1024x768 of 50257", [=] { return forward_case(p); }});
-  list.push_back(
-      {"embedding", "backward 1024x768 of 50257", [=] { return backward_case(p, false); }});
+  for (const DType type : {DType::f32, DType::bf16}) {
+    const Params p{1, 1024, 50257, 768, 0, 0, true, {}, type};
+    list.push_back({"embedding", "forward 1024x768 of 50257" + type_suffix(type),
+                    [=] { return forward_case(p); }});
+    list.push_back({"embedding", "backward 1024x768 of 50257" + type_suffix(type),
+                    [=] { return backward_case(p, false); }});
+  }
 }
 
 }  // namespace onefold::cases

@@ -14,6 +14,9 @@ struct Shape {
 struct Options {
   bool a_transposed = false, b_transposed = false;
   bool accumulate = false, bias = false, residual = false;
+  DType type = DType::f32, dst = DType::f32;  // of operands; of the result
+  float scale = 1;                            // of a and b
+  bool spikes = false;                        // a few of a's elements 1024 times as large
 };
 
 // Sums, and the sums of the magnitudes of their terms, which roundings are relative to.
@@ -26,17 +29,25 @@ struct Sums {
   }
 };
 
-Sums product(const HostTensor& a, const HostTensor& b, const Shape& s, const Options& o) {
+Sums product(const Doubles& a, const Doubles& b, const Shape& s, const Options& o) {
   const auto size = static_cast<size_t>(s.m * s.n);
   Sums sums{Doubles(size), Doubles(size)};
   for (int64_t row = 0; row < s.m; ++row)
     for (int64_t i = 0; i < s.k; ++i) {
-      const double left = o.a_transposed ? a.at(i, row) : a.at(row, i);
+      const double left = a[static_cast<size_t>(o.a_transposed ? i * s.m + row : row * s.k + i)];
       for (int64_t col = 0; col < s.n; ++col)
         sums.add(static_cast<size_t>(row * s.n + col),
-                 left * (o.b_transposed ? b.at(col, i) : b.at(i, col)));
+                 left * b[static_cast<size_t>(o.b_transposed ? col * s.k + i : i * s.n + col)]);
     }
   return sums;
+}
+
+HostTensor operand(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, const Options& o,
+                   bool spikes = false) {
+  HostTensor values = normals(rows, cols, seed, gap, o.scale);
+  for (int64_t i = 0; spikes && i < rows * cols; i += 17)
+    values.set(i / cols, i % cols, 1024 * values.at(i / cols, i % cols));
+  return values.as(o.type);
 }
 
 struct GemmTensors {
@@ -45,14 +56,15 @@ struct GemmTensors {
 
 GemmTensors add_tensors(Case& c, const Shape& s, const Options& o) {
   GemmTensors t;
-  t.a = c.input("a", o.a_transposed ? normals(s.k, s.m, 1, s.gap) : normals(s.m, s.k, 1, s.gap));
-  t.b = c.input("b",
-                o.b_transposed ? normals(s.n, s.k, 2, 3 * s.gap) : normals(s.k, s.n, 2, 3 * s.gap));
+  t.a = c.input("a", o.a_transposed ? operand(s.k, s.m, 1, s.gap, o, o.spikes)
+                                    : operand(s.m, s.k, 1, s.gap, o, o.spikes));
+  t.b = c.input("b", o.b_transposed ? operand(s.n, s.k, 2, 3 * s.gap, o)
+                                    : operand(s.k, s.n, 2, 3 * s.gap, o));
   // Without accumulate, what dst held must not reach the result.
-  t.dst = c.output(
-      "dst", o.accumulate ? normals(s.m, s.n, 3, s.gap) : HostTensor(s.m, s.n, s.gap).clear());
-  t.bias = o.bias ? c.input("bias", normals(1, s.n, 4)) : -1;
-  t.residual = o.residual ? c.input("residual", normals(s.m, s.n, 5, 2 * s.gap)) : -1;
+  t.dst = c.output("dst", o.accumulate ? normals(s.m, s.n, 3, s.gap).as(o.dst)
+                                       : HostTensor(s.m, s.n, s.gap, o.dst).clear());
+  t.bias = o.bias ? c.input("bias", normals(1, s.n, 4).as(o.type)) : -1;
+  t.residual = o.residual ? c.input("residual", normals(s.m, s.n, 5, 2 * s.gap).as(o.type)) : -1;
   return t;
 }
 
@@ -74,7 +86,7 @@ Case gemm_case(Shape s, Options o) {
   const GemmTensors t = add_tensors(c, s, o);
   c.run = [=](Call& call) { run_gemm(call, t, o); };
   c.expected = [=](const Case& in) {
-    Sums sums = product(in[t.a], in[t.b], s, o);
+    Sums sums = product(in[t.a].doubles(), in[t.b].doubles(), s, o);
     for (int64_t row = 0; row < s.m; ++row)
       for (int64_t col = 0; col < s.n; ++col) {
         const auto i = static_cast<size_t>(row * s.n + col);
@@ -85,7 +97,8 @@ Case gemm_case(Shape s, Options o) {
     // However the k terms are grouped, none goes through more than k roundings in the sum, and 4 on
     // the way: of the product itself, onto dst, onto the bias, onto the residual.
     const double relative = static_cast<double>(s.k + 4) * kUnit;
-    return std::vector{within(t.dst, std::move(sums.values), sums.magnitudes, relative)};
+    return std::vector{
+        stored(o.dst, within(t.dst, std::move(sums.values), sums.magnitudes, relative))};
   };
   return c;
 }
@@ -120,11 +133,47 @@ std::string orientation(const Options& o) {
 
 void add_case(CaseList& list, const Shape& s, const Options& o) {
   std::string name = fmt::format("{}x{}x{} {}", s.m, s.n, s.k, orientation(o));
+  name += type_suffix(o.type);
+  if (o.dst != o.type) name += fmt::format(" to {}", dtype_name(o.dst));
+  if (o.scale != 1) name += fmt::format(" times {}", o.scale);
+  if (o.spikes) name += " spikes";
   if (s.gap > 0) name += " strided";
   if (o.accumulate) name += " accumulate";
   if (o.bias) name += " bias";
   if (o.residual) name += " residual";
   list.push_back({"gemm", name, [=] { return gemm_case(s, o); }});
+}
+
+void add_half_cases(CaseList& list, DType type) {
+  // The last two have more terms than are converted at a time on the CPU.
+  for (const Shape& s : {Shape{1, 211, 67, 0}, Shape{31, 37, 41, 7}, Shape{513, 1153, 2, 1},
+                         Shape{5, 7, 0, 0}, Shape{1, 3, 1031, 0}, Shape{67, 131, 600, 3}})
+    for (int bits = 0; bits < 32; ++bits) {
+      Options o{(bits & 1) != 0,
+                (bits & 2) != 0,
+                (bits & 4) != 0,
+                (bits & 8) != 0,
+                (bits & 16) != 0,
+                type,
+                type};
+      add_case(list, s, o);
+      // A weight's gradient may be kept in f32.
+      o.dst = DType::f32;
+      if (o.a_transposed && !o.bias && !o.residual) add_case(list, s, o);
+    }
+  // Every combination of what the tiles are cut by, once.
+  for (const Shape& s : {Shape{3585, 5, 7, 1}, Shape{3, 2689, 11, 0}, Shape{1031, 389, 3, 2}})
+    for (int bits = 0; bits < 4; ++bits)
+      add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true, type, type});
+  add_case(list, {0, 7, 5, 0}, {.type = type, .dst = type});
+  // Down to where operands are subnormal in f16, and results vanish; up to where results of f16
+  // are infinite, and those of bf16 nearly so.
+  const Shape s{31, 37, 41, 1};
+  for (const float scale : {0x1p-22f, 0x1p-10f, type == DType::f16 ? 200.0f : 0x1p57f})
+    for (const DType dst : {type, DType::f32})
+      add_case(list, s, {.a_transposed = true, .type = type, .dst = dst, .scale = scale});
+  for (const DType dst : {type, DType::f32})
+    add_case(list, s, {.a_transposed = true, .type = type, .dst = dst, .spikes = true});
 }
 
 }  // namespace
@@ -161,17 +210,25 @@ void add_gemm_cases(CaseList& list) {
       add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true});
   add_case(list, {0, 7, 5, 0}, {});  // no rows
   list.push_back({"gemm", "bias, then residual", epilogue_case});
+  for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 
 void add_gemm_benchmarks(CaseList& list) {
   const auto add = [&](const char* what, Shape s, Options o) {
-    list.push_back({"gemm", fmt::format("{} {}x{}x{} {}", what, s.m, s.n, s.k, orientation(o)),
-                    [=] { return gemm_case(s, o); }});
+    list.push_back(
+        {"gemm",
+         fmt::format("{} {}x{}x{} {}{}", what, s.m, s.n, s.k, orientation(o), type_suffix(o.type)),
+         [=] { return gemm_case(s, o); }});
   };
-  add("forward", {1024, 3072, 768, 0}, {.b_transposed = true, .bias = true});
-  add("input gradient", {1024, 768, 3072, 0}, {});
-  add("weight gradient", {3072, 768, 1024, 0}, {.a_transposed = true, .accumulate = true});
-  add("one token", {1, 3072, 768, 0}, {.b_transposed = true, .bias = true});
+  for (const DType type : {DType::f32, DType::bf16}) {
+    add("forward", {1024, 3072, 768, 0},
+        {.b_transposed = true, .bias = true, .type = type, .dst = type});
+    add("input gradient", {1024, 768, 3072, 0}, {.type = type, .dst = type});
+    add("weight gradient", {3072, 768, 1024, 0},
+        {.a_transposed = true, .accumulate = true, .type = type});
+    add("one token", {1, 3072, 768, 0},
+        {.b_transposed = true, .bias = true, .type = type, .dst = type});
+  }
 }
 
 }  // namespace onefold::cases

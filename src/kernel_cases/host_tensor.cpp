@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/philox.h"
+#include "tensor/convert.h"
 
 namespace onefold::cases {
 namespace {
@@ -47,7 +48,20 @@ HostTensor::HostTensor(int64_t rows, int64_t cols, int64_t gap, DType dtype)
 
 void HostTensor::fill(float value) {
   for (int64_t row = 0; row < rows_; ++row)
-    for (int64_t col = 0; col < cols_; ++col) at(row, col) = value;
+    for (int64_t col = 0; col < cols_; ++col) set(row, col, value);
+}
+
+void HostTensor::set(int64_t row, int64_t col, float value) {
+  const auto width = static_cast<size_t>(dtype_bytes(dtype_));
+  narrow(dtype_, {&value, 1}, std::span(bytes_).subspan(at_(row, col) * width, width));
+}
+
+HostTensor HostTensor::as(DType dtype) const {
+  if (dtype == dtype_) return *this;
+  HostTensor other(rows_, cols_, stride_ - cols_, dtype);
+  for (int64_t row = 0; row < rows_; ++row)
+    for (int64_t col = 0; col < cols_; ++col) other.set(row, col, at(row, col));
+  return other;
 }
 
 HostTensor& HostTensor::clear() {
@@ -74,8 +88,11 @@ double HostTensor::number(int64_t row, int64_t col) const {
     case DType::u8:
       return number_at<uint8_t>(from);
     case DType::bf16:
-    case DType::f16:
-      return number_at<uint16_t>(from);  // the bits: enough for what only moves them
+    case DType::f16: {
+      float value;
+      widen(dtype_, bits(row, col), {&value, 1});
+      return value;
+    }
   }
   return 0;
 }
@@ -101,6 +118,12 @@ HostTensor row_of(const std::vector<double>& values) { return row_of_type(values
 HostTensor row_of(const std::vector<int32_t>& values) { return row_of_type(values, DType::i32); }
 HostTensor row_of(const std::vector<int64_t>& values) { return row_of_type(values, DType::i64); }
 
+float rounded(DType dtype, float value) {
+  HostTensor one(1, 1, 0, dtype);
+  one.set(0, 0, value);
+  return one.at(0, 0);
+}
+
 HostTensor normals(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float scale,
                    float mean) {
   const int64_t count = std::min(kPeriod, rows * cols);
@@ -108,8 +131,8 @@ HostTensor normals(int64_t rows, int64_t cols, uint64_t seed, int64_t gap, float
   HostTensor tensor(rows, cols, gap);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t col = 0; col < cols; ++col)
-      tensor.at(row, col) =
-          mean + scale * values[static_cast<size_t>((row * cols + col) % kPeriod)];
+      tensor.set(row, col,
+                 mean + scale * values[static_cast<size_t>((row * cols + col) % kPeriod)]);
   return tensor;
 }
 

@@ -15,8 +15,8 @@ namespace onefold::cases {
 
 using Doubles = std::vector<double>;
 
-// What gaps, guards and scratch hold: all bits set are no number as f32 or f64, and -1 as an
-// integer. A kernel that reads them shows it, and none may write them.
+// What gaps, guards and scratch hold: all bits set are no number in any floating-point type, and -1
+// as an integer. A kernel that reads them shows it, and none may write them.
 inline constexpr std::byte kNothing{0xFF};
 
 class HostTensor {
@@ -32,15 +32,14 @@ class HostTensor {
   std::span<std::byte> bytes() { return bytes_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  float& at(int64_t row, int64_t col) {
-    return reinterpret_cast<float*>(bytes_.data())[at_(row, col)];
-  }
-  float at(int64_t row, int64_t col) const {
-    return reinterpret_cast<const float*>(bytes_.data())[at_(row, col)];
-  }
+  // Of f32, bf16 or f16; what is set is rounded to the nearest.
+  float at(int64_t row, int64_t col) const { return static_cast<float>(number(row, col)); }
+  void set(int64_t row, int64_t col, float value);
 
   // The same sizes and type elsewhere.
   Tensor over(void* data) const { return {data, dtype_, rows_, cols_, stride_}; }
+  // The same values, rounded to another of f32, bf16 and f16.
+  HostTensor as(DType dtype) const;
 
   void fill(float value);
   // No number anywhere: what a result holds before it is written.
@@ -70,6 +69,9 @@ HostTensor row_of(const std::vector<int64_t>& values);
 // making them must not take longer than what they are made for.
 HostTensor normals(int64_t rows, int64_t cols, uint64_t seed, int64_t gap = 0, float scale = 1,
                    float mean = 0);
+// The value that `dtype` (f32, bf16 or f16) holds for it.
+float rounded(DType dtype, float value);
+
 // [1, count] i32 in [0, limit).
 HostTensor random_ints(int64_t count, int64_t limit, uint64_t seed);
 

@@ -13,7 +13,10 @@ struct Params {
   Norm norm;
   int64_t rows, cols, groups, gap;
   bool bias;
-  float mean = 0;  // of x
+  float mean = 0;                                   // of x
+  DType type = DType::f32, gradients = DType::f32;  // of gradients: those of parameters
+  float scale = 1;                                  // of x
+  bool spikes = false;                              // one element of a piece outweighs the others
 
   int64_t piece() const { return cols / groups; }
 };
@@ -79,16 +82,24 @@ Gradients backward_of(Norm norm, const Doubles& x, const Doubles& weight, const 
   return g;
 }
 
+HostTensor input_of(const Params& p) {
+  HostTensor values = normals(p.rows, p.cols, 1, p.gap, p.scale, p.mean);
+  for (int64_t row = 0; p.spikes && row < p.rows; ++row)
+    for (int64_t begin = 0; begin < p.cols; begin += p.piece())
+      values.set(row, begin + row % p.piece(), 1000 * p.scale);
+  return values.as(p.type);
+}
+
 Case forward_case(Params p, bool in_place) {
   Case c;
-  const HostTensor values = normals(p.rows, p.cols, 1, p.gap, 1, p.mean);
-  HostTensor weights = normals(1, p.piece(), 2, 0, 0.5f, 1);
+  const HostTensor values = input_of(p);
+  HostTensor weights = normals(1, p.piece(), 2, 0, 0.5f, 1).as(p.type);
   if (p.mean > 0) weights.fill(1);
   const int weight = c.input("weight", weights);
-  const int bias = p.bias ? c.input("bias", normals(1, p.piece(), 3)) : -1;
+  const int bias = p.bias ? c.input("bias", normals(1, p.piece(), 3).as(p.type)) : -1;
   const int x = in_place ? c.output("y", values) : c.input("x", values);
-  const int y =
-      in_place ? x : c.output("y", HostTensor(p.rows, p.cols, p.gap == 0 ? 0 : p.gap + 2).clear());
+  const int64_t y_gap = p.gap == 0 ? 0 : p.gap + 2;
+  const int y = in_place ? x : c.output("y", HostTensor(p.rows, p.cols, y_gap, p.type).clear());
   c.run = [=](Call& call) {
     call.kernels().norm_forward(p.norm, call[x], p.groups, call[weight],
                                 p.bias ? call[bias] : Tensor{}, kEps, call[y]);
@@ -96,12 +107,15 @@ Case forward_case(Params p, bool in_place) {
   c.expected = [=](const Case& in) {
     // Mean and variance err by sum_error of values of order 1; |xhat| <= 5, |weight| <= 3. The mean
     // of large values errs by as many sum_errors, and so does each deviation from it.
-    const double error = (p.mean > 0 ? p.mean : 15) * sum_error(p.piece());
+    // A spike's xhat is as large as the root of their number.
+    const double steep = p.spikes ? std::sqrt(static_cast<double>(p.piece())) / 5 + 1 : 1;
+    const double error = steep * (p.mean > 0 ? p.mean : 15) * sum_error(p.piece());
     const double relative = (p.mean > 0 ? p.mean : 4) * sum_error(p.piece());
-    return std::vector{close(y,
+    return std::vector{
+        stored(p.type, close(y,
                              forward_of(p.norm, in[x].doubles(), in[weight].doubles(),
                                         p.bias ? in[bias].doubles() : Doubles()),
-                             error, relative)};
+                             error, relative))};
   };
   if (in_place) c.twin = Twin{[=] { return forward_case(p, false); }, {{"y"}}};
   return c;
@@ -113,15 +127,15 @@ Case backward_case(Params p, Dx mode, bool weights) {
   const bool accumulate = mode == Dx::accumulate, in_place = mode == Dx::onto_dy;
   const int64_t n = p.piece();
   Case c;
-  const HostTensor gradient = normals(p.rows, p.cols, 4, p.gap == 0 ? 0 : p.gap + 1);
-  const int x = c.input("x", normals(p.rows, p.cols, 1, p.gap));
-  const int weight = c.input("weight", normals(1, n, 2, 0, 0.5f, 1));
+  const HostTensor gradient = normals(p.rows, p.cols, 4, p.gap == 0 ? 0 : p.gap + 1).as(p.type);
+  const int x = c.input("x", input_of(p));
+  const int weight = c.input("weight", normals(1, n, 2, 0, 0.5f, 1).as(p.type));
   const int dy = in_place ? c.output("dx", gradient) : c.input("dy", gradient);
-  HostTensor old = normals(p.rows, p.cols, 5, p.gap);
+  HostTensor old = normals(p.rows, p.cols, 5, p.gap).as(p.type);
   if (!accumulate) old.clear();
   const int dx = in_place ? dy : c.output("dx", old);
   const auto parameter = [&](const char* name, uint64_t seed) {
-    HostTensor values = normals(1, n, seed);
+    HostTensor values = normals(1, n, seed).as(p.gradients);
     return c.output(name, accumulate ? values : values.clear());
   };
   const int dweight = weights ? parameter("dweight", 6) : -1;
@@ -143,11 +157,12 @@ Case backward_case(Params p, Dx mode, bool weights) {
     // The same curvature is in the differences' error.
     const double steep = n == 1 ? 1 / std::sqrt(kEps) : 3;
     const double dx_error = 15 * steep * sum_error(n);
-    std::vector<Expected> all = {close(dx, with_old(g.dx, dx), dx_error, dx_error)};
-    if (xs.size() <= 1500) {
+    std::vector<Expected> all = {
+        stored(p.type, close(dx, with_old(g.dx, dx), dx_error / p.scale, dx_error))};
+    if (xs.size() <= 1500 && p.scale == 1) {
       const auto loss = [&](const Doubles& v) { return dot(dys, forward_of(p.norm, v, ws, {})); };
       const double error = dx_error + kDifferenceError * steep * steep;
-      all.push_back(close(dx, with_old(gradient_of(loss, xs), dx), error, error));
+      all.push_back(stored(p.type, close(dx, with_old(gradient_of(loss, xs), dx), error, error)));
     }
     // Sums over rows and groups: none of their terms goes through more roundings than there are
     // terms, and 4 besides; an error of |xhat| <= 5 is that of a sum of n.
@@ -159,11 +174,11 @@ Case backward_case(Params p, Dx mode, bool weights) {
       return bounds;
     };
     if (dweight >= 0)
-      all.push_back({dweight, with_old(g.dweight, dweight),
-                     parameter_bounds(g.dweight_magnitude, dweight, 1)});
+      all.push_back(stored(p.gradients, {dweight, with_old(g.dweight, dweight),
+                                         parameter_bounds(g.dweight_magnitude, dweight, 1)}));
     if (dbias >= 0)
-      all.push_back(
-          {dbias, with_old(g.dbias, dbias), parameter_bounds(g.dbias_magnitude, dbias, 0)});
+      all.push_back(stored(p.gradients, {dbias, with_old(g.dbias, dbias),
+                                         parameter_bounds(g.dbias_magnitude, dbias, 0)}));
     return all;
   };
   if (in_place) c.twin = Twin{[=] { return backward_case(p, Dx::overwrite, weights); }, {{"dx"}}};
@@ -171,10 +186,14 @@ Case backward_case(Params p, Dx mode, bool weights) {
 }
 
 void add(CaseList& list, const Params& p) {
-  const std::string shape =
+  std::string shape =
       fmt::format("{} {}x{} in {} group{}{}{}", p.norm == Norm::layernorm ? "layernorm" : "rmsnorm",
                   p.rows, p.cols, p.groups, p.groups == 1 ? "" : "s", p.gap > 0 ? " strided" : "",
                   p.bias ? " bias" : "");
+  shape += type_suffix(p.type);
+  if (p.scale != 1) shape += fmt::format(" times {}", p.scale);
+  if (p.type != DType::f32)
+    shape += fmt::format(", gradients of parameters {},", dtype_name(p.gradients));
   list.push_back({"norm", shape + " forward", [=] { return forward_case(p, false); }});
   list.push_back({"norm", shape + " forward in place", [=] { return forward_case(p, true); }});
   list.push_back(
@@ -185,6 +204,33 @@ void add(CaseList& list, const Params& p) {
       {"norm", shape + " backward onto dy", [=] { return backward_case(p, Dx::onto_dy, true); }});
   list.push_back({"norm", shape + " backward of x alone",
                   [=] { return backward_case(p, Dx::overwrite, false); }});
+}
+
+void add_half_cases(CaseList& list, DType type) {
+  for (const DType gradients : {type, DType::f32}) {
+    const auto with = [&](Params p) {
+      p.type = type;
+      p.gradients = gradients;
+      add(list, p);
+    };
+    with({Norm::layernorm, 5, 13, 1, 4, true});
+    with({Norm::layernorm, 37, 131, 1, 0, true});
+    with({Norm::rmsnorm, 19, 3 * 7, 3, 19, false});
+    with({Norm::layernorm, 301, 5 * 103, 5, 0, true});
+    with({Norm::rmsnorm, 1, 2 * 7001, 2, 0, false});
+    with({Norm::layernorm, 0, 7, 1, 0, true});
+  }
+  // Up to f16's largest numbers, whose squares are beyond them; and spikes as activations have.
+  Params large{Norm::layernorm, 7, 131, 1, 3, true};
+  large.type = large.gradients = type;
+  large.scale = 8192;
+  add(list, large);
+  Params spikes{Norm::rmsnorm, 5, 1031, 1, 0, false};
+  spikes.type = type;
+  spikes.spikes = true;
+  spikes.scale = 32;
+  list.push_back({"norm", "rmsnorm 5x1031 of spikes" + type_suffix(type),
+                  [=] { return forward_case(spikes, false); }});
 }
 
 }  // namespace
@@ -205,18 +251,19 @@ void add_norm_cases(CaseList& list) {
   list.push_back({"norm", "layernorm 3x257 around 1000", [] {
                     return forward_case({Norm::layernorm, 3, 257, 1, 0, false, 1000}, false);
                   }});
+  for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 
 void add_norm_benchmarks(CaseList& list) {
-  const Params layer{Norm::layernorm, 1024, 768, 1, 0, true};
-  const Params rms{Norm::rmsnorm, 1024, 768, 1, 0, false};
-  list.push_back(
-      {"norm", "layernorm forward 1024x768", [=] { return forward_case(layer, false); }});
-  list.push_back({"norm", "layernorm backward 1024x768",
-                  [=] { return backward_case(layer, Dx::accumulate, true); }});
-  list.push_back({"norm", "rmsnorm forward 1024x768", [=] { return forward_case(rms, false); }});
-  list.push_back({"norm", "rmsnorm backward 1024x768",
-                  [=] { return backward_case(rms, Dx::accumulate, true); }});
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const Norm norm : {Norm::layernorm, Norm::rmsnorm}) {
+      const Params p{norm, 1024, 768, 1, 0, norm == Norm::layernorm, 0, type};
+      const char* name = norm == Norm::layernorm ? "layernorm" : "rmsnorm";
+      list.push_back({"norm", fmt::format("{} forward 1024x768{}", name, type_suffix(type)),
+                      [=] { return forward_case(p, false); }});
+      list.push_back({"norm", fmt::format("{} backward 1024x768{}", name, type_suffix(type)),
+                      [=] { return backward_case(p, Dx::accumulate, true); }});
+    }
 }
 
 }  // namespace onefold::cases

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/half.h"
 #include "kernel_cases/families.h"
 #include "kernel_cases/oracle.h"
 
@@ -18,6 +19,58 @@ constexpr AdamW kAdamW = {.learning_rate = 0.01f,
                           .bias_correction1 = 0.271f,
                           .bias_correction2 = 0.142625f};
 
+// How parameters are held.
+struct Held {
+  DType params = DType::f32, grads = DType::f32;
+  bool master = false;      // in f32, beside params of 16 bits
+  bool stochastic = false;  // without a master: rounded by random numbers
+};
+
+constexpr StochasticRounding kRounding = {{0x12345678u, 0x9abcdef0u}, 0x3fffffffe};
+
+// What is stepped: the tensor of this name holds the values before the step. Beside a master,
+// params hold no number: they are written only.
+struct Params {
+  int grads, params, master;
+
+  Stepped shard(const Call& call, const Held& held, int64_t begin, int64_t count) const {
+    const auto part = [&](int tensor) { return call[tensor].col_range(begin, count); };
+    Stepped stepped{part(params), part(grads)};
+    if (held.master) stepped.master = part(master);
+    if (held.stochastic) {
+      stepped.rounding = kRounding;
+      stepped.rounding->first += begin;
+    }
+    return stepped;
+  }
+  int stepped() const { return master < 0 ? params : master; }
+};
+
+// Of every number within the bounds, what is stored for it by its random number: rounding is
+// monotonic.
+Expected drawn(DType dtype, Expected expected) {
+  const auto bits_of = dtype == DType::bf16 ? f32_to_bf16_drawn : f32_to_f16_drawn;
+  const auto value_of = dtype == DType::bf16 ? bf16_to_f32 : f16_to_f32;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    double &value = expected.values[i], &bound = expected.bounds[i];
+    const uint32_t word = philox_word(kRounding.key, static_cast<uint64_t>(kRounding.first) + i);
+    const double low = value_of(bits_of(static_cast<float>(value - bound), word)),
+                 high = value_of(bits_of(static_cast<float>(value + bound), word));
+    value = (low + high) / 2;
+    bound = (high - low) / 2;
+  }
+  return expected;
+}
+
+// Of params and the master, for what was stepped.
+void add_expected(std::vector<Expected>& all, const Held& held, const Params& t,
+                  const Expected& stepped) {
+  Expected params = stepped;
+  params.tensor = t.params;
+  all.push_back(held.stochastic ? drawn(held.params, params) : stored(held.params, params));
+  if (held.master) all.push_back(stepped);
+}
+
 // What clipping left: a factor of NaN stands for a step that is not finite, of which nothing may be
 // changed.
 struct Control {
@@ -31,31 +84,44 @@ Control add_control(Case& c, float factor) {
 
 HostTensor gradients(int64_t n, float factor) {
   HostTensor values = normals(1, n, 2);
-  if (std::isnan(factor)) values.at(0, n / 2) = kNan;
+  if (std::isnan(factor)) values.set(0, n / 2, kNan);
   return values;
+}
+
+Params add_params(Case& c, int64_t n, float factor, const Held& held) {
+  const bool skipped = std::isnan(factor);
+  const auto state = [&](const char* name, const HostTensor& values) {
+    return skipped ? c.input(name, values) : c.output(name, values);
+  };
+  const HostTensor values = normals(1, n, 1);
+  Params t{c.input("g", gradients(n, factor).as(held.grads)), -1, -1};
+  t.params =
+      state("p", held.master ? HostTensor(1, n, 0, held.params).clear() : values.as(held.params));
+  if (held.master) t.master = state("master", values);
+  return t;
 }
 
 HostTensor squares(int64_t n) {
   HostTensor values = normals(1, n, 3);
-  for (int64_t i = 0; i < n; ++i) values.at(0, i) = values.at(0, i) * values.at(0, i) + 0.1f;
+  for (int64_t i = 0; i < n; ++i) values.set(0, i, values.at(0, i) * values.at(0, i) + 0.1f);
   return values;
 }
 
 // Whole, or in shards that begin anywhere.
-Case adamw_case(int64_t n, float factor, bool shards = false) {
+Case adamw_case(int64_t n, float factor, bool shards = false, Held held = {}) {
   Case c;
   const bool skipped = std::isnan(factor);
   const auto state = [&](const char* name, const HostTensor& values) {
     return skipped ? c.input(name, values) : c.output(name, values);
   };
   const Control control = add_control(c, factor);
-  const int g = c.input("g", gradients(n, factor));
-  const int p = state("p", normals(1, n, 1)), m = state("m", normals(1, n, 3)),
-            v = state("v", squares(n));
+  const Params t = add_params(c, n, factor, held);
+  const int m = state("m", normals(1, n, 3)), v = state("v", squares(n));
   c.run = [=](Call& call) {
     const auto step = [&](int64_t begin, int64_t end) {
       const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
-      call.kernels().adamw(kAdamW, control.of(call), {shard(p), shard(g)}, shard(m), shard(v));
+      call.kernels().adamw(kAdamW, control.of(call), t.shard(call, held, begin, end - begin),
+                           shard(m), shard(v));
     };
     if (!shards) return step(0, n);
     for (int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 7 + 3)
@@ -66,20 +132,23 @@ Case adamw_case(int64_t n, float factor, bool shards = false) {
     Doubles ps, ms, vs;
     for (int64_t i = 0; i < n; ++i) {
       const double b1 = kAdamW.beta1, b2 = kAdamW.beta2, lr = kAdamW.learning_rate;
-      const double gradient = static_cast<double>(in[g].at(0, i)) * factor;
+      const double gradient = static_cast<double>(in[t.grads].at(0, i)) * factor;
       ms.push_back(b1 * in[m].at(0, i) + (1 - b1) * gradient);
       vs.push_back(b2 * in[v].at(0, i) + (1 - b2) * gradient * gradient);
-      ps.push_back(in[p].at(0, i) * (1 - lr * kAdamW.weight_decay) -
+      ps.push_back(in[t.stepped()].at(0, i) * (1 - lr * kAdamW.weight_decay) -
                    lr * (ms.back() / kAdamW.bias_correction1) /
                        (std::sqrt(vs.back() / kAdamW.bias_correction2) + kAdamW.eps));
     }
     // 1 - beta is rounded once in float (relative to 1 - beta2 = 0.05: 20 units); then up to 4
     // roundings of values up to 4 (m) and 16 (v). The update is about lr * |m| / sqrt(v) <= 0.05,
     // with some 60 units of relative error.
-    return std::vector{close(m, ms, 4 * (4 + 10) * kUnit), close(v, vs, 4 * kUnit, 30 * kUnit),
-                       close(p, ps, 0.05 * 60 * kUnit, 3 * kUnit)};
+    std::vector<Expected> all = {close(m, ms, 4 * (4 + 10) * kUnit),
+                                 close(v, vs, 4 * kUnit, 30 * kUnit)};
+    add_expected(all, held, t, close(t.stepped(), ps, 0.05 * 60 * kUnit, 3 * kUnit));
+    return all;
   };
-  if (shards) c.twin = Twin{[=] { return adamw_case(n, factor); }, {{"p"}, {"m"}, {"v"}}};
+  if (shards)
+    c.twin = Twin{[=] { return adamw_case(n, factor, false, held); }, {{"p"}, {"m"}, {"v"}}};
   return c;
 }
 
@@ -95,26 +164,28 @@ void sgd_oracle(const Sgd& hyper, double factor, const Doubles& g, Doubles& p, D
   }
 }
 
-Case sgd_case(Sgd hyper, int64_t n, float factor) {
+Case sgd_case(Sgd hyper, int64_t n, float factor, Held held = {}) {
   Case c;
   const bool skipped = std::isnan(factor), momentum = hyper.momentum != 0;
   const auto state = [&](const char* name, const HostTensor& values) {
     return skipped ? c.input(name, values) : c.output(name, values);
   };
   const Control control = add_control(c, factor);
-  const int g = c.input("g", gradients(n, factor)), p = state("p", normals(1, n, 1));
+  const Params t = add_params(c, n, factor, held);
   // The first step must not read it.
   const int m =
       !momentum ? -1 : state("m", hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3));
   c.run = [=](Call& call) {
-    call.kernels().sgd(hyper, control.of(call), {call[p], call[g]}, momentum ? call[m] : Tensor{});
+    call.kernels().sgd(hyper, control.of(call), t.shard(call, held, 0, n),
+                       momentum ? call[m] : Tensor{});
   };
   c.expected = [=](const Case& in) {
     if (skipped) return std::vector<Expected>{};
-    Doubles ps = in[p].doubles(), buffer = momentum ? in[m].doubles() : Doubles();
-    sgd_oracle(hyper, factor, in[g].doubles(), ps, buffer);
+    Doubles ps = in[t.stepped()].doubles(), buffer = momentum ? in[m].doubles() : Doubles();
+    sgd_oracle(hyper, factor, in[t.grads].doubles(), ps, buffer);
     // Four roundings of values up to 8 each.
-    std::vector<Expected> all = {close(p, ps, 4 * 8 * kUnit)};
+    std::vector<Expected> all;
+    add_expected(all, held, t, close(t.stepped(), ps, 4 * 8 * kUnit));
     if (momentum) all.push_back(close(m, buffer, 4 * 8 * kUnit));
     return all;
   };
@@ -130,6 +201,62 @@ constexpr Sgd kFirstNesterov = {0.1f, 0.9f, 0.01f, true, true};
 
 std::string control_name(float factor) {
   return std::isnan(factor) ? "not finite" : fmt::format("factor {}", factor);
+}
+
+std::string name_of(const Held& held) {
+  return fmt::format("{} by {}{}{}", dtype_name(held.params), dtype_name(held.grads),
+                     held.master ? " with a master" : "", held.stochastic ? " stochastic" : "");
+}
+
+// One step of sgd from 1 by `step` units of the type's last place, on many elements: the smallest
+// steps are lost to the nearest number, and not to a random one.
+Case small_step_case(const Held& held, float step) {
+  constexpr int64_t kElems = 10007;
+  const float unit = held.params == DType::bf16 ? 0x1p-7f : 0x1p-10f;
+  Case c;
+  const Control control = add_control(c, 1);
+  HostTensor ones(1, kElems, 0, held.params), gradient(1, kElems, 0, held.grads);
+  ones.fill(1);
+  gradient.fill(-step * unit);
+  const Params t{c.input("g", gradient), c.output("p", ones), -1};
+  const Sgd hyper{
+      .learning_rate = 1, .momentum = 0, .weight_decay = 0, .nesterov = false, .first = false};
+  c.run = [=](Call& call) {
+    call.kernels().sgd(hyper, control.of(call), t.shard(call, held, 0, kElems), {});
+  };
+  c.expected = [=](const Case&) {
+    std::vector<Expected> all;  // 1 + step * unit is exact in f32
+    add_expected(all, held, t,
+                 exactly(t.params, Doubles(static_cast<size_t>(kElems), 1.0 + step * unit)));
+    return all;
+  };
+  return c;
+}
+
+void add_half_cases(CaseList& list, DType type) {
+  for (const DType grads : {type, DType::f32})
+    for (const Held& held :
+         {Held{type, grads, true}, Held{type, grads}, Held{type, grads, false, true}}) {
+      const std::string name = name_of(held);
+      for (const float factor : {0.5f, kNan})
+        for (const int64_t n : {1, 17, 1031, 70001})
+          list.push_back({"optimizer", fmt::format("adamw {} {} {}", name, n, control_name(factor)),
+                          [=] { return adamw_case(n, factor, false, held); }});
+      list.push_back({"optimizer", fmt::format("adamw {} 1003 in shards", name),
+                      [=] { return adamw_case(1003, 0.5f, true, held); }});
+      list.push_back({"optimizer", fmt::format("adamw {} 0", name),
+                      [=] { return adamw_case(0, 0.5f, false, held); }});
+      list.push_back({"optimizer", fmt::format("sgd {} plain", name),
+                      [=] { return sgd_case(kPlain, 1031, 0.5f, held); }});
+      list.push_back({"optimizer", fmt::format("sgd {} first nesterov", name),
+                      [=] { return sgd_case(kFirstNesterov, 1031, 0.5f, held); }});
+      list.push_back({"optimizer", fmt::format("sgd {} nesterov", name),
+                      [=] { return sgd_case(kNesterov, 1031, 1, held); }});
+      for (const float step : {0.25f, 0.5f, 0.75f, -0.125f})
+        if (!held.master)
+          list.push_back({"optimizer", fmt::format("sgd {} by {} units", name, step),
+                          [=] { return small_step_case(held, step); }});
+    }
 }
 
 }  // namespace
@@ -156,6 +283,7 @@ void add_optimizer_cases(CaseList& list) {
                         [=, hyper = hyper] { return sgd_case(hyper, n, factor); }});
   list.push_back(
       {"optimizer", "sgd nesterov 200003 factor 1", [] { return sgd_case(kNesterov, 200003, 1); }});
+  for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 
 void add_optimizer_benchmarks(CaseList& list) {
@@ -164,6 +292,11 @@ void add_optimizer_benchmarks(CaseList& list) {
       {"optimizer", "adamw of 4 Mi parameters", [] { return adamw_case(kElems, 0.5f); }});
   list.push_back(
       {"optimizer", "sgd of 4 Mi parameters", [] { return sgd_case(kHeavy, kElems, 0.5f); }});
+  for (const Held& held :
+       {Held{DType::bf16, DType::f32, true}, Held{DType::bf16, DType::bf16, true},
+        Held{DType::bf16, DType::bf16, false, true}})
+    list.push_back({"optimizer", fmt::format("adamw of 4 Mi parameters {}", name_of(held)),
+                    [=] { return adamw_case(kElems, 0.5f, false, held); }});
 }
 
 }  // namespace onefold::cases

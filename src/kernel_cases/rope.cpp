@@ -10,6 +10,8 @@ namespace {
 struct Params {
   int64_t batch, length, heads, head_dim, first, gap;
   std::vector<int64_t> documents = {};  // their lengths; empty: no starts
+  DType dtype = DType::f32;
+  float scale = 1;
 
   int64_t rows() const { return batch * length; }
   int64_t cols() const { return heads * head_dim; }
@@ -23,8 +25,8 @@ HostTensor angles(int64_t positions, int64_t head_dim, int64_t gap) {
       const double angle =
           static_cast<double>(p) *
           std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-      table.at(p, i) = static_cast<float>(std::cos(angle));
-      table.at(p, i + head_dim / 2) = static_cast<float>(std::sin(angle));
+      table.set(p, i, static_cast<float>(std::cos(angle)));
+      table.set(p, i + head_dim / 2, static_cast<float>(std::sin(angle)));
     }
   return table;
 }
@@ -62,7 +64,8 @@ enum class By { starts, calls };  // one call with starts, or one call for each 
 
 Case rope_case(Params p, bool inverse, By by = By::starts) {
   Case c;
-  const int x = c.output("x", normals(p.rows(), p.cols(), inverse ? 2 : 1, p.gap));
+  const int x =
+      c.output("x", normals(p.rows(), p.cols(), inverse ? 2 : 1, p.gap, p.scale).as(p.dtype));
   const int table = c.input("table", angles(p.first + p.length, p.head_dim, 1));
   const std::vector<int32_t> begins = p.documents.empty()
                                           ? std::vector<int32_t>{}
@@ -79,11 +82,13 @@ Case rope_case(Params p, bool inverse, By by = By::starts) {
   };
   c.expected = [=](const Case& in) {
     const Doubles xs = in[x].doubles();
-    const double error = 3 * 5 * kUnit;  // two products of |x| <= 5 and their sum
-    std::vector<Expected> all = {close(x, rotated(p, xs, in[table], inverse ? -1 : 1), error)};
-    if (inverse && xs.size() <= 2000) {  // here x holds the gradient of what was rotated
+    const double error = 3 * 5 * kUnit * p.scale;  // two products of |x| <= 5 and their sum
+    std::vector<Expected> all = {
+        stored(p.dtype, close(x, rotated(p, xs, in[table], inverse ? -1 : 1), error))};
+    // Here x holds the gradient of what was rotated.
+    if (inverse && xs.size() <= 2000 && p.scale == 1) {
       const auto loss = [&](const Doubles& v) { return dot(xs, rotated(p, v, in[table], 1)); };
-      all.push_back(close(x, gradient_of(loss, xs), error + kDifferenceError));
+      all.push_back(stored(p.dtype, close(x, gradient_of(loss, xs), error + kDifferenceError)));
     }
     return all;
   };
@@ -102,9 +107,10 @@ Case rope_case(Params p, bool inverse, By by = By::starts) {
 
 void add(CaseList& list, const Params& p) {
   const std::string name = fmt::format(
-      "{}x{}, {} head{} of {}, from {}{}{}", p.batch, p.length, p.heads, p.heads == 1 ? "" : "s",
-      p.head_dim, p.first, p.gap > 0 ? " strided" : "",
-      p.documents.empty() ? "" : fmt::format(" documents {}", fmt::join(p.documents, ",")));
+      "{}x{}, {} head{} of {}, from {}{}{}{}{}", p.batch, p.length, p.heads,
+      p.heads == 1 ? "" : "s", p.head_dim, p.first, p.gap > 0 ? " strided" : "",
+      p.documents.empty() ? "" : fmt::format(" documents {}", fmt::join(p.documents, ",")),
+      type_suffix(p.dtype), p.scale == 1 ? "" : fmt::format(" times {}", p.scale));
   list.push_back({"rope", name, [=] { return rope_case(p, false); }});
   list.push_back({"rope", name + " inverse", [=] { return rope_case(p, true); }});
 }
@@ -121,12 +127,22 @@ void add_rope_cases(CaseList& list) {
   add(list, {2, 7, 2, 6, 0, 3, {7}});
   add(list, {3, 11, 2, 10, 0, 3, {1, 2, 4}});
   add(list, {2, 300, 2, 16, 0, 0, {128, 57, 1, 200}});
+  for (const DType dtype : kHalfTypes) {
+    add(list, {1, 1, 1, 2, 0, 0, {}, dtype});
+    add(list, {2, 3, 3, 10, 2, 7, {}, dtype});
+    add(list, {4, 67, 5, 48, 0, 0, {}, dtype});
+    add(list, {3, 11, 2, 10, 0, 3, {1, 2, 4}, dtype});
+    // Pairs whose sum is infinite, and pairs of subnormals of f16.
+    add(list, {2, 7, 2, 64, 5, 0, {}, dtype, dtype == DType::f16 ? 0x1p14f : 0x1p125f});
+    add(list, {2, 7, 2, 64, 5, 0, {}, dtype, 0x1p-20f});
+  }
 }
 
 void add_rope_benchmarks(CaseList& list) {
-  list.push_back({"rope", "forward 1024x768, 12 heads", [] {
-                    return rope_case({1, 1024, 12, 64, 0, 0}, false);
-                  }});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    list.push_back({"rope", "forward 1024x768, 12 heads" + type_suffix(dtype), [=] {
+                      return rope_case({1, 1024, 12, 64, 0, 0, {}, dtype}, false);
+                    }});
 }
 
 }  // namespace onefold::cases

@@ -15,10 +15,15 @@ constexpr double kDoubleUnit = 0x1p-53;
 
 HostTensor empty_double() { return HostTensor(1, 1, 0, DType::f64).clear(); }
 
-Case column_sum_case(int64_t rows, int64_t cols, int64_t gap, bool accumulate) {
+struct Types {
+  DType x = DType::f32, dst = DType::f32;
+};
+
+Case column_sum_case(int64_t rows, int64_t cols, int64_t gap, bool accumulate, Types types = {},
+                     float scale = 1) {
   Case c;
-  const int x = c.input("x", normals(rows, cols, 1, gap));
-  HostTensor old = normals(1, cols, 2);
+  const int x = c.input("x", normals(rows, cols, 1, gap, scale).as(types.x));
+  HostTensor old = normals(1, cols, 2, 0, scale).as(types.dst);
   const int dst = c.output("dst", accumulate ? old : old.clear());
   c.run = [=](Call& call) {
     call.kernels().column_sum(call[x], call[dst], accumulate,
@@ -32,7 +37,8 @@ Case column_sum_case(int64_t rows, int64_t cols, int64_t gap, bool accumulate) {
     // rows / 256) + 2 + 64 additions over values whose magnitudes sum to about 0.8 rows + 1.
     const auto terms = static_cast<double>(rows);
     const double chain = std::max(4.0, terms / 256) + 3 + std::min(64.0, terms / 16 + 1);
-    return std::vector{close(dst, sums, rows == 0 ? 0 : chain * (terms + 4) * kUnit)};
+    return std::vector{
+        stored(types.dst, close(dst, sums, rows == 0 ? 0 : chain * (terms + 4) * kUnit * scale))};
   };
   return c;
 }
@@ -111,8 +117,46 @@ void add_clip(CaseList& list, const char* what, const ClipParams& p) {
 }
 
 HostTensor with(HostTensor x, int64_t col, float value) {
-  x.at(0, col) = value;
+  x.set(0, col, value);
   return x;
+}
+
+void add_half_cases(CaseList& list, DType dtype) {
+  const std::string suffix = type_suffix(dtype);
+  struct Shape {
+    int64_t rows, cols, gap;
+  };
+  const float large = dtype == DType::f16 ? 0x1p10f : 0x1p118f;
+  for (const DType dst : {dtype, DType::f32})
+    for (const bool accumulate : {false, true}) {
+      const auto add = [&](const Shape& s, float scale) {
+        list.push_back(
+            {"sums",
+             fmt::format("column_sum {}x{}{} to {} times {}{}", s.rows, s.cols, suffix,
+                         dtype_name(dst), scale, accumulate ? " accumulate" : ""),
+             [=] {
+               return column_sum_case(s.rows, s.cols, s.gap, accumulate, {dtype, dst}, scale);
+             }});
+      };
+      for (const Shape& s : {Shape{1, 1, 0}, Shape{3, 17, 3}, Shape{37, 131, 0}, Shape{1031, 7, 2},
+                             Shape{2057, 103, 0}, Shape{0, 5, 0}})
+        add(s, 1);
+      add({1031, 17, 2}, 0x1p-20f);
+      add({1031, 17, 2}, large);  // some sums are infinite in f16
+    }
+  for (const int64_t n : {0, 1, 7, 33, 1031, 100003})
+    list.push_back({"sums", fmt::format("sum_squares of {}{}", n, suffix),
+                    [=] { return sum_squares_case(normals(1, n, 1).as(dtype)); }});
+  list.push_back({"sums", "sum_squares of large values does not overflow" + suffix, [=] {
+                    const float most = dtype == DType::f16 ? 65504.0f : 1e38f;
+                    return sum_squares_case(row_of(std::vector<float>(70, most)).as(dtype));
+                  }});
+  list.push_back({"sums", "sum_squares of small values is not lost" + suffix,
+                  [=] { return sum_squares_case(normals(1, 1031, 1, 0, 0x1p-22f).as(dtype)); }});
+  for (const float bad : {kInf, kNan})
+    list.push_back({"sums", fmt::format("sum_squares of {}{}", bad, suffix), [=] {
+                      return sum_squares_case(with(normals(1, 5021, 1).as(dtype), 5020, bad));
+                    }});
 }
 
 }  // namespace
@@ -166,6 +210,7 @@ void add_sums_cases(CaseList& list) {
   add_clip(list, "of a square that is infinite", {{inf, 4, 5}, 2, 1, 0});
   add_clip(list, "of another sum that is NaN", {{9, 16, nan}, 2, 1, 0});
   add_clip(list, "of another sum that is infinite", {{9, 16, -inf}, 2, 0, 0});
+  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
 }
 
 void add_sums_benchmarks(CaseList& list) {
@@ -174,6 +219,10 @@ void add_sums_benchmarks(CaseList& list) {
       {"sums", "column_sum 1024x3072", [] { return column_sum_case(1024, 3072, 0, true); }});
   list.push_back(
       {"sums", "sum_squares 32 MiB", [] { return sum_squares_case(normals(1, kElems, 1)); }});
+  list.push_back({"sums", "column_sum 1024x3072 bf16",
+                  [] { return column_sum_case(1024, 3072, 0, true, {DType::bf16}); }});
+  list.push_back({"sums", "sum_squares 16 MiB bf16",
+                  [] { return sum_squares_case(normals(1, kElems, 1).as(DType::bf16)); }});
   list.push_back({"sums", "sum of 1024 losses", [] { return sum_case(normals(1, 1024, 1)); }});
 }
 

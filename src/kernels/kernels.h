@@ -68,6 +68,7 @@ struct AttentionShape {
   // [1, batch*query_length] i32, or empty: the first key that each query sees, so that documents
   // packed into one sequence do not see each other. Only where query_length == key_length.
   Tensor starts = {};
+  DType dtype = DType::f32;  // of queries, keys, values and results: scratch depends on it
 };
 
 // What a step's clipping leaves for optimizers, in the device's memory.
@@ -88,7 +89,7 @@ struct Clip {
 
 // How an optimizer stores parameters of 16 bits that have no master: to one of the two neighbours,
 // the nearer one with the greater probability, so that steps smaller than half a unit are not lost.
-// Element i draws from number `first` + i under the key.
+// Element i is rounded by f32_to_*_drawn (base/half.h) with philox_word(key, first + i).
 struct StochasticRounding {
   PhiloxKey key;
   int64_t first = 0;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/half.h"
 
 namespace onefold {
 
@@ -50,6 +51,30 @@ inline constexpr const char* dtype_name(DType dtype) {
   return "?";
 }
 
+// The type of the tensors whose elements are T.
+template <class T>
+inline constexpr DType dtype_of;
+template <>
+inline constexpr DType dtype_of<uint8_t> = DType::u8;
+template <>
+inline constexpr DType dtype_of<float> = DType::f32;
+template <>
+inline constexpr DType dtype_of<int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<double> = DType::f64;
+template <>
+inline constexpr DType dtype_of<int64_t> = DType::i64;
+template <>
+inline constexpr DType dtype_of<Bf16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<F16> = DType::f16;
+
+// A tensor of a type that an operation does not take.
+class TypeError : public InternalError {
+ public:
+  using InternalError::InternalError;
+};
+
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -62,19 +87,20 @@ struct Tensor {
   bool contiguous() const { return stride == cols || rows <= 1; }
 
   // The only way to the elements: a tensor of another type is a bug in the caller.
-  float* f32() const { return as<float>(DType::f32); }
-  int32_t* i32() const { return as<int32_t>(DType::i32); }
-  double* f64() const { return as<double>(DType::f64); }
-  int64_t* i64() const { return as<int64_t>(DType::i64); }
-  uint8_t* u8() const { return as<uint8_t>(DType::u8); }
+  template <class T>
+  T* as() const {
+    if (dtype != dtype_of<T>)
+      throw TypeError(fmt::format("expected a tensor of {}, got {}", dtype_name(dtype_of<T>),
+                                  dtype_name(dtype)));
+    return static_cast<T*>(data);
+  }
+  float* f32() const { return as<float>(); }
+  int32_t* i32() const { return as<int32_t>(); }
+  double* f64() const { return as<double>(); }
+  int64_t* i64() const { return as<int64_t>(); }
+  uint8_t* u8() const { return as<uint8_t>(); }
   // Untyped memory, such as scratch, as floats.
   float* as_f32() const { return static_cast<float*>(data); }
-  // The bits of bf16 or f16, which C++20 has no type for.
-  uint16_t* bits16() const {
-    require(dtype == DType::bf16 || dtype == DType::f16, "expected a bf16 or f16 tensor, got {}",
-            dtype_name(dtype));
-    return static_cast<uint16_t*>(data);
-  }
 
   Tensor row_range(int64_t begin, int64_t count) const {
     require(begin >= 0 && count >= 0 && begin + count <= rows, "rows {}+{} of {}", begin, count,
@@ -95,12 +121,6 @@ struct Tensor {
   Tensor flat() const { return reshaped(1, elems()); }
 
  private:
-  template <class T>
-  T* as(DType expected) const {
-    require(dtype == expected, "expected a tensor of {}, got {}", dtype_name(expected),
-            dtype_name(dtype));
-    return static_cast<T*>(data);
-  }
   void* offset(int64_t elems) const {
     return data ? static_cast<char*>(data) + elems * dtype_bytes(dtype) : nullptr;
   }
