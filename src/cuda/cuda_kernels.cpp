@@ -52,14 +52,14 @@ void require_type(const char* what, const Tensor& first, std::initializer_list<T
 
 // That gradients of parameters are of the activations' type, or f32; all of one.
 void require_gradients(const char* what, const Tensor& x, std::initializer_list<Tensor> gradients) {
-  const Tensor* first = nullptr;
+  std::optional<DType> type;
   for (const Tensor& t : gradients) {
     if (t.empty()) continue;
+    if (!type) type = t.dtype;
     require(t.dtype == x.dtype || t.dtype == DType::f32, "{}: gradients of {} beside {}", what,
             dtype_name(t.dtype), dtype_name(x.dtype));
-    require(!first || first->dtype == t.dtype, "{}: gradients of {} and {}", what,
-            dtype_name(first->dtype), dtype_name(t.dtype));
-    first = &t;
+    require(t.dtype == *type, "{}: gradients of {} and {}", what, dtype_name(*type),
+            dtype_name(t.dtype));
   }
 }
 
