@@ -142,6 +142,16 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
           rounding ? rounding->first : 0};
 }
 
+// With its slack, if that makes an odd vocabulary one that the fast kernels take.
+Gemm padded(Gemm g) {
+  constexpr int64_t kEven = 8;
+  const int64_t vocabulary = g.a_transposed ? g.a.cols : g.b.rows;
+  if (g.slack == 0 || vocabulary % kEven == 0) return g;
+  (g.a_transposed ? g.dst : g.b).rows += g.slack;
+  (g.b_transposed ? g.dst : g.a).cols += g.slack;
+  return g;
+}
+
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(cudaStream_t stream) : stream_(stream), scratch_(make_cuda_scratch()) {}
@@ -182,7 +192,7 @@ class CudaKernels final : public Kernels {
     if (!g.residual.empty())
       require_shape("gemm: the residual", g.residual, g.dst.rows, g.dst.cols);
     require_scratch("gemm", g.scratch, gemm_scratch_bytes(g));
-    products_.run(g, stream_);
+    products_.run(padded(g), stream_);
   }
 
   void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,

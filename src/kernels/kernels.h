@@ -40,6 +40,11 @@ struct Gemm {
   Tensor bias = {};      // [1, n] or empty
   Tensor residual = {};  // [m, n] or empty; may be dst's own memory only through accumulate
   Tensor scratch = {};   // gemm_scratch_bytes(); empty where that is 0
+  // How much lies beyond the vocabulary, for devices that make an odd one even with it. Of logits =
+  // x · table': further rows of b (zeros) and columns of dst (may be written). Of logits · table:
+  // columns of a (zeros, if the first product wrote them) and rows of b. Of logits' · x: columns of
+  // a, and rows of dst (may be written).
+  int64_t slack = 0;
 };
 
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
