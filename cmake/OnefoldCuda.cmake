@@ -19,9 +19,29 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 
+# Attention in 16 bits is cuDNN's where its headers and those of its frontend are found (the wheel nvidia-cudnn-frontend,
+# or the folder ONEFOLD_CUDNN_FRONTEND); the library itself is looked for at run time.
+set(ONEFOLD_CUDNN_FRONTEND "" CACHE PATH "Folder of cudnn_frontend.h")
+find_package(Python3 QUIET COMPONENTS Interpreter)
+find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${ONEFOLD_CUDNN_FRONTEND} ${CUDAToolkit_INCLUDE_DIRS}
+  ${Python3_SITELIB}/include)
+mark_as_advanced(CUDNN_INCLUDE CUDNN_FRONTEND_INCLUDE)
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/cuda/*.cu)
-add_library(onefold_cuda MODULE ${cuda_sources})
+if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)
+  list(FILTER cuda_sources EXCLUDE REGEX "/no_cudnn[.]cpp$")
+else()
+  message(STATUS "No headers of cuDNN and its frontend: attention in 16 bits will run on slower kernels")
+  list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_attention[.]cpp$")
+endif()
+# The plugin and the program must size things alike: the same file is in both.
+add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp)
 onefold_own_folder(onefold_cuda cuda)
+onefold_interface_hash(onefold_cuda)
+if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)
+  target_include_directories(onefold_cuda SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE})
+endif()
 target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt)
 target_link_options(onefold_cuda PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)
 target_compile_options(onefold_cuda PRIVATE

@@ -1,4 +1,4 @@
-// Runs a command line, and says how it ended: its exit code, what it printed, how long it took.
+// Runs a command line and returns its exit code, its output and how long it took.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 namespace onefold::test {
 
 struct Ended {
-  int code = -1;  // 124: it had to be stopped
+  int code = -1;  // 124: stopped at the time limit
   double seconds = 0;
-  std::string said;  // on both streams
+  std::string output;  // standard output and error
 };
 
 inline Ended launch(const std::string& command, int limit_seconds) {
@@ -26,7 +26,7 @@ inline Ended launch(const std::string& command, int limit_seconds) {
   if (output == nullptr) return ended;
   char block[4096];
   for (size_t got = 0; (got = fread(block, 1, sizeof(block), output)) > 0;)
-    ended.said.append(block, got);
+    ended.output.append(block, got);
   const int status = pclose(output);
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   ended.seconds = now_seconds() - begin;

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/bench_tokenizer.h"
 #include "cli/cli.h"
+#include "device/rates.h"
 #include "engine/engine.h"
 #include "kernels/probe.h"
 #include "run/ranks.h"
@@ -16,11 +17,30 @@ namespace onefold::cli {
 namespace {
 
 struct StepBench {
-  std::string model = "gpt2";
+  std::string model = "gpt2", device = "cpu", precision = "fp32";
   int64_t batch = 4, sequence = 256;
   int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
   bool recompute = false, json = false;
 };
+
+Precision precision_named(const std::string& name) {
+  if (name == "fp32") return {};
+  if (name == "bf16") return {.compute = DType::bf16};
+  if (name == "fp16") return {.compute = DType::f16};
+  if (name == "bf16-no-master")
+    return {.compute = DType::bf16, .gradients = DType::bf16, .master = false};
+  user_error("--precision {}: it is fp32, bf16, fp16 or bf16-no-master", name);
+}
+
+// What a step of AdamW reads and writes of each parameter.
+double step_bytes(const EngineOptions& options) {
+  const Precision& precision = options.precision;
+  double bytes =
+      static_cast<double>(dtype_bytes(precision.gradients) + dtype_bytes(precision.compute));
+  bytes += 2.0 * static_cast<double>(precision.has_master() ? 4 : 0);
+  if (!precision.has_master()) bytes += static_cast<double>(dtype_bytes(precision.compute));
+  return bytes + 4 * 4;
+}
 
 // Random tokens: the time of a step does not depend on their values.
 struct RandomBatch {
@@ -51,7 +71,7 @@ int run_step(StepBench b) {
   if (b.threads == 0) b.threads = ranks.cores();
   // The process with its libraries at work, before any training state: the matrix library generates
   // code and takes packing buffers at its first products, whatever is trained.
-  {
+  if (b.device == "cpu") {
     ThreadPool pool(b.threads);
     measure_gemm_gflops(pool, 1);
   }
@@ -68,18 +88,19 @@ void measure_step(const StepBench& b, int64_t baseline,
   if (spec.vocab_size == 0)
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
-  EngineOptions options{.threads = b.threads,
+  EngineOptions options{.device = b.device,
+                        .threads = b.threads,
                         .micro_batch = b.batch,
                         .sequence = b.sequence,
                         .micros = b.micros,
                         .recompute = b.recompute,
                         .zero = {.stage = b.stage},
                         .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
+                        .precision = precision_named(b.precision),
                         .clipping = 1.0};
   Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
-  ThreadPool& pool = *engine.device().pool();
   std::vector<double> seconds, gemm;
   VerbTimes before{};
   for (int step = 0; step < b.warmup + b.steps; ++step) {
@@ -90,7 +111,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
       // Between the steps, so that other load on the machine slows both alike.
-      gemm.push_back(measure_gemm_gflops(pool, 3));
+      gemm.push_back(measure_product_gflops(engine.device(), options.precision.compute, 3));
     }
   }
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
@@ -101,14 +122,16 @@ void measure_step(const StepBench& b, int64_t baseline,
                ceiling = median(gemm) * engine.ranks();
   const auto& now = engine.times();
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
-  const double memory_rate = measure_memory_gb_per_s(pool);
+  const double memory_rate = measure_memory_gb_per_s(engine.device());
   const double optimizer_seconds = per_step(now.step, before.step);
-  const double optimizer_rate = 28.0 * static_cast<double>(spec.parameter_count()) /
+  const double optimizer_rate = step_bytes(options) * static_cast<double>(spec.parameter_count()) /
                                 optimizer_seconds / 1e9 / (b.stage > 0 ? engine.ranks() : 1);
   const Json result = {{"model", b.model},
                        {"batch", b.batch},
                        {"sequence", b.sequence},
                        {"micros", b.micros},
+                       {"device", b.device},
+                       {"precision", b.precision},
                        {"threads", engine.device().threads()},
                        {"ranks", engine.ranks()},
                        {"stage", b.stage},
@@ -130,8 +153,10 @@ void measure_step(const StepBench& b, int64_t baseline,
                        {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
                        {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
   if (b.json) return print_json(result);
-  fmt::print("{}: {} x {} tokens, {} thread{}", b.model, b.batch * b.micros, b.sequence,
-             engine.device().threads(), engine.device().threads() == 1 ? "" : "s");
+  fmt::print("{}: {} x {} tokens in {}, {}", b.model, b.batch * b.micros, b.sequence, b.precision,
+             b.device == "cpu" ? fmt::format("{} thread{}", engine.device().threads(),
+                                             engine.device().threads() == 1 ? "" : "s")
+                               : b.device);
   fmt::print("{}\n", engine.ranks() == 1 ? ""
                                          : fmt::format(" on each of {} ranks, ZeRO stage {}",
                                                        engine.ranks(), b.stage));
@@ -170,6 +195,10 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_option("--micros", options->micros, "Micro-batches of a step")
       ->check(at_least(1))
+      ->capture_default_str();
+  step->add_option("--device", options->device, "cpu, or cuda")->capture_default_str();
+  step->add_option("--precision", options->precision,
+                   "fp32; bf16 or fp16 with fp32 master weights; bf16-no-master")
       ->capture_default_str();
   step->add_option("--threads", options->threads,
                    "Threads of each rank; 0 divides all cores among them")

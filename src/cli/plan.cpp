@@ -48,7 +48,7 @@ std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& opt
     EngineOptions staged = options;
     staged.zero.stage = stage;
     rows.push_back(
-        {stage, state_bytes(unit_traits(model, staged, ranks), options.optimizer, ranks)});
+        {stage, state_bytes(unit_traits(model, staged, ranks), staged, ranks)});
   }
   return rows;
 }

@@ -29,7 +29,7 @@ class Machine {
 
   int cores() const { return hwloc_bitmap_weight(hwloc_topology_get_topology_cpuset(topology_)); }
 
-  // Where binding is not permitted the share still says how many threads to use.
+  // Where binding is not permitted, the size of the share is still the number of threads to use.
   int bind(int rank, int ranks) const {
     std::vector<hwloc_cpuset_t> raw(static_cast<size_t>(ranks));
     hwloc_obj_t root = hwloc_get_root_obj(topology_);
@@ -58,7 +58,7 @@ class Machine {
 
 int bind_rank(int rank, int ranks) {
   require(rank >= 0 && rank < ranks, "binding rank {} of {}", rank, ranks);
-  static std::mutex mutex;  // a topology is not for several threads at once
+  static std::mutex mutex;  // hwloc topologies are not thread-safe
   const std::lock_guard lock(mutex);
   static const Machine machine;
   if (ranks > machine.cores()) return 1;

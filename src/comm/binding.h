@@ -1,5 +1,6 @@
-// Which cores a rank computes on. Ranks that share a machine each keep to a share of it, cut along
-// the topology (packages, NUMA nodes, caches), so that their threads neither wander nor meet.
+// Which cores a rank computes on. Each rank of a machine is bound to a share of its cores, cut
+// along the topology (packages, NUMA nodes, caches), so that threads of different ranks do not
+// compete for a core and do not migrate between caches.
 #pragma once
 
 namespace onefold {

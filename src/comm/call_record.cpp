@@ -71,16 +71,16 @@ std::string disagreement(int rank, const CallRecord& call, int other_rank,
       rank, call.text(), other_rank, other.text(), difference);
 }
 
-std::string absence_text(std::span<const int> missing, const std::string& call,
+std::string missing_text(std::span<const int> missing, const std::string& call,
                          const std::string& channel, double seconds, std::span<const int> waiting,
                          const std::string& last) {
   const bool left = seconds < 0;
   return fmt::format("{} {} {} on channel \"{}\"{}, where {} wait{}; {}. {}", rank_list(missing),
-                     left ? "left before" : "did not come to", call, channel,
+                     left ? "left before" : "did not reach", call, channel,
                      left ? "" : fmt::format(" within {} seconds", seconds), rank_list(waiting),
                      waiting.size() == 1 ? "s" : "", last,
                      left ? "What ended it is in its own output"
-                          : "Its own output may say why; if it is only slow, allow more time");
+                          : "Its own output may show why; if it is only slow, allow more time");
 }
 
 }  // namespace onefold

@@ -1,4 +1,4 @@
-// What a rank says about a call so that others can compare theirs with it, and name it in errors.
+// The description of a call that ranks compare with each other's and print in errors.
 #pragma once
 
 #include "comm/communicator.h"
@@ -11,16 +11,16 @@ struct CallRecord {
   int64_t bytes = 0;         // of all shards, of a block, or of a message
   int64_t messages = 0;      // of a gather or reduction
   uint64_t sizes = 0;        // hash of the messages' sizes and types
-  DType dtype = DType::f32;  // of the first message, to be named
+  DType dtype = DType::f32;  // of the first message, for errors
   std::string what;
 
   CallRecord() = default;
   explicit CallRecord(const Channel::Call& call) { assign(call); }
   void assign(const Channel::Call& call);  // keeps the string's memory: calls are frequent
 
-  // Whether two ranks mean the same collective.
+  // Whether the two are the same collective.
   bool agrees_with(const CallRecord& other) const;
-  // Whether a send is what a receive waits for.
+  // Whether this send matches a receive.
   bool delivers_to(const CallRecord& receive) const;
 
   std::string text() const;  // all_gather "gather block.3, step 17" (4096 bytes)
@@ -29,10 +29,10 @@ struct CallRecord {
 // "rank 0 calls all_gather "a" (64 bytes), rank 2 calls barrier "b"": two calls that cannot be one.
 std::string disagreement(int rank, const CallRecord& call, int other_rank, const CallRecord& other);
 
-// "rank 2 did not come to all_gather "a" (64 bytes) on channel "gather" within 600 seconds, where
-// ranks 0, 1 wait; ...", and what to do. `last` says what it did before. With `seconds` < 0 it
+// "rank 2 did not reach all_gather "a" (64 bytes) on channel "gather" within 600 seconds, where
+// ranks 0, 1 wait; ...", and what to do. `last` describes its last call. With `seconds` < 0 it
 // "left before".
-std::string absence_text(std::span<const int> missing, const std::string& call,
+std::string missing_text(std::span<const int> missing, const std::string& call,
                          const std::string& channel, double seconds, std::span<const int> waiting,
                          const std::string& last);
 

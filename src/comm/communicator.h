@@ -1,15 +1,16 @@
-// Ranks talk through a communicator: threads of this process (local.h), processes over MPI (mpi.h),
-// or nobody at all (dry: it only counts). A rank opens one channel for each lane; on a channel
-// every rank makes the same calls in the same order, and each call blocks until this rank's part of
-// it is done. Overlap comes from lanes, never from here.
+// Ranks exchange data through a communicator: between threads of this process (local.h), between
+// processes over MPI (mpi.h), or not at all (dry: it only counts). A rank opens one channel for
+// each lane; on a channel every rank makes the same calls in the same order, and each call blocks
+// until this rank's part of it is done. Overlap comes from lanes, never from here.
 //
 // Sums have a fixed order: rank 0's value, plus rank 1's, plus rank 2's, ... element by element, in
 // the elements' own type (f32 or f64). A reduce-scatter is an exchange of pieces and that local
 // sum: the volume of a ring, with bits that do not depend on timing, on the transport, or on how
 // calls are joined into buckets.
 //
-// Every call says what it is for ("gather block.3, step 17"). Ranks that disagree are stopped with
-// both sides named; a rank that does not come is named together with what the others wait for.
+// Every call carries a description, `what` ("gather block.3, step 17"). If the calls of two ranks
+// differ, all ranks stop with an error that names both; if a rank does not reach a call, the error
+// names it and the call in which the others wait.
 #pragma once
 
 #include <array>
@@ -58,15 +59,15 @@ struct Traffic {
 };
 using TrafficTable = std::array<Traffic, kCollectives>;
 
-// Another rank has failed, left or hung, or disagrees about what comes next: this rank can only
-// stop. The message names ranks and calls.
+// Another rank has failed, left or hung, or has made a different call: this rank can only stop. The
+// message names ranks and calls.
 class PeerError : public UserError {
  public:
   using UserError::UserError;
 };
 
-// All ranks have found the same, and each of them throws it: nobody is left waiting, and it is said
-// once.
+// All ranks have found the same error and each of them throws it, so no rank is left waiting. It is
+// printed once.
 class AgreedError : public UserError {
  public:
   using UserError::UserError;
@@ -95,7 +96,7 @@ class Channel {
 
   const TrafficTable& traffic() const { return traffic_; }
 
-  // One call, as implementations see it.
+  // One call, as it is passed to implementations.
   struct Call {
     Collective collective;
     std::string_view what;
@@ -119,7 +120,7 @@ class Channel {
 };
 
 struct CommOptions {
-  double timeout_seconds = 600;  // how long a rank waits for the others before it gives up
+  double timeout_seconds = 600;  // how long a rank waits for the others before it fails
   bool check = true;             // compare what ranks call (free for threads; a message over MPI)
 };
 
@@ -139,7 +140,7 @@ class Communicator {
   // Among the ranks on the same machine, whose memory they share.
   virtual Place host() const { return {rank_, ranks_}; }
   // Among those that may use the same cores: where to bind this rank, with bind_rank(place().rank,
-  // place().ranks). A rank that its launcher has given cores of its own is alone there.
+  // place().ranks). A rank to which the launcher has given cores of its own is the only one.
   virtual Place place() const { return {rank_, ranks_}; }
 
   // Bytes of scratch memory that each channel works with, aligned to 64; the caller owns it, so
@@ -148,8 +149,8 @@ class Communicator {
   // Opens a channel: every rank opens the same ones in the same order.
   virtual std::unique_ptr<Channel> open(std::string_view name, void* scratch) = 0;
 
-  // Ends all ranks because this one has failed: whoever waits for it, now or later, gets a
-  // PeerError that repeats `why`. Over MPI the process ends here, with the exit code 1.
+  // Ends all ranks because this one has failed: every rank that waits for it, now or later, throws
+  // a PeerError that repeats `why`. Over MPI the process ends here, with the exit code 1.
   virtual void abort(std::string_view why) noexcept = 0;
 
  protected:

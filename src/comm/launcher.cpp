@@ -7,7 +7,7 @@
 namespace onefold {
 namespace {
 
-// A number at the beginning of the text, which is taken off it.
+// Parses a number at the beginning of the text and removes it.
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -34,8 +34,8 @@ std::optional<int> number_of(std::initializer_list<const char*> names) {
   return std::nullopt;
 }
 
-// Of the step that srun has started: inside a batch script, which is no rank, Slurm sets the
-// variables of the whole job, and neither says anything about what mpirun starts there.
+// Whether srun has started this process as part of a step. In a batch script, which is not a rank,
+// Slurm sets the variables of the whole job, which do not describe what mpirun starts there.
 bool in_slurm_step() { return std::getenv("SLURM_STEP_NUM_TASKS") != nullptr; }
 
 std::optional<int> slurm_local_ranks() {
@@ -65,7 +65,8 @@ std::optional<int> slurm_count(std::string_view text, int node) {
   return std::nullopt;
 }
 
-// mpirun may run inside a Slurm job, whose variables its ranks then inherit: its own come first.
+// mpirun may run inside a Slurm job, whose variables its ranks then inherit: those of mpirun take
+// precedence.
 Launched read_launcher() {
   Launched launched;
   launched.rank = number_of({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "comm/meeting.h"
 #include "comm/rank_sum.h"
+#include "comm/rendezvous.h"
 #include "kernels/host_memory.h"
 
 namespace onefold {
@@ -19,16 +19,16 @@ class LocalChannel final : public Channel {
   LocalChannel(int rank, std::shared_ptr<LocalState> state, std::string_view name)
       : Channel(rank, state->ranks),
         state_(std::move(state)),
-        meeting_(state_->open(rank, name)),
+        rendezvous_(state_->open(rank, name)),
         sum_(ranks()) {}
 
  private:
   void run(const Call& call) override {
-    if (call.collective == Collective::send) return meeting_.send(rank(), call);
-    if (call.collective == Collective::receive) return meeting_.receive(rank(), call);
-    meeting_.meet(rank(), call);
+    if (call.collective == Collective::send) return rendezvous_.send(rank(), call);
+    if (call.collective == Collective::receive) return rendezvous_.receive(rank(), call);
+    rendezvous_.begin_collective(rank(), call);
     work(call);
-    meeting_.part(rank());
+    rendezvous_.end_collective(rank());
   }
 
   void work(const Call& call) {
@@ -58,9 +58,9 @@ class LocalChannel final : public Channel {
     }
   }
 
-  const Call& peer_call(int r) const { return meeting_.call(r); }
+  const Call& peer_call(int r) const { return rendezvous_.call(r); }
 
-  // Each rank begins with itself and goes round, so that they do not all read the same one.
+  // Starting from this rank, so that the ranks do not all read the same one at a time.
   template <class Work>
   void for_each_rank(const Work& work) const {
     for (int i = 0; i < ranks(); ++i) work((rank() + i) % ranks());
@@ -83,8 +83,8 @@ class LocalChannel final : public Channel {
     sum_.sum(message.dtype, message.shard_elems, message.shard, [&](int r) { return piece(r, m); });
   }
 
-  // The piece is summed and written to every rank at once, block by block while it is in the cache:
-  // one meeting and a third of the traffic less than a reduce-scatter and a gather.
+  // Each block of the piece is summed and written to every rank while it is in the cache: one
+  // barrier and a third of the traffic less than a reduce-scatter followed by a gather.
   void reduce_for_all(const Message& message, size_t m) {
     constexpr int64_t kBlockBytes = 16384;
     const int64_t all = message.shard_bytes();
@@ -98,7 +98,7 @@ class LocalChannel final : public Channel {
   }
 
   const std::shared_ptr<LocalState> state_;
-  Meeting& meeting_;
+  Rendezvous& rendezvous_;
   RankSum sum_;
 };
 

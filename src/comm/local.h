@@ -12,9 +12,9 @@ class LocalGroup {
  public:
   explicit LocalGroup(int ranks, const CommOptions& options = {});
 
-  // Each rank once, on any thread. The communicator may outlive the group object; its channels may
-  // outlive the communicator, but a rank whose communicator is gone has left: who waits for it
-  // fails.
+  // Each rank once, on any thread. The communicator may outlive the group object, and its channels
+  // may outlive the communicator. A rank whose communicator is destroyed has left the group: calls
+  // of other ranks that wait for it fail.
   std::unique_ptr<Communicator> join(int rank);
 
  private:

@@ -13,8 +13,8 @@
 namespace onefold {
 namespace {
 
-// Among the ranks that may use the same cores of the same machine: the launcher may have given each
-// its own.
+// This rank's place among those that may use the same cores of the same machine. A launcher may
+// have given each rank cores of its own.
 Place find_place(const MpiApi& api) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -24,8 +24,9 @@ Place find_place(const MpiApi& api) {
   return place;
 }
 
-// MPI knows which ranks share a machine's memory. A library that is told not to use that memory
-// takes each for alone: then the launcher knows better, if it means these very ranks.
+// MPI reports which ranks share a machine's memory. A library that is configured not to use shared
+// memory reports each rank as alone; then the launcher's variables are used, if they describe the
+// same number of ranks.
 Place find_host(const MpiApi& api) {
   Place place;
   api.place(0, &place.rank, &place.ranks);
@@ -50,7 +51,7 @@ class MpiCommunicator final : public Communicator {
     if (state_.failed() || std::uncaught_exceptions() > 0) {
       state_.abandon();
     } else {
-      state_.say_goodbye();
+      state_.close();
       state_.api.finish();
     }
   }
@@ -91,11 +92,12 @@ std::unique_ptr<Communicator> join_mpi(const CommOptions& options) {
     user_error("this process was started as one of several MPI ranks, but {}", library.problem);
   if (const char* problem = library.api->start())
     user_error("MPI does not start: {}; ranks as threads of one process need no MPI", problem);
-  // A launcher that this library does not know starts as many runs of one rank, in silence.
+  // Without this check, a launcher that the library does not support would start that many runs of
+  // one rank each.
   const int started = read_launcher().ranks.value_or(1);
   if (library.api->ranks() == 1 && started > 1)
     user_error(
-        "{} processes were started together, but {} sees only one: use the mpirun that belongs "
+        "{} processes were started together, but {} finds only one: use the mpirun that belongs "
         "to it, or srun --mpi=pmix",
         started, library.api->library());
   return std::make_unique<MpiCommunicator>(*library.api, options);

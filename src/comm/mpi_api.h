@@ -1,6 +1,6 @@
-// What the MPI plugin (src/comm_mpi, libonefold_mpi.so) gives the rest of Onefold: a table of
-// functions. Everything that knows MPI is behind it, so the program starts where MPI is missing,
-// and everything that can be tested or must throw is in front of it.
+// What the MPI plugin (src/comm_mpi, libonefold_mpi.so) provides to the rest of Onefold: a table of
+// functions. All code that depends on MPI's headers is behind it, so the program starts where MPI
+// is missing. Code that throws, and whatever can be tested without MPI, is in front of it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace onefold {
 // Changes with every change of the table: a plugin of another build is refused.
 inline constexpr int kMpiApiVersion = 2;
 
-// One channel: a communicator of its own, and some lists of messages under way ("groups").
+// One channel: a communicator of its own, and some lists of messages in flight ("groups").
 struct MpiPort;
 inline constexpr int kMpiGroups = 3;
 inline constexpr int kMpiAnyRank = -1;
@@ -24,23 +24,23 @@ struct MpiApi {
   void (*end_all)(int exit_code);
   int (*rank)();
   int (*ranks)();
-  // Of the ranks on this machine that gave the same key: how many there are, and which is ours. All
-  // ranks at once.
+  // Of the ranks on this machine that pass the same key: how many there are, and the number of this
+  // one among them. All ranks call it at once.
   void (*place)(uint64_t key, int* rank, int* ranks);
 
-  // open() begins to make the port; it is ready when group 0 is done. All ranks must open it.
+  // open() begins to create the port; it is ready when group 0 is done. All ranks must open it.
   MpiPort* (*open)();
   void (*close)(MpiPort*);
 
   // Add a message to a group; its number in the group counts from 0. At most 2 GiB - 1 bytes.
   void (*send)(MpiPort*, int group, const void* data, int64_t bytes, int to, int tag);
   void (*receive)(MpiPort*, int group, void* data, int64_t bytes, int from, int tag);
-  // Moves things on. 1: the whole group is done, and empty again; 0: not yet; -1: see error().
+  // Makes progress. 1: the whole group is done, and empty again; 0: not yet; -1: see error().
   int (*poll)(MpiPort*, int group);
   int (*is_pending)(MpiPort*, int group, int message);
-  // Asks MPI to give up what is under way, and forgets errors. Until poll() says that the group is
-  // done, MPI may still read and write the messages' memory. A port that is still being made is
-  // left alone, for good: then the group is empty, and the port must not be closed.
+  // Asks MPI to cancel the group's messages, and clears errors. Until poll() returns 1, MPI may
+  // still read and write the messages' memory. The creation of a port cannot be cancelled: then the
+  // group is emptied, and the port must never be used or closed.
   void (*cancel)(MpiPort*, int group);
   const char* (*error)(MpiPort*);
 

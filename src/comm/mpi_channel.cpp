@@ -16,17 +16,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum Tag : int { kAnnounce, kData, kMessageAnnounce, kMessage, kGoodbye };
-// Groups 0 and 1 carry data in turn, 2 what is said about it.
-constexpr int kSaid = 2;
+enum Tag : int { kHeader, kData, kMessageHeader, kMessage, kClosing };
+// Groups 0 and 1 carry data in turn, group 2 headers.
+constexpr int kHeaders = 2;
 
 constexpr int64_t kScratchBytes = int64_t{8} << 20;
-constexpr int64_t kLine = 64;
-// A message: large enough to be quick, small enough to count in an int and to show progress.
+constexpr int64_t kCacheLine = 64;
+// The largest message: enough for full bandwidth, and a count that fits an int.
 constexpr int64_t kMessageBytes = int64_t{16} << 20;
 constexpr double kCancelSeconds = 1;
-constexpr double kGrace = 0.3;  // seconds for messages that a goodbye may have overtaken
-// Messages under way at once, to and from each rank, at most.
+constexpr double kDrainSeconds = 0.3;  // for messages that a closing message may have overtaken
+// Limit on the messages in flight at once, to and from each rank.
 constexpr size_t kPiecesPerRound = 64;
 
 const std::byte* at(const void* data, int64_t offset) {
@@ -34,41 +34,42 @@ const std::byte* at(const void* data, int64_t offset) {
 }
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// How to wait where somebody must keep calling MPI for data to move: at first without a pause, then
-// offering the core while that is cheap, and asleep for moments when it is not (see meeting.cpp) or
-// when nothing has come for long.
-class Patience {
+// Paces a loop that polls MPI, which moves data only while it is called, and measures its timeout.
+// pause() returns at once for the first `spin`, then yields while that is cheap (see
+// rendezvous.cpp), and sleeps briefly where it is not, or after a long wait.
+class PollBackoff {
  public:
-  Patience(double seconds, Clock::duration spin)
+  PollBackoff(double seconds, Clock::duration spin)
       : begin_(Clock::now()), now_(begin_), seconds_(seconds), spin_(spin) {}
 
   void pause() {
     const auto waited = now_ - begin_;
     const bool spins = waited < spin_;
-    const bool sleeps = waited > kLong || now_ < busy_until_;
+    const bool sleeps = is_long() || now_ < no_yield_until_;
     if (!spins && sleeps)
       std::this_thread::sleep_for(std::chrono::microseconds(waited > kVeryLong ? 500 : 20));
     else if (!spins)
       std::this_thread::yield();
     const auto before = std::exchange(now_, Clock::now());
-    if (!sleeps && now_ - before > kSlice) busy_until_ = now_ + kSoon;
+    if (!sleeps && now_ - before > kLongYield) no_yield_until_ = now_ + kNoYieldFor;
   }
-  bool over() const { return std::chrono::duration<double>(now_ - begin_).count() > seconds_; }
-  bool long_enough() const { return now_ - begin_ > kLong; }  // to look for other causes
+  bool timed_out() const { return std::chrono::duration<double>(now_ - begin_).count() > seconds_; }
+  // Longer than a wait takes while all ranks run: worth checking for ranks that have left.
+  bool is_long() const { return now_ - begin_ > kLong; }
 
  private:
   static constexpr auto kLong = std::chrono::milliseconds(10);
   static constexpr auto kVeryLong = std::chrono::seconds(1);
-  static constexpr auto kSlice = std::chrono::microseconds(300);
-  static constexpr auto kSoon = std::chrono::milliseconds(100);
-  static thread_local Clock::time_point busy_until_;
+  static constexpr auto kLongYield = std::chrono::microseconds(300);
+  static constexpr auto kNoYieldFor = std::chrono::milliseconds(100);
+  static thread_local Clock::time_point no_yield_until_;
 
   const Clock::time_point begin_;
   Clock::time_point now_;
   const double seconds_;
   const Clock::duration spin_;
 };
-thread_local Clock::time_point Patience::busy_until_{};
+thread_local Clock::time_point PollBackoff::no_yield_until_{};
 
 }  // namespace
 
@@ -79,7 +80,7 @@ MpiState::MpiState(const MpiApi& api, const CommOptions& options, const Place& p
       options(options),
       rank(api.rank()),
       ranks(api.ranks()),
-      crowded(place.ranks > available_cores()),
+      oversubscribed(place.ranks > available_cores()),
       left_(static_cast<size_t>(ranks)) {}
 
 void MpiState::fail(const std::string& why) {
@@ -102,8 +103,8 @@ void MpiState::end_process(std::string_view why) const noexcept {
   std::fflush(stdout);
   fmt::print(stderr, "rank {} failed: {}\n", rank, why);
   std::fflush(stderr);
-  // Ending all takes the launcher's answer. Where that does not come, leaving does as well: the
-  // launcher ends the others when it sees one go.
+  // MPI_Abort waits for the launcher's answer. Where none comes, exiting has the same effect: the
+  // launcher ends the others when one process has exited.
   std::thread([kAnswerWait] {
     std::this_thread::sleep_for(kAnswerWait);
     std::_Exit(kExitCode);
@@ -116,7 +117,7 @@ void MpiState::open() {
   port_ = api.open();
   ports_.push_back(port_);
   while (api.poll(port_, 0) == 0) std::this_thread::yield();
-  if (ranks > 1) api.receive(port_, 0, departing_.get(), sizeof(int), kMpiAnyRank, kGoodbye);
+  if (ranks > 1) api.receive(port_, 0, closing_rank_.get(), sizeof(int), kMpiAnyRank, kClosing);
 }
 
 void MpiState::retire(MpiPort* port) {
@@ -124,33 +125,33 @@ void MpiState::retire(MpiPort* port) {
   ports_.push_back(port);
 }
 
-void MpiState::look_for_goodbyes() {
+void MpiState::poll_closing_messages() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || departures_ == ranks - 1) return;
+  if (!lock || left_count_ == ranks - 1) return;
   while (api.poll(port_, 0) == 1) {
-    left_[static_cast<size_t>(*departing_)].store(true);
-    if (++departures_ == ranks - 1) return;
-    api.receive(port_, 0, departing_.get(), sizeof(int), kMpiAnyRank, kGoodbye);
+    left_[static_cast<size_t>(*closing_rank_)].store(true);
+    if (++left_count_ == ranks - 1) return;
+    api.receive(port_, 0, closing_rank_.get(), sizeof(int), kMpiAnyRank, kClosing);
   }
 }
 
-void MpiState::say_goodbye() {
+void MpiState::close() {
   for (int r = 0; r < ranks; ++r)
-    if (r != rank) api.send(port_, 1, &rank, sizeof(rank), r, kGoodbye);
-  Patience patience(0, {});
-  while (api.poll(port_, 1) == 0 || departures_ < ranks - 1) {
-    look_for_goodbyes();
-    patience.pause();
+    if (r != rank) api.send(port_, 1, &rank, sizeof(rank), r, kClosing);
+  PollBackoff backoff(0, {});
+  while (api.poll(port_, 1) == 0 || left_count_ < ranks - 1) {
+    poll_closing_messages();
+    backoff.pause();
   }
   for (MpiPort* port : ports_) api.close(port);
 }
 
-// A goodbye may still arrive: what it is written to stays for good.
-void MpiState::abandon() { static_cast<void>(departing_.release()); }
+// A closing message may still arrive: the memory that MPI would write it to is never freed.
+void MpiState::abandon() { static_cast<void>(closing_rank_.release()); }
 
 int64_t mpi_scratch_bytes(int ranks) {
   if (ranks == 1) return 0;
-  return std::max(kScratchBytes, 2 * kLine * static_cast<int64_t>(ranks));
+  return std::max(kScratchBytes, 2 * kCacheLine * static_cast<int64_t>(ranks));
 }
 
 // ---- Opening and closing
@@ -162,16 +163,16 @@ MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch)
       name_(name),
       scratch_(static_cast<std::byte*>(scratch)),
       port_(api_.open()),
-      announcements_(static_cast<size_t>(state.ranks)),
+      headers_(static_cast<size_t>(state.ranks)),
       sum_(state.ranks) {
   const Call call{Collective::barrier, name_};
   record_.assign(call);
   record_.what = fmt::format("open channel {}", name_);
   wait(0);
-  meet(announce(record_));
+  exchange_headers(encode(record_));
 }
 
-// The port is closed by all ranks together, when they part.
+// Closing a port is collective, so all ranks close theirs together, in MpiState::close().
 MpiChannel::~MpiChannel() { state_.retire(port_); }
 
 // ---- Messages and waiting
@@ -187,23 +188,26 @@ void MpiChannel::receive(int group, void* data, int64_t bytes, int from, int tag
 }
 
 void MpiChannel::wait(int group) {
-  // Ranks come when they come; but once they are here, data moves as long as we poll.
-  const auto spin = std::chrono::microseconds(group == kSaid ? 50 : 2000);
-  Patience patience(state_.options.timeout_seconds, state_.crowded ? Clock::duration{} : spin);
-  std::optional<Patience> left;
-  for (int status = 0; (status = api_.poll(port_, group)) != 1; patience.pause()) {
+  // A header arrives when its sender reaches the call, which may take long. Data moves as long as
+  // MPI is polled, once all ranks are in the call.
+  const auto spin = std::chrono::microseconds(group == kHeaders ? 50 : 2000);
+  PollBackoff backoff(state_.options.timeout_seconds,
+                      state_.oversubscribed ? Clock::duration{} : spin);
+  std::optional<PollBackoff> drain;  // since a peer was found to have left
+  for (int status = 0; (status = api_.poll(port_, group)) != 1; backoff.pause()) {
     if (status < 0)
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
                               rank(), api_.error(port_)));
-    if (patience.long_enough()) state_.look_for_goodbyes();
-    // What it sent before it left may arrive after its goodbye: keep polling for a while. The pause
-    // comes last, so that a poll follows it: the while may have passed without this rank running.
-    if (!patience.long_enough() || !waits_for_one_who_left(group))
-      left.reset();
-    else if (!left)
-      left.emplace(kGrace, spin);
-    if (patience.over() || (left && left->over())) give_up(group);
-    if (left) left->pause();
+    if (backoff.is_long()) state_.poll_closing_messages();
+    // What a rank sent before it left may arrive after its closing message: keep polling for
+    // kDrainSeconds. The pause comes last, so that a poll follows it even if this thread was not
+    // scheduled in all that time.
+    if (!backoff.is_long() || !waits_for_left_rank(group))
+      drain.reset();
+    else if (!drain)
+      drain.emplace(kDrainSeconds, spin);
+    if (backoff.timed_out() || (drain && drain->timed_out())) fail_missing(group);
+    if (drain) drain->pause();
     if (!state_.failed()) continue;
     cancel_all();
     state_.throw_failure();
@@ -211,30 +215,30 @@ void MpiChannel::wait(int group) {
   peers_[group].clear();
 }
 
-// The caller's memory goes away with the exception that follows. MPI promises that a cancelled
-// message ends, but not every library keeps that for one that a hanging rank has begun.
+// The exception that follows frees the caller's memory. The MPI standard says that a cancelled
+// message completes, but not every library completes one that a hanging rank has begun.
 void MpiChannel::cancel_all() {
   for (int g = 0; g < kMpiGroups; ++g) api_.cancel(port_, g);
-  Patience patience(kCancelSeconds, {});
+  PollBackoff backoff(kCancelSeconds, {});
   for (int g = 0; g < kMpiGroups; ++g) {
-    for (int status = 0; (status = api_.poll(port_, g)) != 1; patience.pause()) {
+    for (int status = 0; (status = api_.poll(port_, g)) != 1; backoff.pause()) {
       if (status < 0) api_.cancel(port_, g);
-      if (patience.over()) state_.end_process(state_.failure());
+      if (backoff.timed_out()) state_.end_process(state_.failure());
     }
     peers_[g].clear();
   }
 }
 
-bool MpiChannel::waits_for_one_who_left(int group) const {
+bool MpiChannel::waits_for_left_rank(int group) const {
   for (size_t i = 0; i < peers_[group].size(); ++i)
     if (state_.has_left(peers_[group][i]) && api_.is_pending(port_, group, static_cast<int>(i)))
       return true;
   return false;
 }
 
-// Messages of others may be under way too, but a rank that is there answers ours: who has not is
-// missing.
-void MpiChannel::give_up(int group) {
+// A rank is missing if messages to or from it are pending: one that has reached the call completes
+// them, even if its messages with other ranks are pending.
+void MpiChannel::fail_missing(int group) {
   std::vector<int> left, late;
   for (int r = 0; r < ranks(); ++r) {
     bool pending = false;
@@ -243,66 +247,67 @@ void MpiChannel::give_up(int group) {
           pending || (peers_[group][i] == r && api_.is_pending(port_, group, static_cast<int>(i)));
     if (pending) (state_.has_left(r) ? left : late).push_back(r);
   }
-  state_.fail(absence_text(left.empty() ? late : left, record_.text(), name_,
+  state_.fail(missing_text(left.empty() ? late : left, record_.text(), name_,
                            left.empty() ? state_.options.timeout_seconds : -1, {{rank()}},
                            "the last call there was " + last_.text()));
 }
 
-// ---- Saying what comes
+// ---- Call headers
 
-MpiChannel::Announcement MpiChannel::announce(const CallRecord& record) {
-  Announcement a{static_cast<int16_t>(record.collective),
-                 static_cast<int16_t>(record.dtype),
-                 record.peer,
-                 record.bytes,
-                 record.messages,
-                 record.sizes,
-                 hash_bytes(record.what.data(), record.what.size()),
-                 {}};
-  record.what.copy(a.what, sizeof(a.what) - 1);
-  return a;
+MpiChannel::CallHeader MpiChannel::encode(const CallRecord& record) {
+  CallHeader header{static_cast<int16_t>(record.collective),
+                    static_cast<int16_t>(record.dtype),
+                    record.peer,
+                    record.bytes,
+                    record.messages,
+                    record.sizes,
+                    hash_bytes(record.what.data(), record.what.size()),
+                    {}};
+  record.what.copy(header.what, sizeof(header.what) - 1);
+  return header;
 }
 
-CallRecord MpiChannel::understand(const Announcement& a) {
+CallRecord MpiChannel::decode(const CallHeader& header) {
   CallRecord record;
-  record.collective = static_cast<Collective>(a.collective);
-  record.dtype = static_cast<DType>(a.dtype);
-  record.peer = a.peer;
-  record.bytes = a.bytes;
-  record.messages = a.messages;
-  record.sizes = a.sizes;
-  record.what = a.what;
+  record.collective = static_cast<Collective>(header.collective);
+  record.dtype = static_cast<DType>(header.dtype);
+  record.peer = header.peer;
+  record.bytes = header.bytes;
+  record.messages = header.messages;
+  record.sizes = header.sizes;
+  record.what = header.what;
   return record;
 }
 
-bool MpiChannel::same(const Announcement& a, const Announcement& b) {
+bool MpiChannel::same(const CallHeader& a, const CallHeader& b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0;
 }
 
-// Everybody hears everybody, so that all find the same disagreement, and know who is missing.
-void MpiChannel::meet(const Announcement& own) {
-  announcements_[static_cast<size_t>(rank())] = own;
+// Every rank receives the headers of all others, so that all find the same mismatch and the same
+// missing ranks.
+void MpiChannel::exchange_headers(const CallHeader& own) {
+  headers_[static_cast<size_t>(rank())] = own;
   for (int i = 1; i < ranks(); ++i) {
-    receive(kSaid, &announcements_[static_cast<size_t>(before(i))], sizeof(own), before(i),
-            kAnnounce);
-    send(kSaid, &announcements_[static_cast<size_t>(rank())], sizeof(own), after(i), kAnnounce);
+    receive(kHeaders, &headers_[static_cast<size_t>(before(i))], sizeof(own), before(i), kHeader);
+    send(kHeaders, &headers_[static_cast<size_t>(rank())], sizeof(own), after(i), kHeader);
   }
-  wait(kSaid);
+  wait(kHeaders);
   for (int r = 1; r < ranks(); ++r) {
-    const auto& other = announcements_[static_cast<size_t>(r)];
-    if (same(other, announcements_[0])) continue;
-    state_.fail(disagreement(0, understand(announcements_[0]), r, understand(other)));
+    const auto& other = headers_[static_cast<size_t>(r)];
+    if (same(other, headers_[0])) continue;
+    state_.fail(disagreement(0, decode(headers_[0]), r, decode(other)));
     state_.throw_failure();
   }
 }
 
 void MpiChannel::run(const Call& call) {
   if (state_.failed()) state_.throw_failure();
-  last_ = record_;  // whoever comes here is done with it
+  last_ = record_;  // the call before has completed
   record_.assign(call);
   if (call.collective == Collective::send) return send_message(call);
   if (call.collective == Collective::receive) return receive_message(call);
-  if (state_.options.check || call.collective == Collective::barrier) meet(announce(record_));
+  if (state_.options.check || call.collective == Collective::barrier)
+    exchange_headers(encode(record_));
   switch (call.collective) {
     case Collective::all_gather:
       return gather(call.messages);
@@ -330,7 +335,7 @@ std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Message> m
     const int64_t left = messages[next_message_].shard_bytes() - next_offset_;
     const int64_t count = std::min(left, bytes - place);
     if (count > 0) pieces.push_back({next_message_, next_offset_, count, place});
-    place += (count + kLine - 1) / kLine * kLine;
+    place += (count + kCacheLine - 1) / kCacheLine * kCacheLine;
     next_offset_ += count;
     if (count == left) {
       ++next_message_;
@@ -367,24 +372,26 @@ void MpiChannel::gather(std::span<const Message> messages) {
   }
 }
 
-// What each other rank has of a half of the scratch. A rank alone sums nothing, but still copies.
-int64_t MpiChannel::slot_bytes() const {
+// The section of each other rank in a half of the scratch. A single rank has no scratch and sums
+// nothing, but still copies, in rounds of this size.
+int64_t MpiChannel::section_bytes() const {
   if (ranks() == 1) return kMessageBytes;
-  return mpi_scratch_bytes(ranks()) / 2 / (ranks() - 1) / kLine * kLine;
+  return mpi_scratch_bytes(ranks()) / 2 / (ranks() - 1) / kCacheLine * kCacheLine;
 }
 
-// Into the messages' shards, or into their places in `whole`.
+// The sums go to the messages' shards or, in place, to this rank's pieces of `whole`.
 void MpiChannel::reduce(std::span<const Message> messages, bool in_place) {
-  const int64_t half_bytes = mpi_scratch_bytes(ranks()) / 2, slot = slot_bytes();
+  const int64_t half_bytes = mpi_scratch_bytes(ranks()) / 2, section = section_bytes();
   next_message_ = 0;
   std::vector<Piece> rounds[2];
   const auto half = [&](int group) { return scratch_ + group * half_bytes; };
   for (int group = 0;; group ^= 1) {
-    rounds[group] = next_round(messages, slot);
+    rounds[group] = next_round(messages, section);
     for (int i = 1; i < ranks(); ++i)
       for (const Piece& piece : rounds[group]) {
         const Message& message = messages[piece.message];
-        receive(group, half(group) + (i - 1) * slot + piece.place, piece.bytes, before(i), kData);
+        receive(group, half(group) + (i - 1) * section + piece.place, piece.bytes, before(i),
+                kData);
         send(group, at(message.whole, after(i) * message.shard_bytes() + piece.offset), piece.bytes,
              after(i), kData);
       }
@@ -396,14 +403,14 @@ void MpiChannel::reduce(std::span<const Message> messages, bool in_place) {
 
 void MpiChannel::sum_round(std::span<const Message> messages, bool in_place,
                            std::span<const Piece> pieces, const std::byte* half) {
-  const int64_t slot = slot_bytes();
+  const int64_t section = section_bytes();
   for (const Piece& piece : pieces) {
     const Message& message = messages[piece.message];
     std::byte* own = at(message.whole, rank() * message.shard_bytes() + piece.offset);
     std::byte* dst = in_place ? own : at(message.shard, piece.offset);
     sum_.sum(message.dtype, piece.bytes / dtype_bytes(message.dtype), dst, [&](int r) {
       const int steps = (rank() + ranks() - r) % ranks();  // r == before(steps)
-      return steps == 0 ? own : half + (steps - 1) * slot + piece.place;
+      return steps == 0 ? own : half + (steps - 1) * section + piece.place;
     });
   }
 }
@@ -439,22 +446,22 @@ void MpiChannel::exchange(const Call& call) {
 // ---- Messages between two ranks
 
 void MpiChannel::send_message(const Call& call) {
-  const Announcement own = announce(record_);
-  if (state_.options.check) send(kSaid, &own, sizeof(own), call.peer, kMessageAnnounce);
+  const CallHeader own = encode(record_);
+  if (state_.options.check) send(kHeaders, &own, sizeof(own), call.peer, kMessageHeader);
   for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes) {
     wait(0);
     send(0, at(call.from, begin), std::min(kMessageBytes, call.bytes - begin), call.peer, kMessage);
   }
-  wait(kSaid);
+  wait(kHeaders);
   wait(0);
 }
 
 void MpiChannel::receive_message(const Call& call) {
   if (state_.options.check) {
-    Announcement theirs{};
-    receive(kSaid, &theirs, sizeof(theirs), call.peer, kMessageAnnounce);
-    wait(kSaid);
-    const CallRecord sent = understand(theirs);
+    CallHeader theirs{};
+    receive(kHeaders, &theirs, sizeof(theirs), call.peer, kMessageHeader);
+    wait(kHeaders);
+    const CallRecord sent = decode(theirs);
     const bool good = sent.bytes == record_.bytes &&
                       theirs.what_hash == hash_bytes(call.what.data(), call.what.size());
     if (!good) {

@@ -2,7 +2,9 @@
 //
 // Messages go straight from and to the caller's memory; only pieces to be summed pass through the
 // channel's scratch, in rounds: while one half of it is summed, the other is received into. A round
-// may carry many messages, so a bucket of small slabs costs few round trips.
+// may carry many messages, so a bucket of small slabs costs few round trips. With
+// CommOptions::check, every rank first sends the others a header that describes its call, so that
+// calls that differ are found before data moves.
 #pragma once
 
 #include <atomic>
@@ -15,7 +17,8 @@
 
 namespace onefold {
 
-// The first failure, and who has said goodbye. For all lanes' threads.
+// What the channels of a process share: the first failure, and which ranks have left. Used by the
+// threads of all lanes.
 class MpiState {
  public:
   MpiState(const MpiApi& api, const CommOptions& options, const Place& place);
@@ -23,20 +26,25 @@ class MpiState {
   const MpiApi& api;
   const CommOptions options;
   const int rank, ranks;
-  const bool crowded;  // more ranks than cores
+  const bool oversubscribed;  // more ranks than cores
 
-  void fail(const std::string& why);  // the first one stays
+  void fail(const std::string& why);  // records the first failure, ignores later ones
   bool failed() const { return failed_.load(); }
   std::string failure() const;
   [[noreturn]] void throw_failure();
-  // Says why, and ends this process and through the launcher all others.
+  // Prints `why`, and ends this process and, through the launcher, all others.
   [[noreturn]] void end_process(std::string_view why) const noexcept;
 
-  void open();  // the port for goodbyes; all ranks at once
-  void look_for_goodbyes();
+  // Opens the port for closing messages; all ranks call it at once.
+  void open();
+  // Receives the closing messages that have arrived. A rank that has sent one has left.
+  void poll_closing_messages();
   bool has_left(int r) const { return left_[static_cast<size_t>(r)].load(); }
-  void say_goodbye();  // waits for everybody's, and closes all ports
-  void abandon();      // instead of it: leaves MPI as it is
+  // Sends a closing message to every rank, waits for theirs, and closes all ports.
+  void close();
+  // After a failure, instead of close(): leaves MPI as it is.
+  void abandon();
+  // Hands over a channel's port, which close() closes.
   void retire(MpiPort* port);
 
  private:
@@ -44,13 +52,15 @@ class MpiState {
   std::atomic<bool> failed_{false};
   std::string failure_;
   MpiPort* port_ = nullptr;
-  std::vector<MpiPort*> ports_;                                 // to close
-  std::unique_ptr<int> departing_ = std::make_unique<int>(-1);  // where the next goodbye arrives
+  std::vector<MpiPort*> ports_;  // to close
+  // Where the next closing message is received: the rank that sent it.
+  std::unique_ptr<int> closing_rank_ = std::make_unique<int>(-1);
   std::vector<std::atomic<bool>> left_;
-  int departures_ = 0;
+  int left_count_ = 0;
 };
 
-// Scratch that a channel of this many ranks needs: bounded, but for a cache line for each rank.
+// Scratch that a channel of this many ranks needs: constant, except that each rank takes at least a
+// cache line in each half.
 int64_t mpi_scratch_bytes(int ranks);
 
 class MpiChannel final : public Channel {
@@ -61,24 +71,23 @@ class MpiChannel final : public Channel {
   MpiPort* port() const { return port_; }  // for comparisons with MPI's own collectives
 
  private:
-  // What every rank says about its call before data moves.
-  struct Announcement {
+  // Describes a rank's call to the others.
+  struct CallHeader {
     int16_t collective, dtype;
     int32_t peer;
     int64_t bytes, messages;
     uint64_t sizes, what_hash;
-    char what[88];  // the beginning of it
+    char what[88];  // cut to this length
   };
-  static_assert(sizeof(Announcement) == 128);
-  // Bytes [offset, offset + bytes) of the shards of a message; `place`, where they lie in a slot.
+  static_assert(sizeof(CallHeader) == 128);
+  // Bytes [offset, offset + bytes) of the shards of a message; `place`: their offset in a section.
   struct Piece {
     size_t message;
     int64_t offset, bytes, place;
   };
 
   void run(const Call& call) override;
-  void agree(const Call& call);
-  void meet(const Announcement& own);
+  void exchange_headers(const CallHeader& own);
   void gather(std::span<const Message> messages);
   void reduce(std::span<const Message> messages, bool in_place);
   void broadcast(const Call& call);
@@ -86,13 +95,13 @@ class MpiChannel final : public Channel {
   void send_message(const Call& call);
   void receive_message(const Call& call);
 
-  static Announcement announce(const CallRecord& record);
-  static CallRecord understand(const Announcement& announcement);
-  static bool same(const Announcement& a, const Announcement& b);
+  static CallHeader encode(const CallRecord& record);
+  static CallRecord decode(const CallHeader& header);
+  static bool same(const CallHeader& a, const CallHeader& b);
 
   int after(int steps) const { return (rank() + steps) % ranks(); }
   int before(int steps) const { return (rank() + ranks() - steps) % ranks(); }
-  int64_t slot_bytes() const;
+  int64_t section_bytes() const;
   // The next pieces of the messages, from where the last round ended; none when all are done.
   std::vector<Piece> next_round(std::span<const Message> messages, int64_t bytes);
   void sum_round(std::span<const Message> messages, bool in_place, std::span<const Piece> pieces,
@@ -101,10 +110,10 @@ class MpiChannel final : public Channel {
   void send(int group, const void* data, int64_t bytes, int to, int tag);
   void receive(int group, void* data, int64_t bytes, int from, int tag);
   void wait(int group);
-  bool waits_for_one_who_left(int group) const;
-  void give_up(int group);
-  // Returns when MPI does not use the memory of any message any more; ends the process where it
-  // does not let go of it.
+  bool waits_for_left_rank(int group) const;
+  void fail_missing(int group);
+  // Cancels all messages and returns when MPI no longer uses the memory of any of them. Ends the
+  // process where that does not happen within kCancelSeconds.
   void cancel_all();
 
   MpiState& state_;
@@ -112,13 +121,13 @@ class MpiChannel final : public Channel {
   const std::string name_;
   std::byte* const scratch_;
   MpiPort* port_;
-  std::vector<int> peers_[kMpiGroups];  // of each message under way, for naming who is missing
-  std::vector<Announcement> announcements_;
+  std::vector<int> peers_[kMpiGroups];  // of each message in flight, to name missing ranks
+  std::vector<CallHeader> headers_;
   RankSum sum_;
   size_t next_message_ = 0;
   int64_t next_offset_ = 0;
   CallRecord record_;
-  CallRecord last_;  // the last one that all ranks came to
+  CallRecord last_;  // of the call before, which this rank has completed
 };
 
 }  // namespace onefold

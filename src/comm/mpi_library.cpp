@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kPlugin = "libonefold_mpi.so";
 
 MpiLibrary load(const std::string& file) {
-  // Global: the MPI library opens components of its own, which look for its symbols.
+  // Global: the MPI library loads components of its own, which need its symbols.
   void* plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (plugin == nullptr)
     return {nullptr, fmt::format("{} does not load: {}. Install the MPI library that Onefold was "
@@ -36,7 +36,7 @@ MpiLibrary find() {
 }  // namespace
 
 const MpiLibrary& mpi_library() {
-  static const MpiLibrary library = find();  // never unloaded: MPI does not survive that
+  static const MpiLibrary library = find();  // never unloaded: MPI does not support that
   return library;
 }
 

@@ -8,7 +8,7 @@
 namespace onefold {
 
 struct MpiLibrary {
-  const MpiApi* api = nullptr;  // null: `problem` says why and what to do
+  const MpiApi* api = nullptr;  // null: `problem` holds the reason and what to do
   std::string problem;
 };
 const MpiLibrary& mpi_library();

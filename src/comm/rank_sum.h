@@ -36,7 +36,7 @@ class RankSum {
   static void add(std::span<const float* const> sources, int64_t elems, float* dst);
   static void add(std::span<const double* const> sources, int64_t elems, double* dst);
 
-  std::vector<const float*> f32_;  // the ranks' elements: room kept from call to call
+  std::vector<const float*> f32_;  // the ranks' elements; the memory is reused by later calls
   std::vector<const double*> f64_;
 };
 

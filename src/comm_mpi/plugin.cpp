@@ -1,6 +1,6 @@
 // libonefold_mpi.so: the functions of comm/mpi_api.h over the MPI library. A plugin, so that only a
-// run under mpirun needs MPI installed. It decides nothing: orders, sums, checks and errors are in
-// comm/mpi_channel.cpp.
+// run under mpirun needs MPI installed. It only forwards: the order of messages, sums, checks and
+// errors are in comm/mpi_channel.cpp.
 #include <mpi.h>
 
 #include <string>
@@ -13,7 +13,7 @@ namespace onefold {
 
 struct MpiPort {
   MPI_Comm comm = MPI_COMM_NULL;
-  bool opening = true;  // group 0 has the request that makes comm
+  bool opening = true;  // group 0 holds the request that creates comm
   std::vector<MPI_Request> groups[kMpiGroups];
   std::vector<int> done;  // scratch of poll()
   std::vector<MPI_Status> statuses;
@@ -109,7 +109,7 @@ void receive(MpiPort* port, int group, void* data, int64_t bytes, int from, int 
                      &requests.back()));
 }
 
-// Testsome, not Testall: it marks what is done, so that who is missing can be told.
+// Testsome, not Testall: it marks the requests that are done, so that missing ranks can be named.
 int poll(MpiPort* port, int group) {
   if (!port->error.empty()) return -1;
   auto& requests = port->groups[group];
@@ -122,7 +122,7 @@ int poll(MpiPort* port, int group) {
   if (code == MPI_ERR_IN_STATUS) {
     for (int i = 0; i < count; ++i) {
       if (port->ok(port->statuses[static_cast<size_t>(i)].MPI_ERROR)) continue;
-      // It is complete, and must not be found again.
+      // It is complete, and must not be tested again.
       requests[static_cast<size_t>(port->done[static_cast<size_t>(i)])] = MPI_REQUEST_NULL;
     }
     if (!port->error.empty()) return -1;
@@ -141,13 +141,13 @@ int is_pending(MpiPort* port, int group, int message) {
          requests[static_cast<size_t>(message)] != MPI_REQUEST_NULL;
 }
 
-// A cancelled request is complete only when a test says so: a receive that has been matched already
-// is written to the end, and Open MPI cancels no sends at all. Freeing the request instead would
-// leave nobody who knows when its memory is free.
+// A cancelled request is complete only when a test reports it: a receive that has been matched
+// already is written to the end, and Open MPI cancels no sends at all. The requests are not freed
+// instead, because then nothing would report when MPI no longer uses their memory.
 void cancel(MpiPort* port, int group) {
   port->error.clear();
   auto& requests = port->groups[group];
-  if (port->opening) requests.clear();  // MPI_Cancel is not for what makes a communicator
+  if (port->opening) requests.clear();  // MPI_Cancel does not apply to MPI_Comm_idup
   for (MPI_Request& request : requests)
     if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
 }

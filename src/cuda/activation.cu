@@ -2,7 +2,7 @@
 // by the thread that writes it: dst may be x's own memory and dx may be x or dy wherever their
 // columns are the same.
 #include "cuda/launch.cuh"
-#include "cuda/ops.h"
+#include "cuda/pack.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -12,8 +12,13 @@ struct ValueAndSlope {
   float value, slope;
 };
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// For results of 16 bits, the card's own exponential and reciprocal do: they are within 2^-20.
+template <bool kFast>
+__device__ float sigmoid(float x) {
+  return kFast ? fast_reciprocal(1.0f + fast_exp(-x)) : 1.0f / (1.0f + expf(-x));
+}
 
+template <bool kFast>
 struct Relu {
   __device__ static ValueAndSlope at(float x) {
     // Not fmaxf(x, 0): it would turn NaN into 0.
@@ -21,105 +26,142 @@ struct Relu {
   }
 };
 
+template <bool kFast>
 struct Gelu {  // x Φ(x)
   __device__ static ValueAndSlope at(float x) {
     const float square = x * x;
     const float rest = fmaf(x, x, -square);  // what rounding took from the square
-    const float e = expf(-0.5f * square);
+    const float e = kFast ? fast_exp(-0.5f * square) : expf(-0.5f * square);
     const float pdf = 0.3989422804f * (isinf(square) ? e : fmaf(-0.5f * rest, e, e));
     const float cdf = normcdff(x);
     return {x * cdf, fmaf(x, pdf, cdf)};
   }
 };
 
+template <bool kFast>
 struct GeluTanh {  // 0.5 x (1 + tanh(u)) = x σ(2u), 2u = √(8/π) (x + 0.044715 x³)
   __device__ static ValueAndSlope at(float x) {
     // σ(2u) is 0 or 1 long before |x| = 30; the bound keeps the slope from becoming 0 * infinity.
     const float square = fminf(900.0f, x * x);
     constexpr float a = 1.5957691216057308f, b = a * 0.044715f;
-    const float s = sigmoid(x * fmaf(b, square, a));
+    const float s = sigmoid<kFast>(x * fmaf(b, square, a));
     const float du = fmaf(3.0f * b, square, a);
     const float ds = s * (1.0f - s) * du;
     return {x * s, fmaf(x, ds, s)};
   }
 };
 
+template <bool kFast>
 struct Silu {  // x σ(x)
   __device__ static ValueAndSlope at(float x) {
-    const float s = sigmoid(x);
+    const float s = sigmoid<kFast>(x);
     return {x * s, fmaf(x, s * (1.0f - s), s)};
   }
 };
 
-template <class F>
-__global__ void forward_kernel(bool gated, Matrix x, Matrix dst) {
-  const Piece piece(dst.cols);
-  const float* src = x.row(piece.row);
-  const float* up = src + dst.cols;
-  float* out = dst.row(piece.row);
-  float values[kEach];
-  piece.each([&](int i, int64_t col) {
-    const float value = F::at(src[col]).value;
-    values[i] = gated ? value * up[col] : value;
-  });
-  piece.each([&](int i, int64_t col) { out[col] = values[i]; });
-}
+// The gate, and what it multiplies: x[.., col] and x[.., cols + col]. The second half of a row may
+// be aligned otherwise than the first.
+template <class T>
+struct Inputs {
+  Pack<T> gate, up;
+  __device__ void load(const T* row, bool gated, int64_t col, int64_t cols, bool is_aligned,
+                       bool up_aligned) {
+    gate = load_pack<Pack<T>>(row, col, cols, is_aligned);
+    if (gated) up = load_pack<Pack<T>>(row + cols, col, cols, up_aligned);
+  }
+};
 
-template <class F>
-__global__ void backward_kernel(bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y) {
-  const Piece piece(dy.cols);
-  const float* src = x.row(piece.row);
-  const float* dout = dy.row(piece.row);
-  float* din = dx.row(piece.row);
-  float gradients[kEach], up_gradients[kEach], values[kEach];
-  piece.each([&](int i, int64_t col) {
-    const ValueAndSlope f = F::at(src[col]);
-    const float d = dout[col];
-    if (gated) {
-      const float up = src[dy.cols + col];
-      gradients[i] = d * up * f.slope;
-      up_gradients[i] = d * f.value;
-      values[i] = f.value * up;
-    } else {
-      gradients[i] = d * f.slope;
-      values[i] = f.value;
+template <class T, class F>
+__global__ void forward_kernel(bool gated, View<T> x, View<T> dst, Share share, bool up_aligned) {
+  constexpr int kElems = kWide<T>;
+  Inputs<T> inputs[kEach];
+  share.each([&](int i, int64_t row, int64_t col) {
+    inputs[i].load(x.row(row), gated, col, dst.cols, share.aligned, up_aligned);
+  });
+  share.each([&](int i, int64_t row, int64_t col) {
+    float values[kElems], up[kElems];
+    inputs[i].gate.to(values);
+    if (gated) inputs[i].up.to(up);
+#pragma unroll
+    for (int k = 0; k < kElems; ++k) {
+      const float value = F::at(values[k]).value;
+      values[k] = gated ? value * up[k] : value;
     }
-  });
-  piece.each([&](int i, int64_t col) {
-    din[col] = gradients[i];
-    if (gated) din[dy.cols + col] = up_gradients[i];
-    if (y.data) y.row(piece.row)[col] = values[i];
+    store_pack<T>(values, dst.row(row), col, dst.cols, share.aligned);
   });
 }
 
-template <class Call>
+template <class T, class F>
+__global__ void backward_kernel(bool gated, View<T> x, View<T> dy, View<T> dx, View<T> y,
+                                Share share, bool up_aligned) {
+  constexpr int kElems = kWide<T>;
+  Inputs<T> inputs[kEach];
+  Pack<T> douts[kEach];
+  share.each([&](int i, int64_t row, int64_t col) {
+    inputs[i].load(x.row(row), gated, col, dy.cols, share.aligned, up_aligned);
+    douts[i] = load_pack<Pack<T>>(dy.row(row), col, dy.cols, share.aligned);
+  });
+  share.each([&](int i, int64_t row, int64_t col) {
+    float values[kElems], up[kElems], gradients[kElems], up_gradients[kElems];
+    inputs[i].gate.to(values);
+    if (gated) inputs[i].up.to(up);
+    douts[i].to(gradients);
+#pragma unroll
+    for (int k = 0; k < kElems; ++k) {
+      const ValueAndSlope f = F::at(values[k]);
+      const float d = gradients[k];
+      if (gated) {
+        gradients[k] = d * up[k] * f.slope;
+        up_gradients[k] = d * f.value;
+        values[k] = f.value * up[k];
+      } else {
+        gradients[k] = d * f.slope;
+        values[k] = f.value;
+      }
+    }
+    T* din = dx.row(row);
+    store_pack<T>(gradients, din, col, dy.cols, share.aligned);
+    if (gated) store_pack<T>(up_gradients, din + dy.cols, col, dy.cols, up_aligned);
+    if (y.data) store_pack<T>(values, y.row(row), col, dy.cols, share.aligned);
+  });
+}
+
+template <bool kFast, class Call>
 void with_curve(Curve curve, const Call& call) {
   switch (curve) {
     case Curve::relu:
-      return call(Relu{});
+      return call(Relu<kFast>{});
     case Curve::gelu:
-      return call(Gelu{});
+      return call(Gelu<kFast>{});
     case Curve::gelu_tanh:
-      return call(GeluTanh{});
+      return call(GeluTanh<kFast>{});
     case Curve::silu:
-      return call(Silu{});
+      return call(Silu<kFast>{});
   }
 }
 
 }  // namespace
 
 void activation_forward(Curve curve, bool gated, Matrix x, Matrix dst, cudaStream_t stream) {
-  with_curve(curve, [&](auto f) {
-    launch(forward_kernel<decltype(f)>, pieces_grid(dst.rows, dst.cols), kThreads, 0, stream, gated,
-           x, dst);
+  with_type(x.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dst.rows, dst.cols, kWide<T>, all_aligned(x, dst));
+    with_curve<sizeof(T) == 2>(curve, [&](auto f) {
+      launch(forward_kernel<T, decltype(f)>, share.grid(), kThreads, 0, stream, gated, view<T>(x),
+             view<T>(dst), share, share.aligned && dst.cols % kWide<T> == 0);
+    });
   });
 }
 
 void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
                          cudaStream_t stream) {
-  with_curve(curve, [&](auto f) {
-    launch(backward_kernel<decltype(f)>, pieces_grid(dy.rows, dy.cols), kThreads, 0, stream, gated,
-           x, dy, dx, y);
+  with_type(x.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dy.rows, dy.cols, kWide<T>, all_aligned(x, dy, dx, y));
+    with_curve<sizeof(T) == 2>(curve, [&](auto f) {
+      launch(backward_kernel<T, decltype(f)>, share.grid(), kThreads, 0, stream, gated, view<T>(x),
+             view<T>(dy), view<T>(dx), view<T>(y), share, share.aligned && dy.cols % kWide<T> == 0);
+    });
   });
 }
 

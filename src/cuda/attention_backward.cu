@@ -8,16 +8,18 @@ namespace onefold::cuda {
 namespace {
 
 // delta[b, h, query] = dout · out; a warp for each.
-__global__ void delta_kernel(AttentionArgs args, Matrix dout, float* delta) {
+template <class T>
+__global__ void delta_kernel(AttentionArgs args, View<T> dout, View<T> out, float* delta) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (index >= args.batch * args.heads * args.query_length) return;
   const int64_t query = index % args.query_length, head = index / args.query_length;
   const int64_t row = head / args.heads * args.query_length + query;
   const int64_t col = head % args.heads * args.head_dim;
-  const float* a = dout.row(row) + col;
-  const float* b = args.out.row(row) + col;
+  const T* a = dout.row(row) + col;
+  const T* b = out.row(row) + col;
   float sum = 0;
-  for (int64_t i = threadIdx.x % kWarp; i < args.head_dim; i += kWarp) sum = fmaf(a[i], b[i], sum);
+  for (int64_t i = threadIdx.x % kWarp; i < args.head_dim; i += kWarp)
+    sum = fmaf(widen(a[i]), widen(b[i]), sum);
   sum = warp_sum(sum);
   if (threadIdx.x % kWarp == 0) delta[index] = sum;
 }
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
 
   for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
     const HeadRows q(args.q, b * length, h, dim), dout(gradients.dout, b * length, h, dim);
-    const float* lse = args.lse.row(b * args.heads + h);
+    const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
     const float* delta = gradients.scratch + (b * args.heads + h) * length;
     for (int64_t first = first_key; first < length; first += T::kRows) {
       // Starts grow along a sequence: from here on, documents begin after these keys.
@@ -113,8 +115,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int r = 0; r < T::kEach; ++r) {
     const int64_t key = first_key + thread_y() + r * kGridSide;
     if (key >= length) continue;
-    store_row<kDim>(dk[r], 1.0f, dim, to_keys.row(key));
-    store_row<kDim>(dv[r], 1.0f, dim, to_values.row(key));
+    store_row<kDim>(dk[r], 1.0f, dim, to_keys, key);
+    store_row<kDim>(dv[r], 1.0f, dim, to_values, key);
   }
 }
 
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   // The last tiles see the most keys: they begin first.
   const int64_t first_query = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * T::kRows;
   const HeadRows k(args.k, b * length, kv_head, dim), v(args.v, b * length, kv_head, dim);
-  const float* lse = args.lse.row(b * args.heads + h);
+  const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
   const float* delta = gradients.scratch + (b * args.heads + h) * length;
   const float scale = score_scale(args);
   const bool drops = args.mask.threshold > 0;
@@ -181,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int r = 0; r < T::kEach; ++r) {
     const int64_t query = first_query + thread_y() + r * kGridSide;
-    if (query < length) store_row<kDim>(dq[r], 1.0f, dim, to_queries.row(query));
+    if (query < length) store_row<kDim>(dq[r], 1.0f, dim, to_queries, query);
   }
 }
 
@@ -190,8 +192,11 @@ __global__ void __launch_bounds__(kThreads)
 void attention_backward(const AttentionArgs& args, const AttentionGradients& gradients,
                         cudaStream_t stream) {
   const int64_t rows = args.batch * args.heads * args.query_length;
-  launch(delta_kernel, grid_of(ceil_div(rows, kThreads / kWarp)), kThreads, 0, stream, args,
-         gradients.dout, gradients.scratch);
+  with_type(args.out.type, [&](auto element) {
+    using T = decltype(element);
+    launch(delta_kernel<T>, grid_of(ceil_div(rows, kThreads / kWarp)), kThreads, 0, stream, args,
+           view<T>(gradients.dout), view<T>(args.out), gradients.scratch);
+  });
   with_width(args.head_dim, [&](auto width) {
     constexpr int kDim = decltype(width)::value;
     using T = Tile<kDim>;
@@ -204,11 +209,6 @@ void attention_backward(const AttentionArgs& args, const AttentionGradients& gra
            (kTiles + T::kWeightFloats) * static_cast<int64_t>(sizeof(float)), stream, args,
            gradients);
   });
-}
-
-// delta
-int64_t attention_backward_scratch_bytes(int64_t batch, int64_t heads, int64_t query_length) {
-  return batch * heads * query_length * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace onefold::cuda

@@ -116,9 +116,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
   for (int r = 0; r < T::kEach; ++r) {
     const int64_t query = first_query + thread_y() + r * kGridSide;
     if (query >= end_query) continue;
-    store_row<kDim>(rows.result[r], 1.0f / rows.total[r], dim, out.row(query));
+    store_row<kDim>(rows.result[r], 1.0f / rows.total[r], dim, out, query);
     if (thread_x() == 0)
-      args.lse.row(b * args.heads + h)[query] = rows.top[r] + logf(rows.total[r]);
+      args.lse[(b * args.heads + h) * args.lse_stride + query] = rows.top[r] + logf(rows.total[r]);
   }
 }
 

@@ -4,11 +4,9 @@
 // consecutive columns in each 64 of a result. Shorter heads are padded with zeros.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/launch.cuh"
 #include "cuda/mask.cuh"
-#include "cuda/ops.h"
+#include "cuda/pack.cuh"
 
 namespace onefold::cuda {
 
@@ -33,26 +31,49 @@ struct Tile {
 __device__ inline int thread_x() { return static_cast<int>(threadIdx.x) % kGridSide; }
 __device__ inline int thread_y() { return static_cast<int>(threadIdx.x) / kGridSide; }
 
-// The rows of one head of one sequence.
+// The rows of one head of one sequence. Their type is told at run time, and asked for once in each
+// tile: everything behind it is fp32.
 struct HeadRows {
-  float* data;
-  int64_t stride;
+  char* data;
+  int64_t stride;  // bytes
+  Type type;
   __device__ HeadRows(const Matrix& all, int64_t first_row, int64_t head, int64_t head_dim)
-      : data(all.row(first_row) + head * head_dim), stride(all.stride) {}
-  __device__ float* row(int64_t index) const { return data + index * stride; }
+      : type(all.type) {
+    const int64_t width = type == Type::f32 ? 4 : 2;
+    stride = all.stride * width;
+    data = static_cast<char*>(all.data) + first_row * stride + head * head_dim * width;
+  }
+  template <class T>
+  __device__ T* row(int64_t index) const {
+    return reinterpret_cast<T*>(data + index * stride);
+  }
 };
+
+// Calls with an element of the type.
+template <class Call>
+__device__ void with_type_here(Type type, const Call& call) {
+  if (type == Type::f32)
+    call(float{});
+  else if (type == Type::bf16)
+    call(bf16{});
+  else
+    call(f16{});
+}
 
 // Rows [first, first + kRows) into shared memory; zeros from row `end` and column `head_dim` on.
 template <int kDim>
 __device__ void load_tile(const HeadRows& src, int64_t first, int64_t end, int head_dim,
                           float* dst) {
   using T = Tile<kDim>;
+  with_type_here(src.type, [&](auto element) {
+    using E = decltype(element);
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kDim; i += kThreads) {
-    const int row = i / kDim, col = i % kDim;
-    const bool there = first + row < end && col < head_dim;
-    dst[row * T::kStride + col] = there ? src.row(first + row)[col] : 0.0f;
-  }
+    for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kDim; i += kThreads) {
+      const int row = i / kDim, col = i % kDim;
+      const bool there = first + row < end && col < head_dim;
+      dst[row * T::kStride + col] = there ? widen(src.row<E>(first + row)[col]) : 0.0f;
+    }
+  });
 }
 
 __device__ inline float4 four(const float* at) { return *reinterpret_cast<const float4*>(at); }
@@ -133,10 +154,14 @@ __device__ inline int result_col(int c) { return c / 4 * 64 + 4 * thread_x() + c
 
 template <int kDim>
 __device__ void store_row(const float (&result)[Tile<kDim>::kCols], float factor, int head_dim,
-                          float* dst) {
+                          const HeadRows& dst, int64_t row) {
+  with_type_here(dst.type, [&](auto element) {
+    using E = decltype(element);
+    E* to = dst.row<E>(row);
 #pragma unroll
-  for (int c = 0; c < Tile<kDim>::kCols; ++c)
-    if (result_col(c) < head_dim) dst[result_col(c)] = result[c] * factor;
+    for (int c = 0; c < Tile<kDim>::kCols; ++c)
+      if (result_col(c) < head_dim) to[result_col(c)] = narrow<E>(result[c] * factor);
+  });
 }
 
 // The first key that a query sees: within [0, query], whatever the starts hold. Only where queries

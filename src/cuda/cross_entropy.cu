@@ -1,7 +1,8 @@
 // Softmax cross-entropy over rows of logits: one block to a row. The largest logit and the sum of
-// exponentials are found in one visit of the row, the gradient is written in a second one.
+// exponentials are found in one visit of the row, the gradient is written in a second one. Rows of
+// 16 bits stay in the block's shared memory between the two, as far as they fit.
 #include "cuda/launch.cuh"
-#include "cuda/ops.h"
+#include "cuda/pack.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -9,13 +10,14 @@ namespace {
 constexpr int kRowThreads = 512;
 constexpr int kBatch = 8;  // logits that a thread has under way
 
+template <int kBlock>
 __device__ float block_max(float value) {
-  __shared__ float partial[kRowThreads / kWarp];
+  __shared__ float partial[kBlock / kWarp];
   for (int step = kWarp / 2; step > 0; step /= 2)
     value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
   __syncthreads();
-  for (int warp = 0; warp < kRowThreads / kWarp; ++warp) value = fmaxf(value, partial[warp]);
+  for (int warp = 0; warp < kBlock / kWarp; ++warp) value = fmaxf(value, partial[warp]);
   return value;
 }
 
@@ -46,12 +48,13 @@ __device__ Softmax softmax_of(const float* row, int64_t cols) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) sum += static_cast<double>(expf(x[i] - shift));
   }
-  const float best = block_max(top);
+  const float best = block_max<kRowThreads>(top);
   return {best, team_sum<kRowThreads>(sum * static_cast<double>(expf(top - best)))};
 }
 
 __global__ void __launch_bounds__(kRowThreads)
-    loss_kernel(Matrix logits, const int32_t* targets, const float* gradient_scale, float* losses) {
+    loss_kernel(View<float> logits, const int32_t* targets, const float* gradient_scale,
+                float* losses) {
   float* row = logits.row(blockIdx.x);
   const int64_t target = targets[blockIdx.x];
   if (target < 0) {
@@ -79,12 +82,109 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Of rows of 16 bits. Each thread sums its own exponentials in fp32, at most a few hundred, and the
+// threads' sums are added in double. The first `near_packs` of a row are kept in shared memory.
+template <class T, int kBlock>
+__global__ void __launch_bounds__(kBlock)
+    packs_kernel(View<T> logits, const int32_t* targets, const float* gradient_scale, float* losses,
+                 int near_packs, bool is_aligned) {
+  constexpr int kElems = kWide<T>, kPacks = 4;  // that a thread has under way
+  auto* near = reinterpret_cast<Pack<T>*>(shared_floats());
+  T* row = logits.row(blockIdx.x);
+  const int64_t target = targets[blockIdx.x];
+  const auto cols = static_cast<int>(logits.cols), packs = (cols + kElems - 1) / kElems;
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (target < 0) {
+    if (thread == 0) losses[blockIdx.x] = 0;
+    const float zeros[kElems] = {};
+    for (int p = thread; gradient_scale && p < packs; p += kBlock)
+      store_pack<T>(zeros, row, p * kElems, cols, is_aligned);
+    return;
+  }
+  if (target >= cols) {
+    if (thread == 0) losses[blockIdx.x] = nanf("");
+    return;
+  }
+  const float of_target = widen(row[target]);
+  float top = -INFINITY, sum = 0;
+  for (int base = thread; base < packs; base += kPacks * kBlock) {
+    Pack<T> loaded[kPacks];
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+      if (base + i * kBlock < packs)
+        loaded[i] = load_pack<Pack<T>>(row, (base + i * kBlock) * kElems, cols, is_aligned);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int p = base + i * kBlock;
+      if (p >= packs) continue;
+      if (p < near_packs) near[p] = loaded[i];
+      float x[kElems], best = top;
+      loaded[i].to(x);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        if (p * kElems + k >= cols) x[k] = -INFINITY;
+        best = fmaxf(best, x[k]);
+      }
+      const float shift = best == -INFINITY ? 0.0f : best;  // infinity less infinity is no number
+      if (best > top) {
+        sum *= fast_exp(top - shift);
+        top = best;
+      }
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) sum += fast_exp(x[k] - shift);
+    }
+  }
+  const float best = block_max<kBlock>(top);
+  const double total =
+      team_sum<kBlock>(static_cast<double>(sum) * static_cast<double>(expf(top - best)));
+  if (thread == 0)
+    losses[blockIdx.x] = static_cast<float>(
+        log(total) - (static_cast<double>(of_target) - static_cast<double>(best)));
+  if (!gradient_scale) return;
+  const float scale = *gradient_scale;
+  const auto factor = static_cast<float>(static_cast<double>(scale) / total);
+#pragma unroll 2
+  for (int p = thread; p < packs; p += kBlock) {
+    float x[kElems];
+    const Pack<T> pack =
+        p < near_packs ? near[p] : load_pack<Pack<T>>(row, p * kElems, cols, is_aligned);
+    pack.to(x);
+#pragma unroll
+    for (int k = 0; k < kElems; ++k) {
+      const float probability = factor * fast_exp(x[k] - best);
+      x[k] = p * kElems + k == target ? probability - scale : probability;
+    }
+    store_pack<T>(x, row, p * kElems, cols, is_aligned);
+  }
+}
+
+template <class T, int kBlock>
+void launch_packs(const Matrix& logits, const int32_t* targets, const float* gradient_scale,
+                  float* losses, int64_t shared_bytes, cudaStream_t stream) {
+  launch(packs_kernel<T, kBlock>, grid_of(logits.rows), kBlock, shared_bytes, stream,
+         view<T>(logits), targets, gradient_scale, losses, static_cast<int>(shared_bytes / 16),
+         aligned(logits));
+}
+
 }  // namespace
 
 void cross_entropy(Matrix logits, const int32_t* targets, const float* gradient_scale,
                    float* losses, cudaStream_t stream) {
-  launch(loss_kernel, grid_of(logits.rows), kRowThreads, 0, stream, logits, targets, gradient_scale,
-         losses);
+  if (logits.type == Type::f32)
+    return launch(loss_kernel, grid_of(logits.rows), kRowThreads, 0, stream, view<float>(logits),
+                  targets, gradient_scale, losses);
+  // Two blocks to a multiprocessor where two rows fit its shared memory, else one.
+  constexpr int64_t kHalf = 112 * 1024, kMost = 224 * 1024;
+  const int64_t bytes = ceil_div(logits.cols * 2, 16) * 16;
+  with_half(logits.type, [&](auto element) {
+    using T = decltype(element);
+    if (bytes <= kHalf)
+      launch_packs<T, 512>(logits, targets, gradient_scale, losses, gradient_scale ? bytes : 0,
+                           stream);
+    else
+      launch_packs<T, 1024>(logits, targets, gradient_scale, losses,
+                            gradient_scale ? (bytes < kMost ? bytes : kMost) : 0, stream);
+  });
 }
 
 }  // namespace onefold::cuda

@@ -1,20 +1,19 @@
 #include "cuda/cuda_kernels.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "cuda/check.h"
 #include "cuda/gemm.h"
-#include "cuda/ops.h"
+#include "cuda/library_attention.h"
+#include "cuda/tensor_view.h"
+#include "device/cuda_scratch.h"
 
 namespace onefold::cuda {
 namespace {
 
-Matrix view(const Tensor& t) { return {t.f32(), t.rows, t.cols, t.stride}; }
-Matrix view_or_null(const Tensor& t) { return t.empty() ? Matrix{} : view(t); }
-float* data_or_null(const Tensor& t) { return t.empty() ? nullptr : t.flat().f32(); }
-
-Positions view(const RowPositions& p) {
+Positions positions_of(const RowPositions& p) {
   return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32()};
 }
 
@@ -39,8 +38,29 @@ void require_elems(const char* what, const Tensor& t, int64_t elems) {
 }
 
 void require_scratch(const char* what, const Tensor& scratch, int64_t bytes) {
-  require(scratch.elems() * dtype_bytes(scratch.dtype) >= bytes,
-          "{}: scratch of {} bytes, {} needed", what, scratch.elems(), bytes);
+  const int64_t there = scratch.elems() * dtype_bytes(scratch.dtype);
+  require(there >= bytes, "{}: scratch of {} bytes, {} needed", what, there, bytes);
+}
+
+// That tensors, where there are any, are of the type of the first.
+void require_type(const char* what, const Tensor& first, std::initializer_list<Tensor> others) {
+  (void)type_of(first);
+  for (const Tensor& t : others)
+    require(t.empty() || t.dtype == first.dtype, "{}: {} beside {}", what, dtype_name(t.dtype),
+            dtype_name(first.dtype));
+}
+
+// That gradients of parameters are of the activations' type, or f32; all of one.
+void require_gradients(const char* what, const Tensor& x, std::initializer_list<Tensor> gradients) {
+  std::optional<DType> type;
+  for (const Tensor& t : gradients) {
+    if (t.empty()) continue;
+    if (!type) type = t.dtype;
+    require(t.dtype == x.dtype || t.dtype == DType::f32, "{}: gradients of {} beside {}", what,
+            dtype_name(t.dtype), dtype_name(x.dtype));
+    require(t.dtype == *type, "{}: gradients of {} and {}", what, dtype_name(*type),
+            dtype_name(t.dtype));
+  }
 }
 
 // That a table of `table_rows` has every position that there can be.
@@ -85,6 +105,9 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
   require_shape("attention: v", v, s.batch * s.key_length, s.kv_heads * s.head_dim);
   require_shape("attention: out", out, q.rows, q.cols);
   require_shape("attention: lse", lse, s.batch * s.heads, s.query_length);
+  require_type("attention", q, {k, v, out});
+  require(s.dtype == q.dtype, "attention: {} in a shape of {}", dtype_name(q.dtype),
+          dtype_name(s.dtype));
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);
@@ -100,29 +123,49 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
           view(k),
           view(v),
           view(out),
-          view(lse)};
+          lse.f32(),
+          lse.stride};
+}
+
+SteppedArgs stepped_args(const char* what, const Stepped& s) {
+  const auto& [params, grads, master, rounding] = s;
+  const int64_t n = params.elems();
+  require_elems(what, grads, n);
+  require_gradients(what, params, {grads});
+  if (!master.empty()) require_elems(what, master, n);
+  return {n,
+          vector(params),
+          vector(grads),
+          master.empty() ? nullptr : master.flat().f32(),
+          rounding.has_value(),
+          rounding ? rounding->key : PhiloxKey{},
+          rounding ? rounding->first : 0};
 }
 
 class CudaKernels final : public Kernels {
  public:
-  explicit CudaKernels(cudaStream_t stream) : stream_(stream) {}
+  explicit CudaKernels(cudaStream_t stream) : stream_(stream), scratch_(make_cuda_scratch()) {}
 
-  int64_t gemm_scratch_bytes(const Gemm&) const override { return Products::scratch_bytes(); }
-  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
-    return cuda::norm_backward_scratch_bytes(rows, cols, groups);
+  int64_t gemm_scratch_bytes(const Gemm& g) const override {
+    return scratch_->gemm_scratch_bytes(g);
   }
-  int64_t attention_forward_scratch_bytes(const AttentionShape&) const override { return 0; }
+  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
+    return scratch_->norm_backward_scratch_bytes(rows, cols, groups);
+  }
+  int64_t attention_forward_scratch_bytes(const AttentionShape& s) const override {
+    return scratch_->attention_forward_scratch_bytes(s);
+  }
   int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
-    return cuda::attention_backward_scratch_bytes(s.batch, s.heads, s.query_length);
+    return scratch_->attention_backward_scratch_bytes(s);
   }
   int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
-    return cuda::embedding_backward_scratch_bytes(rows, vocabulary);
+    return scratch_->embedding_backward_scratch_bytes(rows, vocabulary);
   }
   int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const override {
-    return cuda::column_sum_scratch_bytes(rows, cols);
+    return scratch_->column_sum_scratch_bytes(rows, cols);
   }
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
-    return cuda::sum_squares_scratch_bytes(elems);
+    return scratch_->sum_squares_scratch_bytes(elems);
   }
 
   void gemm(const Gemm& g) override {
@@ -132,13 +175,13 @@ class CudaKernels final : public Kernels {
                 (g.b_transposed ? g.b.cols : g.b.rows) == terms,
             "gemm: a {}x{}{}, b {}x{}{}, dst {}x{}", g.a.rows, g.a.cols, g.a_transposed ? "'" : "",
             g.b.rows, g.b.cols, g.b_transposed ? "'" : "", g.dst.rows, g.dst.cols);
-    require(g.a.dtype == DType::f32 && g.b.dtype == DType::f32 && g.dst.dtype == DType::f32,
-            "gemm: {} times {} to {}", dtype_name(g.a.dtype), dtype_name(g.b.dtype),
-            dtype_name(g.dst.dtype));
+    require_type("gemm", g.a, {g.b});
+    require_gradients("gemm", g.a, {g.dst});
+    require_type("gemm", g.dst, {g.bias, g.residual});
     if (!g.bias.empty()) require_elems("gemm: the bias", g.bias, g.dst.cols);
     if (!g.residual.empty())
       require_shape("gemm: the residual", g.residual, g.dst.rows, g.dst.cols);
-    require_scratch("gemm", g.scratch, Products::scratch_bytes());
+    require_scratch("gemm", g.scratch, gemm_scratch_bytes(g));
     products_.run(g, stream_);
   }
 
@@ -148,8 +191,9 @@ class CudaKernels final : public Kernels {
     require_elems("norm: the weight", weight, x.cols / groups);
     if (!bias.empty()) require_elems("norm: the bias", bias, x.cols / groups);
     require_shape("norm: dst", dst, x.rows, x.cols);
-    cuda::norm_forward(norm == Norm::layernorm, view(x), groups, data_or_null(weight),
-                       data_or_null(bias), eps, view(dst), stream_);
+    require_type("norm", x, {weight, bias, dst});
+    cuda::norm_forward(norm == Norm::layernorm, view(x), groups, vector(weight), vector(bias), eps,
+                       view(dst), stream_);
   }
 
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
@@ -162,14 +206,17 @@ class CudaKernels final : public Kernels {
     require_shape("norm: dy", dy, x.rows, x.cols);
     require_shape("norm: dx", dx, x.rows, x.cols);
     require_scratch("norm", scratch, norm_backward_scratch_bytes(x.rows, x.cols, groups));
-    cuda::norm_backward({norm == Norm::layernorm, view(x), groups, data_or_null(weight), eps,
-                         view(dy), view(dx), accumulate_dx, data_or_null(dweight),
-                         data_or_null(dbias), accumulate_weights, scratch.as_f32()},
-                        stream_);
+    require_type("norm", x, {weight, dy, dx});
+    require_gradients("norm", x, {dweight, dbias});
+    cuda::norm_backward(
+        {norm == Norm::layernorm, view(x), groups, vector(weight), eps, view(dy), view(dx),
+         accumulate_dx, vector(dweight), vector(dbias), accumulate_weights, scratch.as_f32()},
+        stream_);
   }
 
   void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
     require_shape("activation: x", x, dst.rows, dst.cols * (gated ? 2 : 1));
+    require_type("activation", x, {dst});
     const bool flat = !gated && x.contiguous() && dst.contiguous();
     cuda::activation_forward(curve_of(act), gated, view(joined(x, flat)), view(joined(dst, flat)),
                              stream_);
@@ -180,6 +227,7 @@ class CudaKernels final : public Kernels {
     require_shape("activation: x", x, dy.rows, dy.cols * (gated ? 2 : 1));
     require_shape("activation: dx", dx, x.rows, x.cols);
     if (!y.empty()) require_shape("activation: y", y, dy.rows, dy.cols);
+    require_type("activation", x, {dy, dx, y});
     const bool flat = !gated && x.contiguous() && dy.contiguous() && dx.contiguous() &&
                       (y.empty() || y.contiguous());
     cuda::activation_backward(curve_of(act), gated, view(joined(x, flat)), view(joined(dy, flat)),
@@ -192,12 +240,18 @@ class CudaKernels final : public Kernels {
     require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
             "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
     require_positions(positions, x.rows, table.rows);
-    cuda::rope(view(x), heads, view(table), view(positions), inverse, stream_);
+    require(table.dtype == DType::f32, "rope: a table of {}", dtype_name(table.dtype));
+    cuda::rope(view(x), heads, view(table), positions_of(positions), inverse, stream_);
   }
 
   void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
-                         Tensor lse, const Dropout& dropout, Tensor) override {
-    cuda::attention_forward(attention_args(shape, q, k, v, out, lse, dropout), stream_);
+                         Tensor lse, const Dropout& dropout, Tensor scratch) override {
+    const int64_t bytes = attention_forward_scratch_bytes(shape);
+    require_scratch("attention", scratch, bytes);
+    const AttentionArgs args = attention_args(shape, q, k, v, out, lse, dropout);
+    if (LibraryAttention* library = library_attention(q);
+        !library || !library->forward(args, scratch.data, bytes, stream_))
+      cuda::attention_forward(args, stream_);
   }
 
   void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
@@ -208,9 +262,14 @@ class CudaKernels final : public Kernels {
     require_shape("attention: dq", dq, q.rows, q.cols);
     require_shape("attention: dk", dk, k.rows, k.cols);
     require_shape("attention: dv", dv, v.rows, v.cols);
-    require_scratch("attention", scratch, attention_backward_scratch_bytes(shape));
-    cuda::attention_backward(attention_args(shape, q, k, v, out, lse, dropout),
-                             {view(dout), view(dq), view(dk), view(dv), scratch.as_f32()}, stream_);
+    require_type("attention", q, {dout, dq, dk, dv});
+    const int64_t bytes = attention_backward_scratch_bytes(shape);
+    require_scratch("attention", scratch, bytes);
+    const AttentionArgs args = attention_args(shape, q, k, v, out, lse, dropout);
+    const AttentionGradients gradients{view(dout), view(dq), view(dk), view(dv), scratch.as_f32()};
+    if (LibraryAttention* library = library_attention(q);
+        !library || !library->backward(args, gradients, attention_slice(shape), bytes, stream_))
+      cuda::attention_backward(args, gradients, stream_);
   }
 
   void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
@@ -219,6 +278,7 @@ class CudaKernels final : public Kernels {
     require_shape("dropout: dst", dst, x.rows, x.cols);
     if (!residual.empty()) require_shape("dropout: the residual", residual, x.rows, x.cols);
     require(length > 0, "dropout: sequences of {}", length);
+    require_type("dropout", x, {residual, dst});
     if (mask.threshold == 0) return residual.empty() ? copy(x, dst) : add(residual, x, dst);
     const Matrix added = view_or_null(residual);
     cuda::dropout(view(x), mask, length, residual.empty() ? nullptr : &added, view(dst), stream_);
@@ -232,8 +292,9 @@ class CudaKernels final : public Kernels {
       require_shape("embedding: positions", position_table, position_table.rows, dst.cols);
       require_positions(positions, dst.rows, position_table.rows);
     }
+    require_type("embedding", dst, {table, position_table});
     cuda::embedding_forward(tokens.i32(), view(table), view_or_null(position_table),
-                            view(positions), view(dst), stream_);
+                            positions_of(positions), view(dst), stream_);
   }
 
   void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions, Tensor dtable,
@@ -246,8 +307,9 @@ class CudaKernels final : public Kernels {
       require_positions(positions, dx.rows, dpositions.rows);
     }
     require_scratch("embedding", scratch, embedding_backward_scratch_bytes(dx.rows, dtable.rows));
+    require_gradients("embedding", dx, {dtable, dpositions});
     cuda::embedding_backward(
-        {tokens.i32(), view(dx), view(positions), view(dtable), accumulate_table,
+        {tokens.i32(), view(dx), positions_of(positions), view(dtable), accumulate_table,
          view_or_null(dpositions), accumulate_positions, static_cast<int32_t*>(scratch.data)},
         stream_);
   }
@@ -255,14 +317,16 @@ class CudaKernels final : public Kernels {
   void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
     require_elems("cross_entropy: targets", targets, logits.rows);
     require_elems("cross_entropy: losses", losses, logits.rows);
-    cuda::cross_entropy(view(logits), targets.i32(), data_or_null(gradient_scale), losses.f32(),
-                        stream_);
+    cuda::cross_entropy(view(logits), targets.i32(),
+                        gradient_scale.empty() ? nullptr : gradient_scale.f32(),
+                        losses.flat().f32(), stream_);
   }
 
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
     require_elems("column_sum: dst", dst, x.cols);
     require_scratch("column_sum", scratch, column_sum_scratch_bytes(x.rows, x.cols));
-    cuda::column_sum(view(x), dst.f32(), accumulate, scratch.as_f32(), stream_);
+    require_gradients("column_sum", x, {dst});
+    cuda::column_sum(view(x), vector(dst), accumulate, scratch.as_f32(), stream_);
   }
 
   void copy(Tensor src, Tensor dst) override {
@@ -293,6 +357,7 @@ class CudaKernels final : public Kernels {
   void add(Tensor a, Tensor b, Tensor dst) override {
     require_shape("add: a", a, dst.rows, dst.cols);
     require_shape("add: b", b, dst.rows, dst.cols);
+    require_type("add", dst, {a, b});
     const bool flat = a.contiguous() && b.contiguous() && dst.contiguous();
     cuda::add(view(joined(a, flat)), view(joined(b, flat)), view(joined(dst, flat)), stream_);
   }
@@ -308,22 +373,20 @@ class CudaKernels final : public Kernels {
   void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
     x = x.flat();
     require_scratch("sum_squares", scratch, sum_squares_scratch_bytes(x.elems()));
-    cuda::sum_squares(x.f32(), x.cols, dst.f64(), static_cast<double*>(scratch.data), stream_);
+    cuda::sum_squares(vector(x), x.cols, dst.f64(), static_cast<double*>(scratch.data), stream_);
   }
 
   void clip(const Clip& args) override {
-    cuda::clip({args.sums.f64(), args.sums.elems(), args.squares, args.limit, args.eps,
+    cuda::clip({args.sums.f64(), args.sums.elems(), args.squares, args.limit, args.eps, args.scale,
                 args.norm.f64(), args.control.factor.f32(), args.control.finite.i32()},
                stream_);
   }
 
   void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
              Tensor moment2) override {
-    const auto& [params, grads, master, rounding] = stepped;
-    const int64_t n = params.elems();
-    require_elems("adamw: gradients", grads, n);
-    require_elems("adamw: moment 1", moment1, n);
-    require_elems("adamw: moment 2", moment2, n);
+    const SteppedArgs args = stepped_args("adamw", stepped);
+    require_elems("adamw: moment 1", moment1, args.elems);
+    require_elems("adamw: moment 2", moment2, args.elems);
     const AdamWFactors factors{hyper.beta1,
                                1.0f - hyper.beta1,
                                hyper.beta2,
@@ -332,25 +395,38 @@ class CudaKernels final : public Kernels {
                                hyper.learning_rate / hyper.bias_correction1,
                                1.0f / hyper.bias_correction2,
                                hyper.eps};
-    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, n, params.flat().f32(),
-                grads.flat().f32(), moment1.flat().f32(), moment2.flat().f32(), stream_);
+    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, moment1.flat().f32(),
+                moment2.flat().f32(), stream_);
   }
 
   void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
            Tensor momentum) override {
-    const auto& [params, grads, master, rounding] = stepped;
-    const int64_t n = params.elems();
-    require_elems("sgd: gradients", grads, n);
-    if (hyper.momentum != 0) require_elems("sgd: momentum", momentum, n);
+    const SteppedArgs args = stepped_args("sgd", stepped);
+    if (hyper.momentum != 0) require_elems("sgd: momentum", momentum, args.elems);
     cuda::sgd(
         {hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
-        {control.factor.f32(), control.finite.i32()}, n, params.flat().f32(), grads.flat().f32(),
+        {control.factor.f32(), control.finite.i32()}, args,
         hyper.momentum == 0 ? nullptr : momentum.flat().f32(), stream_);
   }
 
  private:
+  // Opened when attention in 16 bits is first wanted; null where there is none.
+  LibraryAttention* library_attention(const Tensor& q) {
+    if (q.dtype == DType::f32) return nullptr;
+    if (!std::exchange(library_looked_for_, true)) {
+      std::string problem;
+      library_ = open_library_attention(problem);
+      if (!library_)
+        fmt::print(stderr, "attention in 16 bits runs on slower kernels: {}\n", problem);
+    }
+    return library_.get();
+  }
+
   const cudaStream_t stream_;
+  const std::unique_ptr<KernelScratch> scratch_;
   Products products_;
+  std::unique_ptr<LibraryAttention> library_;
+  bool library_looked_for_ = false;
 };
 
 }  // namespace

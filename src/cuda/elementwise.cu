@@ -1,46 +1,73 @@
 // Fills, sums of two tensors, dropout and rotary positions.
 #include "cuda/launch.cuh"
 #include "cuda/mask.cuh"
+#include "cuda/pack.cuh"
 #include "cuda/positions.cuh"
 
 namespace onefold::cuda {
 namespace {
 
-__global__ void fill_kernel(Matrix dst, float value) {
-  const Piece piece(dst.cols);
-  float* row = dst.row(piece.row);
-  piece.each([&](int, int64_t col) { row[col] = value; });
+template <class T>
+__global__ void fill_kernel(View<T> dst, float value, Share share) {
+  float values[kWide<T>];
+  for (float& each : values) each = value;
+  share.each([&](int, int64_t row, int64_t col) {
+    store_pack<T>(values, dst.row(row), col, dst.cols, share.aligned);
+  });
 }
 
-__global__ void add_kernel(Matrix a, Matrix b, Matrix dst) {
-  const Piece piece(dst.cols);
-  const float* x = a.row(piece.row);
-  const float* y = b.row(piece.row);
-  float* out = dst.row(piece.row);
-  float sums[kEach];
-  piece.each([&](int i, int64_t col) { sums[i] = x[col] + y[col]; });
-  piece.each([&](int i, int64_t col) { out[col] = sums[i]; });
+template <class T>
+__global__ void add_kernel(View<T> a, View<T> b, View<T> dst, Share share) {
+  Pack<T> x[kEach], y[kEach];
+  share.each([&](int i, int64_t row, int64_t col) {
+    x[i] = load_pack<Pack<T>>(a.row(row), col, dst.cols, share.aligned);
+    y[i] = load_pack<Pack<T>>(b.row(row), col, dst.cols, share.aligned);
+  });
+  share.each([&](int i, int64_t row, int64_t col) {
+    float left[kWide<T>], right[kWide<T>];
+    x[i].to(left);
+    y[i].to(right);
+#pragma unroll
+    for (int k = 0; k < kWide<T>; ++k) left[k] += right[k];
+    store_pack<T>(left, dst.row(row), col, dst.cols, share.aligned);
+  });
 }
 
 // A thread has the four elements that share a Philox counter, wherever rows end among them. One
-// block of threads works on one sample.
-__global__ void dropout_kernel(Matrix x, Mask mask, int64_t length, Matrix residual, Matrix dst,
-                               uint32_t blocks_of_sample) {
+// block of threads works on one sample. `whole`: four elements lie in one row, and can be loaded
+// at once.
+template <class T>
+__global__ void dropout_kernel(View<T> x, Mask mask, int64_t length, View<T> residual, View<T> dst,
+                               uint32_t blocks_of_sample, bool whole) {
   const int64_t sample = blockIdx.x / blocks_of_sample;
   const int64_t group =
       static_cast<int64_t>(blockIdx.x % blocks_of_sample) * kThreads + threadIdx.x;
-  const PhiloxWords words = mask_words(mask, mask.samples[sample], static_cast<uint64_t>(group));
   int64_t row = sample * length + 4 * group / x.cols, col = 4 * group % x.cols;
   const int64_t end = (sample + 1) * length < x.rows ? (sample + 1) * length : x.rows;
-  float values[4];
+  if (row >= end) return;
+  const PhiloxWords words = mask_words(mask, mask.samples[sample], static_cast<uint64_t>(group));
+  if (whole) {
+    Four<T> four = *reinterpret_cast<const Four<T>*>(x.row(row) + col), added{};
+    if (residual.data) added = *reinterpret_cast<const Four<T>*>(residual.row(row) + col);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float value = widen(four.values[i]), factor = multiplier(mask, words[i]);
+      four.values[i] =
+          narrow<T>(residual.data ? fmaf(value, factor, widen(added.values[i])) : value * factor);
+    }
+    *reinterpret_cast<Four<T>*>(dst.row(row) + col) = four;
+    return;
+  }
+  T values[4];
   int64_t at[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     at[i] = -1;
     if (row < end) {
       at[i] = row * dst.stride + col;
-      const float value = x.row(row)[col], factor = multiplier(mask, words[i]);
-      values[i] = residual.data ? fmaf(value, factor, residual.row(row)[col]) : value * factor;
+      const float value = widen(x.row(row)[col]), factor = multiplier(mask, words[i]);
+      values[i] = narrow<T>(residual.data ? fmaf(value, factor, widen(residual.row(row)[col]))
+                                          : value * factor);
     }
     if (++col == x.cols) {
       col = 0;
@@ -52,50 +79,88 @@ __global__ void dropout_kernel(Matrix x, Mask mask, int64_t length, Matrix resid
     if (at[i] >= 0) dst.data[at[i]] = values[i];
 }
 
-// One block to a row. Turns (x[i], x[i + half]) of each head by the angle whose cosine is table[i]
-// and whose sine is table[i + half].
-__global__ void rope_kernel(Matrix x, int pairs, int half, Matrix table, Positions positions,
-                            float sign) {
-  float* row = x.row(blockIdx.x);
-  const float* angles = table.row(position_of(positions, blockIdx.x));
-  for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += kThreads) {
-    const int i = pair % half;
-    float* at = row + static_cast<int64_t>(pair / half) * 2 * half + i;
-    const float a = at[0], b = at[half];
-    const float c = angles[i], s = sign * angles[half + i];
-    at[0] = fmaf(-b, s, a * c);
-    at[half] = fmaf(a, s, b * c);
-  }
+// Turns (x[i], x[i + half]) of each head by the angle whose cosine is table[i] and whose sine is
+// table[i + half]. A thread has as many pairs as P has elements, of one row and head.
+template <class T, class P>
+__global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Positions positions,
+                            float sign, Share share) {
+  constexpr int kElems = P::kElems;
+  P low[kEach], high[kEach];
+  const auto place = [&](int64_t row, int64_t pair) { return x.row(row) + pair / half * 2 * half; };
+  share.each([&](int i, int64_t row, int64_t pair) {
+    const T* head = place(row, pair);
+    low[i] = load_pack<P>(head, pair % half, half, true);
+    high[i] = load_pack<P>(head + half, pair % half, half, true);
+  });
+  share.each([&](int i, int64_t row, int64_t pair) {
+    const float* angles = table.row(position_of(positions, row)) + pair % half;
+    float a[kElems], b[kElems];
+    low[i].to(a);
+    high[i].to(b);
+#pragma unroll
+    for (int k = 0; k < kElems; ++k) {
+      const float c = angles[k], s = sign * angles[half + k], x0 = a[k], x1 = b[k];
+      a[k] = fmaf(-x1, s, x0 * c);
+      b[k] = fmaf(x0, s, x1 * c);
+    }
+    T* head = place(row, pair);
+    store_pack<T>(a, head, pair % half, half, true);
+    store_pack<T>(b, head + half, pair % half, half, true);
+  });
 }
 
 }  // namespace
 
 void fill(Matrix dst, float value, cudaStream_t stream) {
-  launch(fill_kernel, pieces_grid(dst.rows, dst.cols), kThreads, 0, stream, dst, value);
+  with_type(dst.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dst.rows, dst.cols, kWide<T>, aligned(dst));
+    launch(fill_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(dst), value, share);
+  });
 }
 
 void add(Matrix a, Matrix b, Matrix dst, cudaStream_t stream) {
-  launch(add_kernel, pieces_grid(dst.rows, dst.cols), kThreads, 0, stream, a, b, dst);
+  with_type(dst.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dst.rows, dst.cols, kWide<T>, all_aligned(a, b, dst));
+    launch(add_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(a), view<T>(b), view<T>(dst),
+           share);
+  });
 }
 
-void add_bias(const float* bias, Matrix dst, cudaStream_t stream) {
-  const Matrix same_row{const_cast<float*>(bias), dst.rows, dst.cols, 0};
-  add(dst, same_row, dst, stream);
+void add_bias(Vector bias, Matrix dst, cudaStream_t stream) {
+  add(dst, {bias.data, dst.rows, dst.cols, 0, bias.type}, dst, stream);
 }
 
 void dropout(Matrix x, const Mask& mask, int64_t length, const Matrix* residual, Matrix dst,
              cudaStream_t stream) {
   const int64_t samples = ceil_div(x.rows, length);
   const int64_t blocks = ceil_div(ceil_div(length * x.cols, 4), kThreads);
-  launch(dropout_kernel, grid_of(samples * blocks), kThreads, 0, stream, x, mask, length,
-         residual ? *residual : Matrix{}, dst, static_cast<uint32_t>(blocks));
+  const Matrix added = residual ? *residual : Matrix{nullptr, 0, 0, 0, x.type};
+  const bool whole = x.cols % 4 == 0 && all_aligned(x, added, dst);
+  with_type(x.type, [&](auto element) {
+    using T = decltype(element);
+    launch(dropout_kernel<T>, grid_of(samples * blocks), kThreads, 0, stream, view<T>(x), mask,
+           length, view<T>(added), view<T>(dst), static_cast<uint32_t>(blocks), whole);
+  });
 }
 
 void rope(Matrix x, int64_t heads, Matrix table, const Positions& positions, bool inverse,
           cudaStream_t stream) {
   const int64_t half = table.cols / 2;
-  launch(rope_kernel, grid_of(x.rows), kThreads, 0, stream, x, static_cast<int>(heads * half),
-         static_cast<int>(half), table, positions, inverse ? -1.0f : 1.0f);
+  with_type(x.type, [&](auto element) {
+    using T = decltype(element);
+    const auto start = [&](auto pack) {
+      using P = decltype(pack);
+      const Share share(x.rows, heads * half, P::kElems, true);
+      launch(rope_kernel<T, P>, share.grid(), kThreads, 0, stream, view<T>(x), half,
+             view<float>(table), positions, inverse ? -1.0f : 1.0f, share);
+    };
+    if (aligned(x) && half % kWide<T> == 0)
+      start(Pack<T>{});
+    else
+      start(Single<T>{});
+  });
 }
 
 }  // namespace onefold::cuda

@@ -4,13 +4,11 @@
 
 #include "base/error.h"
 #include "cuda/ops.h"
+#include "cuda/tensor_view.h"
+#include "device/cuda_scratch.h"
 
 namespace onefold::cuda {
 namespace {
-
-// As much as the library recommends for Hopper. Algorithms that need more are not considered.
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-constexpr int64_t kWorkspaceAlign = 256;
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -25,7 +23,18 @@ int64_t alignment_of(const Gemm& g) {
                          t.stride * dtype_bytes(t.dtype) % kVector == 0);
   };
   const bool all = fits(g.a) && fits(g.b) && fits(g.dst) && fits(g.residual) && fits(g.bias);
-  return all ? kVector : dtype_bytes(g.dst.dtype);
+  return all ? kVector : std::min(dtype_bytes(g.a.dtype), dtype_bytes(g.dst.dtype));
+}
+
+cudaDataType_t library_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 // A residual can be what dst is added to, unless that is dst itself.
@@ -35,7 +44,7 @@ bool residual_in_product(const Gemm& g) { return !g.residual.empty() && !g.accum
 struct Layout {
   cublasLtMatrixLayout_t handle = nullptr;
   explicit Layout(const Tensor& t) {
-    check(cublasLtMatrixLayoutCreate(&handle, CUDA_R_32F, static_cast<uint64_t>(t.cols),
+    check(cublasLtMatrixLayoutCreate(&handle, library_type(t.dtype), static_cast<uint64_t>(t.cols),
                                      static_cast<uint64_t>(t.rows), std::max(t.stride, t.cols)),
           "describe a matrix");
   }
@@ -76,6 +85,7 @@ struct Products::Plan {
     if (!with_bias) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(g.bias.dtype));
   }
   ~Plan() { (void)cublasLtMatmulDescDestroy(product); }
   Plan(const Plan&) = delete;
@@ -95,8 +105,6 @@ Products::~Products() {
   (void)cublasLtDestroy(handle_);
 }
 
-int64_t Products::scratch_bytes() { return kWorkspaceBytes + kWorkspaceAlign; }
-
 Products::Key Products::key_of(const Gemm& g, bool with_bias) const {
   return {g.dst.rows,
           g.dst.cols,
@@ -110,7 +118,9 @@ Products::Key Products::key_of(const Gemm& g, bool with_bias) const {
           g.accumulate,
           residual_in_product(g),
           with_bias,
-          alignment_of(g)};
+          alignment_of(g),
+          static_cast<int64_t>(g.a.dtype),
+          static_cast<int64_t>(g.dst.dtype)};
 }
 
 // The library's own first choice, among those whose sums have a fixed order: terms that are divided
@@ -119,7 +129,8 @@ std::unique_ptr<Products::Plan> Products::make_plan(const Gemm& g, bool with_bia
                                                     int64_t alignment) const {
   auto plan = std::make_unique<Plan>(g, with_bias);
   Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                 static_cast<uint64_t>(kProductWorkspaceBytes));
   preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                  static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :
@@ -151,7 +162,8 @@ void Products::multiply(const Gemm& g, bool with_bias, cudaStream_t stream) {
   if (with_bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
   const float one = 1, beta = g.accumulate || residual_in_product(g) ? 1.0f : 0.0f;
   const auto scratch = reinterpret_cast<uintptr_t>(g.scratch.data);
-  const uintptr_t workspace = (scratch + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+  const uintptr_t workspace =
+      (scratch + kProductWorkspaceAlign - 1) / kProductWorkspaceAlign * kProductWorkspaceAlign;
   check(cublasLtMatmul(handle_, plan.product, &one, g.b.data, plan.left.handle, g.a.data,
                        plan.right.handle, &beta,
                        residual_in_product(g) ? g.residual.data : g.dst.data, plan.added.handle,
@@ -162,7 +174,7 @@ void Products::multiply(const Gemm& g, bool with_bias, cudaStream_t stream) {
 
 void Products::run(const Gemm& g, cudaStream_t stream) {
   if (g.dst.empty()) return;
-  const Matrix dst{g.dst.f32(), g.dst.rows, g.dst.cols, g.dst.stride};
+  const Matrix dst = view(g.dst);
   const bool terms = !g.a.empty();  // a product without any is zero, and the library refuses it
   // It may have no algorithm that adds a bias to this product; the plan remembers that.
   const bool bias_in_product = terms && !g.bias.empty() && plan_for(g, true).found;
@@ -170,9 +182,9 @@ void Products::run(const Gemm& g, cudaStream_t stream) {
     multiply(g, bias_in_product, stream);
   else if (!g.accumulate)
     fill(dst, 0, stream);
-  if (!g.bias.empty() && !bias_in_product) add_bias(g.bias.f32(), dst, stream);
+  if (!g.bias.empty() && !bias_in_product) add_bias(vector(g.bias), dst, stream);
   if (!g.residual.empty() && !(terms && residual_in_product(g)))
-    add(dst, {g.residual.f32(), g.residual.rows, g.residual.cols, g.residual.stride}, dst, stream);
+    add(dst, view(g.residual), dst, stream);
 }
 
 }  // namespace onefold::cuda

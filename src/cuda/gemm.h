@@ -1,4 +1,4 @@
-// Matrix products through cuBLASLt, in fp32 throughout (no TF32).
+// Matrix products through cuBLASLt: operands of fp32 (no TF32), bf16 or fp16, sums in fp32.
 #pragma once
 
 #include <cublasLt.h>
@@ -18,18 +18,13 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // What an algorithm may use beside the operands: where dst is small, terms are divided over
-  // blocks, whose sums meet there. The same for every product, so that it can be planned without
-  // the library.
-  static int64_t scratch_bytes();
-
   // Shapes have been checked.
   void run(const Gemm& args, cudaStream_t stream);
 
  private:
   struct Plan;
   // What the choice of an algorithm follows from.
-  using Key = std::array<int64_t, 13>;
+  using Key = std::array<int64_t, 15>;
   Key key_of(const Gemm& args, bool with_bias) const;
   const Plan& plan_for(const Gemm& args, bool with_bias);
   void multiply(const Gemm& args, bool with_bias, cudaStream_t stream);

@@ -73,32 +73,41 @@ __device__ T team_sum(T value) {
   return values[0];
 }
 
-// How elementwise kernels share out [rows, cols]: a block takes kPiece consecutive columns of one
-// row, a thread kEach of them, kThreads apart. All of a thread's loads are under way before its
-// first store.
-inline constexpr int kEach = 4;
-inline constexpr int kPiece = kEach * kThreads;
+// How elementwise kernels share out [rows, cols]: a thread has kEach packs of `elems` consecutive
+// elements, kThreads packs apart. All of a thread's loads are under way before its first store.
+inline constexpr int kEach = 2;
 
-inline dim3 pieces_grid(int64_t rows, int64_t cols) {
-  return grid_of(rows * ceil_div(cols, kPiece));
-}
+struct Share {
+  int64_t packs_of_row, packs;
+  int elems;
+  bool aligned;
 
-struct Piece {
-  int64_t row, cols, first;  // this thread's first column
+  Share(int64_t rows, int64_t cols, int elems_of_pack, bool is_aligned)
+      : packs_of_row(ceil_div(cols, elems_of_pack)),
+        packs(rows * packs_of_row),
+        elems(elems_of_pack),
+        aligned(is_aligned) {}
+  dim3 grid() const { return grid_of(ceil_div(packs, kEach * kThreads)); }
 
-  __device__ explicit Piece(int64_t columns) : cols(columns) {
-    const auto pieces = static_cast<uint32_t>(ceil_div(columns, kPiece));
-    row = blockIdx.x / pieces;
-    first = static_cast<int64_t>(blockIdx.x % pieces) * kPiece + threadIdx.x;
-  }
-  // body(i, column) for each of this thread's columns, i in [0, kEach) a constant.
+  // body(i, row, column) for each of this thread's packs, i in [0, kEach) a constant.
   template <class Body>
   __device__ void each(const Body& body) const {
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * (kEach * kThreads) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int64_t col = first + i * kThreads;
-      if (col < cols) body(i, col);
+      const int64_t at = first + i * kThreads;
+      if (at >= packs) continue;
+      const int64_t row = row_of(at);
+      body(i, row, (at - row * packs_of_row) * elems);
     }
+  }
+
+ private:
+  // Divisions of 32 bits are several times as fast.
+  __device__ int64_t row_of(int64_t at) const {
+    if (packs == packs_of_row) return 0;
+    return packs >> 32 == 0 ? static_cast<uint32_t>(at) / static_cast<uint32_t>(packs_of_row)
+                            : at / packs_of_row;
   }
 };
 

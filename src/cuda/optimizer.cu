@@ -1,6 +1,6 @@
 // Clipping's factor, and optimizer steps: one pass over flat tensors, bound by memory.
 #include "cuda/launch.cuh"
-#include "cuda/ops.h"
+#include "cuda/pack.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -13,54 +13,181 @@ __global__ void clip_kernel(ClipArgs args) {
     if (i < args.squares) squares += sum;
     finite = finite && isfinite(sum);
   }
-  const double norm = sqrt(squares);
+  const double norm = sqrt(squares) / args.scale;
   const double factor = args.limit / (norm + args.eps);
   *args.norm = norm;
   // As std::min(1.0, factor): 1 where factor is NaN.
-  *args.factor = args.limit > 0 ? static_cast<float>(factor < 1.0 ? factor : 1.0) : 1.0f;
+  const double clipped = args.limit > 0 && factor < 1.0 ? factor : 1.0;
+  *args.factor = static_cast<float>(clipped / args.scale);
   *args.finite = finite && isfinite(norm) ? 1 : 0;
 }
 
+// Narrowing to the neighbour that a random word chooses, as base/half.h defines it.
+__device__ inline bf16 narrow_drawn(float x, uint32_t word, bf16) {
+  const uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7FFFFFFFu;
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  if (magnitude > 0x7F800000u) return __ushort_as_bfloat16(static_cast<uint16_t>(sign | 0x7FC0u));
+  return __ushort_as_bfloat16(static_cast<uint16_t>(sign | (magnitude + (word >> 16)) >> 16));
+}
+
+__device__ inline f16 narrow_drawn(float x, uint32_t word, f16) {
+  const uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7FFFFFFFu;
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  uint32_t rounded;
+  if (magnitude > 0x7F800000u) {
+    rounded = 0x7E00u;
+  } else if (magnitude >= 0x47800000u) {  // 65536: beyond the last neighbours
+    rounded = 0x7C00u;
+  } else if (magnitude >= 0x38800000u) {
+    rounded = (magnitude - (112u << 23) + (word >> 19)) >> 13;
+  } else {  // a multiple of 2^-24
+    const uint32_t exponent = magnitude >> 23, drop = 126 - exponent;
+    const uint32_t fraction = (magnitude & 0x7FFFFFu) | 0x800000u;
+    if (exponent == 0 || drop >= 64)
+      rounded = 0;
+    else if (drop < 32)
+      rounded = (fraction + (word >> (32 - drop))) >> drop;
+    else
+      rounded =
+          static_cast<uint32_t>((static_cast<uint64_t>(fraction >> (drop - 32)) + word) >> 32);
+  }
+  return __ushort_as_half(static_cast<uint16_t>(sign | rounded));
+}
+
+__device__ inline float narrow_drawn(float x, uint32_t, float) { return x; }
+
+__device__ inline PhiloxWords drawn_words(const PhiloxKey& key, int64_t block) {
+  const auto b = static_cast<uint64_t>(block);
+  return philox(key, {static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32), 0, 0});
+}
+
+// Parameters of type P with gradients of type G, four elements at a time.
+template <class P, class G>
+struct Stepping {
+  int64_t elems;
+  P* params;
+  const G* grads;
+  float* master;
+  bool stochastic;
+  PhiloxKey key;
+  int64_t first;
+  bool aligned;
+
+  explicit Stepping(const SteppedArgs& s, bool is_aligned)
+      : elems(s.elems),
+        params(static_cast<P*>(s.params.data)),
+        grads(static_cast<const G*>(s.grads.data)),
+        master(s.master),
+        stochastic(s.stochastic && !s.master),
+        key(s.key),
+        first(s.first),
+        aligned(is_aligned) {}
+
+  __device__ Four<float> load(const float* data, int64_t at) const {
+    return load_four(data, at, elems, aligned);
+  }
+  __device__ Four<G> gradients(int64_t at) const { return load_four(grads, at, elems, aligned); }
+  __device__ Four<float> values(int64_t at) const {
+    if (master) return load(master, at);
+    const Four<P> narrow_values = load_four<P>(params, at, elems, aligned);
+    Four<float> four;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four.values[i] = widen(narrow_values.values[i]);
+    return four;
+  }
+  __device__ void store(const Four<float>& four, float* data, int64_t at) const {
+    store_four(four, data, at, elems, aligned);
+  }
+  __device__ void store_values(const Four<float>& four, int64_t at) const {
+    if (master) store(four, master, at);
+    Four<P> rounded;
+    if (stochastic && sizeof(P) == 2) {
+      // Four numbers from `first` + at on: of one counter, or of two.
+      const int64_t number = first + at;
+      const int ahead = static_cast<int>(number & 3);
+      const PhiloxWords words = drawn_words(key, number >> 2);
+      const PhiloxWords next = ahead ? drawn_words(key, (number >> 2) + 1) : words;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        uint32_t word = 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if ((ahead + i) % 4 == k) word = ahead + i < 4 ? words[k] : next[k];
+        rounded.values[i] = narrow_drawn(four.values[i], word, P{});
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rounded.values[i] = narrow<P>(four.values[i]);
+    }
+    store_four<P>(rounded, params, at, elems, aligned);
+  }
+};
+
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
-__global__ void adamw_kernel(AdamWFactors f, ControlFlags control, int64_t elems, float* p,
-                             const float* g, float* m, float* v) {
+template <class P, class G>
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G> stepping, float* m, float* v,
+                 Share share) {
   if (*control.finite == 0) return;
   const float scale = *control.factor;
-  const Piece piece(elems);
-  float params[kEach], means[kEach], squares[kEach];
-  piece.each([&](int i, int64_t at) {
-    const float gradient = g[at] * scale;
-    means[i] = fmaf(f.beta1, m[at], f.rest1 * gradient);
-    squares[i] = fmaf(f.beta2, v[at], f.rest2 * (gradient * gradient));
-    const float denominator = sqrtf(squares[i] * f.inv_bc2) + f.eps;
-    params[i] = fmaf(-f.step, means[i] / denominator, p[at] * f.keep);
+  Four<float> params[kEach], means[kEach], squares[kEach];
+  Four<G> gradients[kEach];
+  share.each([&](int i, int64_t, int64_t at) {
+    gradients[i] = stepping.gradients(at);
+    means[i] = stepping.load(m, at);
+    squares[i] = stepping.load(v, at);
+    params[i] = stepping.values(at);
   });
-  piece.each([&](int i, int64_t at) {
-    m[at] = means[i];
-    v[at] = squares[i];
-    p[at] = params[i];
+  share.each([&](int i, int64_t, int64_t at) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float gradient = widen(gradients[i].values[k]) * scale;
+      float& mean = means[i].values[k];
+      float& square = squares[i].values[k];
+      float& param = params[i].values[k];
+      mean = fmaf(f.beta1, mean, f.rest1 * gradient);
+      square = fmaf(f.beta2, square, f.rest2 * (gradient * gradient));
+      const float denominator = sqrtf(square * f.inv_bc2) + f.eps;
+      param = fmaf(-f.step, mean / denominator, param * f.keep);
+    }
+    stepping.store(means[i], m, at);
+    stepping.store(squares[i], v, at);
+    stepping.store_values(params[i], at);
   });
 }
 
-__global__ void sgd_kernel(SgdFactors f, ControlFlags control, int64_t elems, float* p,
-                           const float* g, float* momentum) {
+template <class P, class G>
+__global__ void __launch_bounds__(kThreads)
+    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G> stepping, float* momentum,
+               Share share) {
   if (*control.finite == 0) return;
   const float scale = *control.factor;
-  const Piece piece(elems);
-  float params[kEach], moved[kEach];
-  piece.each([&](int i, int64_t at) {
-    const float old = p[at];
-    float direction = fmaf(f.decay, old, g[at] * scale);
-    if (momentum) {
-      moved[i] = f.first ? direction : fmaf(f.momentum, momentum[at], direction);
-      direction = f.nesterov ? fmaf(f.momentum, moved[i], direction) : moved[i];
+  Four<float> params[kEach], moved[kEach];
+  Four<G> gradients[kEach];
+  share.each([&](int i, int64_t, int64_t at) {
+    gradients[i] = stepping.gradients(at);
+    params[i] = stepping.values(at);
+    if (momentum && !f.first) moved[i] = stepping.load(momentum, at);
+  });
+  share.each([&](int i, int64_t, int64_t at) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      float& param = params[i].values[k];
+      float& move = moved[i].values[k];
+      float direction = fmaf(f.decay, param, widen(gradients[i].values[k]) * scale);
+      if (momentum) {
+        move = f.first ? direction : fmaf(f.momentum, move, direction);
+        direction = f.nesterov ? fmaf(f.momentum, move, direction) : move;
+      }
+      param = fmaf(-f.rate, direction, param);
     }
-    params[i] = fmaf(-f.rate, direction, old);
+    if (momentum) stepping.store(moved[i], momentum, at);
+    stepping.store_values(params[i], at);
   });
-  piece.each([&](int i, int64_t at) {
-    if (momentum) momentum[at] = moved[i];
-    p[at] = params[i];
-  });
+}
+
+bool fours_aligned(const SteppedArgs& s, const float* a, const float* b) {
+  return all_aligned(s.params, s.grads, s.master, a, b);
 }
 
 }  // namespace
@@ -69,16 +196,26 @@ void clip(const ClipArgs& args, cudaStream_t stream) {
   launch(clip_kernel, grid_of(1), 1, 0, stream, args);
 }
 
-void adamw(const AdamWFactors& factors, const ControlFlags& control, int64_t elems, float* params,
-           const float* grads, float* moment1, float* moment2, cudaStream_t stream) {
-  launch(adamw_kernel, pieces_grid(1, elems), kThreads, 0, stream, factors, control, elems, params,
-         grads, moment1, moment2);
+void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
+           float* moment1, float* moment2, cudaStream_t stream) {
+  const Share share(1, stepped.elems, 4, fours_aligned(stepped, moment1, moment2));
+  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+    using P = decltype(param);
+    using G = decltype(gradient);
+    launch(adamw_kernel<P, G>, share.grid(), kThreads, 0, stream, factors, control,
+           Stepping<P, G>(stepped, share.aligned), moment1, moment2, share);
+  });
 }
 
-void sgd(const SgdFactors& factors, const ControlFlags& control, int64_t elems, float* params,
-         const float* grads, float* momentum, cudaStream_t stream) {
-  launch(sgd_kernel, pieces_grid(1, elems), kThreads, 0, stream, factors, control, elems, params,
-         grads, momentum);
+void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
+         float* momentum, cudaStream_t stream) {
+  const Share share(1, stepped.elems, 4, fours_aligned(stepped, momentum, nullptr));
+  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+    using P = decltype(param);
+    using G = decltype(gradient);
+    launch(sgd_kernel<P, G>, share.grid(), kThreads, 0, stream, factors, control,
+           Stepping<P, G>(stepped, share.aligned), momentum, share);
+  });
 }
 
 }  // namespace onefold::cuda

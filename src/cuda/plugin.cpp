@@ -10,6 +10,7 @@
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
 #include "device/device.h"
+#include "interface_hash.h"
 
 namespace onefold::cuda {
 namespace {
@@ -80,7 +81,7 @@ Device* open(int threads) {
   return new CudaDevice(threads);
 }
 
-constexpr CudaApi kApi = {kCudaApiVersion, open};
+constexpr CudaApi kApi = {ONEFOLD_INTERFACE_HASH, open};
 
 }  // namespace
 }  // namespace onefold::cuda

@@ -1,14 +1,12 @@
 // Sums over rows and over everything.
-#include "cuda/ops.h"
+#include "cuda/pack.cuh"
 #include "cuda/partials.cuh"
 
 namespace onefold::cuda {
 namespace {
 
-constexpr int64_t kChunkElems = 32 * 1024;  // of a sum of squares
-
 // Each thread has a column, each row of blocks a chunk of rows.
-__global__ void column_kernel(Matrix x, int64_t chunk_size, float* partials) {
+__global__ void column_kernel(View<float> x, int64_t chunk_size, float* partials) {
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
   if (col >= x.cols) return;
   const int64_t begin = blockIdx.y * chunk_size;
@@ -19,27 +17,94 @@ __global__ void column_kernel(Matrix x, int64_t chunk_size, float* partials) {
   partials[blockIdx.y * x.cols + col] = sum;
 }
 
-__global__ void partials_kernel(const float* partials, int64_t chunks, int64_t spacing,
-                                bool accumulate, float* dst, int64_t elems) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
-  if (i >= elems) return;
+// Of 16-bit types: each lane has a pack of columns, the warps of a block take the rows of its chunk
+// in turn, and their sums are added in the order of the warps.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    column_packs_kernel(View<T> x, int64_t chunk_size, float* partials, bool is_aligned) {
+  constexpr int kElems = kWide<T>, kWarps = kThreads / kWarp, kCols = kWarp * kElems;
+  constexpr int kBatch = 8;  // rows that a thread has under way
+  __shared__ float shared[kWarps][kCols + kElems];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kCols + lane * kElems;
+  const int64_t begin = blockIdx.y * chunk_size;
+  const int64_t end = begin + chunk_size < x.rows ? begin + chunk_size : x.rows;
+  float sums[kElems] = {};
+  for (int64_t first = begin + warp; first < end; first += kBatch * kWarps) {
+    Pack<T> packs[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t row = first + i * kWarps;
+      packs[i] = row < end ? load_pack<Pack<T>>(x.row(row), col, x.cols, is_aligned) : Pack<T>{};
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float values[kElems];
+      packs[i].to(values);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) sums[k] += values[k];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kElems; ++k) shared[warp][lane * kElems + k] = sums[k];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kCols; i += kThreads) {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * kCols + i;
+    if (at >= x.cols) continue;
+    float sum = shared[0][i];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) sum += shared[w][i];
+    partials[blockIdx.y * x.cols + at] = sum;
+  }
+}
+
+// A warp has a column in each lane, and adds in order; the others help to bring the numbers near.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    partials_kernel(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
+                    T* dst0, T* dst1, int64_t elems) {
+  T* dst = blockIdx.y == 0 ? dst0 : dst1;
+  if (!dst) return;
+  partials += blockIdx.y * elems;
+  constexpr int kWarps = kThreads / kWarp, kEachWarp = 16, kNear = kWarps * kEachWarp;
+  __shared__ float near[kNear][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-#pragma unroll 8
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += partials[chunk * spacing + i];
-  dst[i] = accumulate ? dst[i] + sum : sum;
+  for (int64_t first = 0; first < chunks; first += kNear) {
+    __syncthreads();  // the last ones have been added
+#pragma unroll
+    for (int i = 0; i < kEachWarp; ++i) {
+      const int at = i * kWarps + warp;
+      if (col < elems && first + at < chunks)
+        near[at][lane] = partials[(first + at) * spacing + col];
+    }
+    __syncthreads();
+    if (warp == 0) {
+      const int count = static_cast<int>(chunks - first < kNear ? chunks - first : kNear);
+#pragma unroll 16
+      for (int i = 0; i < count; ++i) sum += near[i][lane];
+    }
+  }
+  if (warp == 0 && col < elems) dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
 }
 
 // In order, by one thread: the others bring the numbers near.
 template <class T>
 __global__ void sum_kernel(const T* x, int64_t elems, double* dst) {
-  __shared__ double near[kThreads];
+  constexpr int kNear = 4 * kThreads;
+  __shared__ double near[kNear];
   double total = 0;
-  for (int64_t begin = 0; begin < elems; begin += kThreads) {
-    const int64_t mine = begin + threadIdx.x;
-    if (mine < elems) near[threadIdx.x] = static_cast<double>(x[mine]);
+  for (int64_t begin = 0; begin < elems; begin += kNear) {
+#pragma unroll
+    for (int i = 0; i < kNear; i += kThreads) {
+      const int64_t mine = begin + i + threadIdx.x;
+      if (mine < elems) near[i + threadIdx.x] = static_cast<double>(x[mine]);
+    }
     __syncthreads();
     if (threadIdx.x == 0) {
-      const int count = static_cast<int>(elems - begin < kThreads ? elems - begin : kThreads);
+      const int count = static_cast<int>(elems - begin < kNear ? elems - begin : kNear);
+#pragma unroll 16
       for (int i = 0; i < count; ++i) total += near[i];
     }
     __syncthreads();
@@ -47,16 +112,33 @@ __global__ void sum_kernel(const T* x, int64_t elems, double* dst) {
   if (threadIdx.x == 0) *dst = total;
 }
 
-// One block to a chunk. In double throughout: squares of large gradients must not overflow, and the
-// norm of billions of elements must not drift.
-__global__ void squares_kernel(const float* x, int64_t elems, double* sums) {
-  const int64_t begin = blockIdx.x * kChunkElems;
-  const int64_t end = begin + kChunkElems < elems ? begin + kChunkElems : elems;
+// One block to a chunk, each thread with every 256th element of fp32, or pack of a 16-bit type. In
+// double throughout: squares of large gradients must not overflow, and the norm of billions of
+// elements must not drift.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(const T* x, int64_t elems, double* sums, bool is_aligned) {
+  using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
+  constexpr int kElems = Unit::kElems, kBatch = 8;
+  const int64_t begin = blockIdx.x * kSquaresChunk;
+  const int64_t end = begin + kSquaresChunk < elems ? begin + kSquaresChunk : elems;
   double sum = 0;
-#pragma unroll 8
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const auto value = static_cast<double>(x[i]);
-    sum = fma(value, value, sum);
+  for (int64_t first = begin + threadIdx.x * kElems; first < end;
+       first += kBatch * kThreads * kElems) {
+    Unit units[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      units[i] = load_pack<Unit>(x, first + i * kThreads * kElems, end, is_aligned);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float values[kElems];
+      units[i].to(values);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        const auto value = static_cast<double>(values[k]);
+        sum = fma(value, value, sum);
+      }
+    }
   }
   sum = team_sum<kThreads>(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
@@ -65,20 +147,29 @@ __global__ void squares_kernel(const float* x, int64_t elems, double* sums) {
 }  // namespace
 
 void add_partials(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
-                  float* dst, int64_t elems, cudaStream_t stream) {
-  launch(partials_kernel, grid_of(ceil_div(elems, kColumnThreads)), kColumnThreads, 0, stream,
-         partials, chunks, spacing, accumulate, dst, elems);
+                  const PartialSums& sums, int64_t elems, cudaStream_t stream) {
+  const Vector &first = sums.dst[0], &second = sums.dst[1];
+  with_type(first.data ? first.type : second.type, [&](auto element) {
+    using T = decltype(element);
+    launch(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads, 0,
+           stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
+           static_cast<T*>(second.data), elems);
+  });
 }
 
-void column_sum(Matrix x, float* dst, bool accumulate, float* scratch, cudaStream_t stream) {
+void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStream_t stream) {
   const RowChunks chunks(x.rows);
-  launch(column_kernel, grid_of(ceil_div(x.cols, kColumnThreads), chunks.count), kColumnThreads, 0,
-         stream, x, chunks.size, scratch);
-  add_partials(scratch, chunks.count, x.cols, accumulate, dst, x.cols, stream);
-}
-
-int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) {
-  return RowChunks(rows).count * cols * static_cast<int64_t>(sizeof(float));
+  if (x.type == Type::f32)
+    launch(column_kernel, grid_of(ceil_div(x.cols, kColumnThreads), chunks.count), kColumnThreads,
+           0, stream, view<float>(x), chunks.size, scratch);
+  else
+    with_half(x.type, [&](auto element) {
+      using T = decltype(element);
+      launch(column_packs_kernel<T>, grid_of(ceil_div(x.cols, kWarp * kWide<T>), chunks.count),
+             kThreads, 0, stream, view<T>(x), chunks.size, scratch, aligned(x));
+    });
+  add_partials(scratch, chunks.count, x.cols, accumulate, {dst, {nullptr, dst.type}}, x.cols,
+               stream);
 }
 
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream) {
@@ -90,14 +181,14 @@ void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream) {
 }
 
 // scratch: one double for each chunk.
-void sum_squares(const float* x, int64_t elems, double* dst, double* scratch, cudaStream_t stream) {
-  const int64_t chunks = ceil_div(elems, kChunkElems);
-  launch(squares_kernel, grid_of(chunks), kThreads, 0, stream, x, elems, scratch);
+void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStream_t stream) {
+  const int64_t chunks = ceil_div(elems, kSquaresChunk);
+  with_type(x.type, [&](auto element) {
+    using T = decltype(element);
+    launch(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream, static_cast<const T*>(x.data),
+           elems, scratch, aligned(x));
+  });
   sum(scratch, chunks, dst, stream);
-}
-
-int64_t sum_squares_scratch_bytes(int64_t elems) {
-  return ceil_div(elems, kChunkElems) * static_cast<int64_t>(sizeof(double));
 }
 
 }  // namespace onefold::cuda

@@ -6,12 +6,10 @@ namespace onefold {
 
 class Device;
 
-// Changes with every change of the interfaces that a plugin implements (Device, Kernels, LaneQueue,
-// MemorySource): a plugin of another build is refused.
-inline constexpr int kCudaApiVersion = 1;
-
 struct CudaApi {
-  int version;
+  // ONEFOLD_INTERFACE_HASH (cmake/OnefoldInterface.cmake) as the plugin was built with. It is the
+  // first member for good: a plugin of another build is refused by it.
+  const char* interface_hash;
   // The caller owns the device. Throws UserError where there is no driver or no card, or one that
   // the plugin has no code for.
   Device* (*open)(int threads);

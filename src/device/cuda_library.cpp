@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/plugin.h"
 #include "device/cuda_api.h"
+#include "interface_hash.h"
 
 namespace onefold {
 namespace {
@@ -27,7 +28,7 @@ const CudaApi& load() {
         file, dlerror());
   using Entry = const CudaApi* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(plugin, "onefold_cuda_api"));
-  if (entry == nullptr || entry()->version != kCudaApiVersion)
+  if (entry == nullptr || std::string_view(entry()->interface_hash) != ONEFOLD_INTERFACE_HASH)
     user_error("{} belongs to another build of Onefold; install both together", file);
   return *entry();
 }

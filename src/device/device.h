@@ -70,7 +70,7 @@ std::unique_ptr<Device> open_device(const std::string& name, int threads);
 
 // Stands for the described hardware: books memory, advances virtual time, computes nothing, starts
 // no thread. `threads` of 0: the described cores.
-// `scratch`: what kernels take, if not the CPU's.
+// `scratch`: what kernels take, if not what the described device's would.
 std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
                                         std::shared_ptr<const KernelScratch> scratch = nullptr);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "device/cuda_scratch.h"
 #include "device/device.h"
 #include "device/dry_kernels.h"
 
@@ -18,7 +19,9 @@ class VirtualLane final : public LaneQueue {
     job();
     const Work after = kernels_.work();
     const double begin = ready_;
-    ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes}, label.bytes);
+    ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes,
+                       after.half_flops - before.half_flops},
+                      label.bytes);
     ends_.push_back(ready_);
     spans_.push_back({std::move(label), begin, ready_});
     return mark();
@@ -43,8 +46,11 @@ class VirtualLane final : public LaneQueue {
                             ? 0
                             : hardware_.link_latency_us * 1e-6 +
                                   static_cast<double>(sent_bytes) / (hardware_.link_gb_per_s * 1e9);
-    return link + std::max(work.flops / (hardware_.product_gflops * 1e9),
-                           work.bytes / (hardware_.memory_gb_per_s * 1e9));
+    const double half_gflops = hardware_.half_product_gflops > 0 ? hardware_.half_product_gflops
+                                                                 : hardware_.product_gflops;
+    const double products = (work.flops - work.half_flops) / (hardware_.product_gflops * 1e9) +
+                            work.half_flops / (half_gflops * 1e9);
+    return link + std::max(products, work.bytes / (hardware_.memory_gb_per_s * 1e9));
   }
 
   DryKernels& kernels_;
@@ -54,12 +60,18 @@ class VirtualLane final : public LaneQueue {
   std::vector<LaneSpan> spans_;
 };
 
+// What the described device's kernels take.
+std::shared_ptr<const KernelScratch> scratch_like(const Hardware& hardware, int threads) {
+  if (hardware.device == "cuda") return make_cuda_scratch();
+  return make_cpu_scratch(threads);
+}
+
 class DryDevice final : public Device {
  public:
   DryDevice(const Hardware& hardware, int threads, std::shared_ptr<const KernelScratch> scratch)
       : hardware_(hardware),
         threads_(threads > 0 ? threads : hardware.cores),
-        kernels_(scratch ? std::move(scratch) : make_cpu_scratch(threads_)),
+        kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_)),
         memory_(make_dry_memory()),
         compute_(kernels_, hardware_) {}
 

@@ -12,6 +12,7 @@ namespace onefold {
 
 struct Work {
   double flops = 0, bytes = 0;
+  double half_flops = 0;  // of flops, those of 16-bit operands
 };
 
 class DryKernels final : public Kernels {
@@ -41,8 +42,9 @@ class DryKernels final : public Kernels {
   }
 
   void gemm(const Gemm& g) override {
-    work_.flops += 2.0 * static_cast<double>(g.dst.elems()) *
-                   static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
+    multiply(2.0 * static_cast<double>(g.dst.elems()) *
+                 static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols),
+             g.a);
     touch({g.a, g.b, g.dst, g.residual});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
@@ -59,13 +61,13 @@ class DryKernels final : public Kernels {
   void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { touch({x, x}); }
   void attention_forward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor,
                          const Dropout&, Tensor) override {
-    work_.flops += 2 * product_flops(s);
+    multiply(2 * product_flops(s), q);
     touch({q, k, v, out});
   }
   void attention_backward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out,
                           Tensor dout, Tensor, Tensor dq, Tensor dk, Tensor dv, const Dropout&,
                           Tensor) override {
-    work_.flops += 5 * product_flops(s);
+    multiply(5 * product_flops(s), q);
     touch({q, k, v, out, dout, dq, dk, dv});
   }
   void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
@@ -97,6 +99,10 @@ class DryKernels final : public Kernels {
   }
 
  private:
+  void multiply(double flops, const Tensor& operand) {
+    work_.flops += flops;
+    if (dtype_bytes(operand.dtype) == 2) work_.half_flops += flops;
+  }
   void touch(const Stepped& s) {
     touch({s.grads, s.params, s.master, s.master.empty() ? s.params : s.master});
   }

@@ -34,7 +34,23 @@ const std::vector<Hardware>& presets() {
                                                   .product_gflops = 15000,
                                                   .memory_gb_per_s = 500,
                                                   .link_gb_per_s = 25,
-                                                  .device_bytes = int64_t{1} << 40}};
+                                                  .device_bytes = int64_t{1} << 40},
+                                                 {.name = "h100",
+                                                  .device = "cuda",
+                                                  .cores = 16,
+                                                  .product_gflops = 50'000,
+                                                  .half_product_gflops = 700'000,
+                                                  .memory_gb_per_s = 2'800,
+                                                  .link_gb_per_s = 300,
+                                                  .device_bytes = int64_t{79} << 30},
+                                                 {.name = "h200",
+                                                  .device = "cuda",
+                                                  .cores = 16,
+                                                  .product_gflops = 50'000,
+                                                  .half_product_gflops = 800'000,
+                                                  .memory_gb_per_s = 4'000,
+                                                  .link_gb_per_s = 300,
+                                                  .device_bytes = int64_t{139} << 30}};
   return kPresets;
 }
 
@@ -62,6 +78,7 @@ Json Hardware::to_json() const {
           {"instruction_set", instruction_set},
           {"cores", cores},
           {"product_gflops", product_gflops},
+          {"half_product_gflops", half_product_gflops},
           {"memory_gb_per_s", memory_gb_per_s},
           {"link_gb_per_s", link_gb_per_s},
           {"link_latency_us", link_latency_us},
@@ -77,14 +94,16 @@ Hardware hardware_from_json(const Json& json, const std::string& where) {
     Hardware hardware;
     hardware.name = in.get<std::string>("name", "described");
     hardware.device = in.get<std::string>("device", usual.device);
-    if (hardware.device != "cpu")
-      in.fail("device", fmt::format("is \"{}\"; this Onefold plans for: cpu", hardware.device));
+    if (hardware.device != "cpu" && hardware.device != "cuda")
+      in.fail("device",
+              fmt::format("is \"{}\"; this Onefold plans for: cpu, cuda", hardware.device));
     hardware.instruction_set = in.get<std::string>("instruction_set", usual.instruction_set);
     const auto cores = in.get<int64_t>("cores", usual.cores);
     if (cores < 1 || cores > kMostCores)
       in.fail("cores", fmt::format("must be from 1 to {}", kMostCores));
     hardware.cores = static_cast<int>(cores);
     hardware.product_gflops = rate(in, "product_gflops", usual.product_gflops);
+    hardware.half_product_gflops = in.non_negative("half_product_gflops", 0);
     hardware.memory_gb_per_s = rate(in, "memory_gb_per_s", usual.memory_gb_per_s);
     hardware.link_gb_per_s = rate(in, "link_gb_per_s", usual.link_gb_per_s);
     hardware.link_latency_us = rate(in, "link_latency_us", usual.link_latency_us);

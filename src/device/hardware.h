@@ -14,10 +14,11 @@ namespace onefold {
 // Of one rank: ranks that share a machine share out its cores and its memory.
 struct Hardware {
   std::string name = "cpu";
-  std::string device = "cpu";            // whose kernels are planned: cpu
+  std::string device = "cpu";            // whose kernels are planned: cpu or cuda
   std::string instruction_set = "AVX2";  // of the processor's vector kernels, as `info` names it
   int cores = 1;                         // threads of a rank, unless run.threads says otherwise
   double product_gflops = 100;           // matrix products in fp32, on all cores
+  double half_product_gflops = 0;        // the same in 16 bits; 0: as many
   double memory_gb_per_s = 20;
   double link_gb_per_s = 10;  // to other ranks, one way
   double link_latency_us = 5;

@@ -25,7 +25,7 @@ class Control {
   std::vector<double> exchange(std::string_view what, std::span<const double> mine);
   // Every rank's text, in rank order. All ranks call it together.
   std::vector<std::string> collect(std::string_view what, const std::string& mine);
-  // Tells the other ranks that this one fails, and why, so that none waits for it.
+  // Ends the calls of the other ranks with this rank's failure, so that none waits for it.
   void abort(std::string_view why) noexcept { communicator_.abort(why); }
 
   double seconds() const { return seconds_; }  // spent in exchanges

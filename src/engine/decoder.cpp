@@ -1,6 +1,7 @@
 #include "engine/decoder.h"
 
 #include "program/passes.h"
+#include "tensor/convert.h"
 
 namespace onefold {
 
@@ -11,13 +12,13 @@ Decoder::Decoder(Engine& engine, int64_t batch, int64_t capacity)
   blocks_.actions.back().output = true;  // its input
   const ModelSpec& spec = engine.model().spec;
   const int64_t rows = batch * capacity, cols = spec.kv_size();
-  memory_ = engine.ledger().allocate(Kind::activations,
-                                     2 * spec.num_layers * rows * cols * dtype_bytes(DType::f32),
-                                     "key-value cache");
-  logits_memory_ = engine.ledger().allocate(
-      Kind::activations, batch * spec.vocab_size * dtype_bytes(DType::f32), "logits");
+  const DType type = engine.options().precision.compute;
+  memory_ = engine.ledger().allocate(
+      Kind::activations, 2 * spec.num_layers * rows * cols * dtype_bytes(type), "key-value cache");
+  logits_memory_ = engine.ledger().allocate(Kind::activations,
+                                            batch * spec.vocab_size * dtype_bytes(type), "logits");
   logits_.resize(static_cast<size_t>(batch * spec.vocab_size));
-  const Tensor all = memory_.as(2 * spec.num_layers * rows, cols);
+  const Tensor all = memory_.as(2 * spec.num_layers * rows, cols, type);
   for (int64_t block = 0; block < spec.num_layers; ++block)
     caches_.push_back({all.row_range(2 * block * rows, rows),
                        all.row_range((2 * block + 1) * rows, rows), capacity, 0});
@@ -34,11 +35,14 @@ void Decoder::feed(std::span<const int32_t> tokens) {
   // Every sequence's last row.
   const Tensor last = {residual.row_range(length - 1, 1).data, residual.dtype, batch_,
                        residual.cols, residual.stride * length};
-  const Tensor logits = logits_memory_.as(batch_, engine_.model().spec.vocab_size);
+  const Tensor logits = logits_memory_.as(batch_, engine_.model().spec.vocab_size, residual.dtype);
   engine_.executor().call_unit(head, batches[0], [&](UnitCall& call) {
     head_logits(call, *engine_.model().units.back(), last, logits);
   });
-  download(engine_.device(), logits.flat(), std::span(logits_));
+  engine_.device().read(logits.flat(), [&](int64_t first, std::span<const std::byte> bytes) {
+    const size_t count = bytes.size() / static_cast<size_t>(dtype_bytes(logits.dtype));
+    widen(logits.dtype, bytes, std::span(logits_).subspan(static_cast<size_t>(first), count));
+  });
   for (KvCache& cache : caches_) cache.length += length;
 }
 

@@ -43,6 +43,11 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
   return device;
 }
 
+// A card adds each chunk's gradient to the whole vocabulary's: few large chunks, few such passes.
+int64_t logits_bytes(const std::string& device) {
+  return device == "cpu" ? kLogitsBytes : int64_t{2} << 30;
+}
+
 Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks) {
   return options.training ? training_program(options, units, ranks) : Program{};
 }
@@ -56,7 +61,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
                std::shared_ptr<Communicator> communicator, int64_t arena_bytes)
-    : model_(spec),
+    : model_(spec, logits_bytes(options.device)),
       options_(options),
       communicator_(std::move(communicator)),
       device_(std::move(device)),
@@ -70,7 +75,8 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       control_(*communicator_, channels_.of(Lane::compute)),
       batches_(*device_, ledger_, options_),
       executor_(*device_, ledger_, model_, state_, options_, channels_, control_,
-                communicator_->ranks() > 1 && options.zero.overlap) {
+                communicator_->ranks() > 1 && options.zero.overlap),
+      loss_scale_(options.loss_scale) {
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
                                 communicator_->ranks(), scratch_of(*device_));
@@ -129,12 +135,19 @@ StepResult Engine::train_step(std::span<const BatchView> micros, double learning
     user_error("step {}: no valid target in the whole batch; every token is padding or masked",
                steps_done_ + 1);
   const std::vector<UnitBatch> batches = batches_.upload(micros);
-  const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(result.valid_targets));
+  result.loss_scale = loss_scale_.scale();
+  const auto loss_scale =
+      static_cast<float>(result.loss_scale / static_cast<double>(result.valid_targets));
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
-  Walk walk{.micros = batches, .training = true, .learning_rate = learning_rate};
+  Walk walk{.micros = batches,
+            .training = true,
+            .learning_rate = learning_rate,
+            .loss_scale = result.loss_scale,
+            .updates = updates_done()};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
-  if (!values.finite) report_divergence();
+  result.skipped = !values.finite;
+  end_step(result.skipped);
   result.gradient_norm = values.norm;
   result.loss = values.loss_sum / static_cast<double>(result.valid_targets);
   ++steps_done_;
@@ -146,6 +159,25 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   Walk walk{.micros = batches};
   executor_.run(evaluation_, walk, steps_done_);
   return {executor_.scalars().read_losses()[0], count_valid(batch)};
+}
+
+void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& scale) {
+  steps_done_ = steps;
+  if (scale) loss_scale_.resume(*scale);
+}
+
+// Gradients that are not finite end the run, unless it may go on without this step.
+void Engine::end_step(bool skipped) {
+  // A scale that follows the gradients comes to its end; without one nothing else would.
+  constexpr int kMostInARow = 50;
+  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+  const bool endless = !options_.loss_scale.dynamic() && skipped_in_a_row_ >= kMostInARow;
+  if (skipped && (!options_.skip_overflow || endless)) report_divergence();
+  if (!loss_scale_.update(skipped))
+    throw DivergedError(fmt::format(
+        "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
+        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
+        steps_done_ + 1, options_.loss_scale.least));
 }
 
 // What this rank found first, in the order in which backward goes; empty if it found nothing.

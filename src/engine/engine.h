@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,10 +19,12 @@ struct StepResult {
   double loss = 0;           // mean over the valid targets of the global batch
   double gradient_norm = 0;  // before clipping
   int64_t valid_targets = 0;
+  bool skipped = false;   // gradients were not finite, and weights are as before
+  double loss_scale = 1;  // of this step
 };
 
 // A loss or gradient that is not finite: step, unit, tensor and rank are named, and the weights are
-// those before the step. All ranks throw it, and can still talk to each other.
+// those before the step. All ranks throw it, and the communicator stays usable.
 class DivergedError : public AgreedError {
  public:
   static constexpr int kExitCode = 3;  // of a program that ends with it
@@ -50,8 +53,11 @@ class Engine {
   std::pair<double, int64_t> evaluate(const BatchView& batch);
 
   // Goes on with a run whose first `steps` steps are in the state that was loaded.
-  void resume_after(int64_t steps) { steps_done_ = steps; }
+  void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {});
   int64_t steps_done() const { return steps_done_; }
+  // Those that have changed the weights: what learning rates and bias corrections count.
+  int64_t updates_done() const { return steps_done_ - loss_scale_.state().skipped; }
+  const LossScale& loss_scale() const { return loss_scale_; }
 
   const Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }
@@ -79,6 +85,7 @@ class Engine {
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
                                const Hardware& hardware, int threads, int ranks,
                                std::shared_ptr<const KernelScratch> scratch = nullptr);
+  void end_step(bool skipped);
   [[noreturn]] void report_divergence();
   std::string divergence_of_this_rank(bool& loss) const;
 
@@ -94,6 +101,8 @@ class Engine {
   Control control_;
   StepBatches batches_;
   int64_t steps_done_ = 0;
+  LossScale loss_scale_;
+  int skipped_in_a_row_ = 0;
   Executor executor_;  // last: its lanes use the rest
 };
 

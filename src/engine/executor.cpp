@@ -91,7 +91,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::squares:
       return compute(action, [&] { squares(action); });
     case Verb::clip:
-      return compute(action, [&] { clip(); });
+      return compute(action, [&] { clip(walk); });
     case Verb::step:
       return step(action, walk);
   }
@@ -210,7 +210,7 @@ void Executor::call_unit(int index, const UnitBatch& batch,
 Tensor Executor::input_of(const Walk& walk, int unit, int micro) const {
   const auto m = static_cast<size_t>(micro);
   return walk.held[static_cast<size_t>(unit) * walk.micros.size() + m].input.as(
-      walk.micros[m].tokens_count(), model_.spec.hidden_size);
+      walk.micros[m].tokens_count(), model_.spec.hidden_size, type());
 }
 
 // What both directions have in common: parameters, input, and what forward has saved.
@@ -225,12 +225,12 @@ void Executor::open_frame(const Action& action, Walk& walk) {
   frame.arena_top = arena_.mark();
   frame.call.emplace(call_for(batch, frame.params));
   UnitCall& call = *frame.call;
-  if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size);
+  if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
   if (walk.training) call.dropout = model_.spec.dropout;
   const int block = unit(action.unit).block();
   if (!walk.caches.empty()) call.cache = &walk.caches[static_cast<size_t>(std::max(block, 0))];
   if (action.verb == Verb::forward) {
-    const int64_t bytes = unit(action.unit).saved_bytes(batch.batch, batch.sequence);
+    const int64_t bytes = unit(action.unit).saved_bytes(batch.batch, batch.sequence, type());
     if (bytes > 0) own.saved = ledger_.allocate(Kind::activations, bytes, unit(action.unit).name());
   }
   if (own.saved) call.saved = own.saved.as(1, own.saved.bytes(), DType::u8);
@@ -264,9 +264,8 @@ void Executor::forward(const Action& action, Walk& walk) {
     open_frame(action, walk);
     if (action.output) {
       Buffer& next = held(walk, action.unit + 1, action.micro).input;
-      next = ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(DType::f32),
-                              "residual");
-      walk.frame.call->output = next.as(tokens, hidden);
+      next = ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(type()), "residual");
+      walk.frame.call->output = next.as(tokens, hidden, type());
     }
   }
   run_phases(action, walk);
@@ -288,10 +287,10 @@ void Executor::backward(const Action& action, Walk& walk) {
     add_grads(action.unit, walk.frame.grads);
     if (has_loss)
       walk.gradients[micro] = ledger_.allocate(
-          Kind::activations, tokens * hidden * dtype_bytes(DType::f32), "residual gradient");
+          Kind::activations, tokens * hidden * dtype_bytes(type()), "residual gradient");
     UnitCall& call = *walk.frame.call;
     call.grads = walk.frame.grads;
-    call.doutput = call.dinput = walk.gradients[micro].as(tokens, hidden);
+    call.doutput = call.dinput = walk.gradients[micro].as(tokens, hidden, type());
     call.accumulate = action.accumulate;
     call.loss_scale = scalars_.loss_scale();
   }
@@ -319,7 +318,7 @@ void Executor::squares(const Action& action) {
 
 // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
 // up.
-void Executor::clip() {
+void Executor::clip(const Walk& walk) {
   Kernels& kernels = device_.kernels();
   kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
   if (control_.ranks() > 1) {
@@ -330,23 +329,32 @@ void Executor::clip() {
                 .squares = static_cast<int64_t>(model_.units.size()),
                 .limit = options_.clipping,
                 .eps = 1e-6,
+                .scale = walk.loss_scale,
                 .norm = scalars_.norm(),
                 .control = scalars_.control()});
+}
+
+void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Walk& walk) {
+  const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
+  const auto part = [&](Tensor slab) { return slab.col_range(piece.offset, piece.elems); };
+  Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
+  std::vector<Tensor> states;
+  for (int i = 0; i < own.states(); ++i)
+    if (i != own.master()) states.push_back(part(own.stepped_state(i)));
+  if (own.master() >= 0)
+    stepped.master = part(own.stepped_state(own.master()));
+  else if (stepped.params.dtype != DType::f32)
+    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
+                                   param.layer_key, param.place_key),
+                        piece.first};
+  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.learning_rate,
+                 param.decay, scalars_.control(), stepped, states);
 }
 
 void Executor::step(const Action& action, Walk& walk) {
   UnitState& own = state_.unit(action.unit);
   compute(action, [&] {
-    const Tensor params = own.stepped_parameters(), grads = own.stepped_gradients();
-    for (const SlabPiece& piece : own.stepped_pieces()) {
-      std::vector<Tensor> states;
-      for (int i = 0; i < own.states(); ++i)
-        states.push_back(own.stepped_state(i).col_range(piece.offset, piece.elems));
-      optimizer_step(device_.kernels(), options_.optimizer, step_ + 1, walk.learning_rate,
-                     own.layout().params()[static_cast<size_t>(piece.param)].decay,
-                     scalars_.control(), params.col_range(piece.offset, piece.elems),
-                     grads.col_range(piece.offset, piece.elems), states);
-    }
+    for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, walk);
   });
   if (!options_.keep_gradients) own.drop_gradients();
 }

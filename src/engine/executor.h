@@ -40,6 +40,8 @@ struct Walk {
   std::span<KvCache> caches = {};  // by block; generation only
   bool training = false;
   double learning_rate = 0;
+  double loss_scale = 1;
+  int64_t updates = 0;  // steps before this one that changed the weights
 
   std::vector<Held> held = {};         // [unit][micro]
   std::vector<Buffer> gradients = {};  // [micro]: of the residual connection
@@ -83,8 +85,9 @@ class Executor {
   void reduce(const Action& action, Walk& walk);
   void release(const Action& action);
   void squares(const Action& action);
-  void clip();
+  void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
+  void step_piece(const UnitState& unit, const SlabPiece& piece, const Walk& walk);
   void communicate(const Action& action, Walk& walk, int64_t bytes,
                    std::function<void(const std::string& what)> call);
   void compute(const Action& action, const std::function<void()>& job);
@@ -93,6 +96,7 @@ class Executor {
   void add_grads(int unit, std::vector<Tensor>& grads);
   UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
 
+  DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
   Walk::Held& held(Walk& walk, int unit, int micro) const {
     return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/unit.h"
+#include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "program/program.h"
 #include "tensor/ledger.h"
@@ -47,6 +48,10 @@ struct EngineOptions {
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OptimizerSpec optimizer;
+  Precision precision;
+  LossScaleConfig loss_scale;
+  // A step with gradients that are not finite is left out and counted, instead of ending the run.
+  bool skip_overflow = false;
   double clipping = 0;                            // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
   // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without
@@ -54,5 +59,11 @@ struct EngineOptions {
   std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)> initial;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
 };
+
+// What the optimizer keeps of each trained parameter; nothing without training.
+inline std::vector<OptimizerState> kept_states(const EngineOptions& options) {
+  if (!options.training) return {};
+  return options.optimizer.states(options.precision);
+}
 
 }  // namespace onefold

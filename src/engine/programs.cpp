@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "engine/unit_state.h"
 
 namespace onefold {
 namespace {
@@ -48,8 +49,11 @@ void apply_zero(Program& program, const std::vector<UnitTraits>& units, const Ze
 
 }  // namespace
 
-Homes homes_of(const ZeroOptions& zero, int64_t unit_elems, int ranks) {
+Homes homes_of(const EngineOptions& options, int64_t unit_elems, int ranks) {
+  const ZeroOptions& zero = options.zero;
   Homes homes;
+  homes.parameters.dtype = options.precision.compute;
+  homes.gradients.dtype = options.precision.gradients;
   if (ranks == 1) return homes;
   homes.parameters.sharded = zero.stage >= 3 && unit_elems > zero.persistence_elems;
   homes.gradients.sharded = zero.stage >= 2;
@@ -59,12 +63,13 @@ Homes homes_of(const ZeroOptions& zero, int64_t unit_elems, int ranks) {
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
   const std::vector<bool> frozen = frozen_units(model, options.frozen);
+  const DType narrowest = narrowest_type(homes_of(options, 0, ranks), kept_states(options));
   std::vector<UnitTraits> traits;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
-    one.elems = SlabLayout(unit.params(), ranks).elems();
-    one.homes = homes_of(options.zero, one.elems, ranks);
+    one.elems = SlabLayout(unit.params(), ranks, narrowest).elems();
+    one.homes = homes_of(options, one.elems, ranks);
     one.frozen = frozen[u];
     one.is_first = unit.is_first();
     one.has_loss = unit.has_loss();
@@ -100,7 +105,7 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   return program;
 }
 
-StateBytes state_bytes(const std::vector<UnitTraits>& units, const OptimizerSpec& optimizer,
+StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
                        int ranks) {
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
@@ -111,7 +116,7 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const OptimizerSpec
     bytes.parameters += elems(homes.parameters) * dtype_bytes(homes.parameters.dtype);
     if (unit.frozen) continue;
     bytes.gradients += elems(homes.gradients) * dtype_bytes(homes.gradients.dtype);
-    for (const OptimizerState& state : optimizer.states(homes.parameters.dtype))
+    for (const OptimizerState& state : kept_states(options))
       bytes.optimizer += elems(homes.optimizer) / state.block * dtype_bytes(state.dtype);
   }
   return bytes;

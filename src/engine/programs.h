@@ -10,7 +10,7 @@
 namespace onefold {
 
 // What a stage says about a unit; one that is small enough keeps its parameters whole.
-Homes homes_of(const ZeroOptions& zero, int64_t unit_elems, int ranks);
+Homes homes_of(const EngineOptions& options, int64_t unit_elems, int ranks);
 
 // By unit. Throws UserError for a frozen name that no unit has.
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks);
@@ -26,7 +26,7 @@ struct StateBytes {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t total() const { return parameters + gradients + optimizer; }
 };
-StateBytes state_bytes(const std::vector<UnitTraits>& units, const OptimizerSpec& optimizer,
+StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
                        int ranks);
 
 }  // namespace onefold

@@ -1,19 +1,21 @@
 #include "engine/rank_state.h"
 
+#include "tensor/convert.h"
+
 namespace onefold {
 namespace {
 
-std::span<const float> as_floats(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-}
-
-// Writes `dst`, elements [first, ...) of a parameter, by `fill`.
-void write_floats(Device& device, Tensor dst, int64_t first,
+// Writes `dst`, elements [first, ...) of a parameter, by `fill`, in its own type.
+void write_values(Device& device, Tensor dst, int64_t first,
                   const std::function<void(int64_t first, std::span<float> dst)>& fill,
                   Device::Calls calls = Device::Calls::in_order) {
-  require(dst.dtype == DType::f32, "host values for a tensor of {}", dtype_name(dst.dtype));
   const auto make = [&](int64_t offset, std::span<std::byte> piece) {
-    fill(first + offset, {reinterpret_cast<float*>(piece.data()), piece.size() / sizeof(float)});
+    const size_t count = piece.size() / static_cast<size_t>(dtype_bytes(dst.dtype));
+    if (dst.dtype == DType::f32)
+      return fill(first + offset, {reinterpret_cast<float*>(piece.data()), count});
+    std::vector<float> wide(count);
+    fill(first + offset, wide);
+    narrow(dst.dtype, wide, piece);
   };
   device.write(dst, make, calls);
 }
@@ -25,10 +27,8 @@ RankState::RankState(Device& device, Ledger& ledger, const Model& model,
                      int ranks)
     : device_(device), model_(model), options_(options), rank_(rank) {
   for (size_t u = 0; u < model.units.size(); ++u) {
-    std::vector<OptimizerState> states;
-    if (options.training) states = options.optimizer.states(traits[u].homes.parameters.dtype);
-    units_.push_back(
-        std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks, states));
+    units_.push_back(std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks,
+                                                 kept_states(options)));
   }
 }
 
@@ -47,27 +47,31 @@ void RankState::initialise() {
 }
 
 void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const {
-  std::vector<float> joined;  // where the device hands its values out in pieces
+  std::vector<float> joined;  // where the values are of another type, or come in pieces
   device_.read(values, [&](int64_t first, std::span<const std::byte> bytes) {
-    const std::span<const float> piece = as_floats(bytes);
-    if (static_cast<int64_t>(piece.size()) == values.elems()) return visit(param, piece);
-    joined.insert(joined.end(), piece.begin(), piece.end());
-    if (first + static_cast<int64_t>(piece.size()) == values.elems()) visit(param, joined);
+    const auto count = static_cast<int64_t>(bytes.size()) / dtype_bytes(values.dtype);
+    if (values.dtype == DType::f32 && count == values.elems())
+      return visit(param,
+                   {reinterpret_cast<const float*>(bytes.data()), static_cast<size_t>(count)});
+    joined.resize(static_cast<size_t>(first + count));
+    widen(values.dtype, bytes, std::span(joined).subspan(static_cast<size_t>(first)));
+    if (first + count == values.elems()) visit(param, joined);
   });
 }
 
 void RankState::for_each_parameter(Channel& gather, const VisitWhole& visit) {
   for (int u = 0; u < units(); ++u) {
-    UnitState& own = unit(u);
-    const bool sharded = own.homes().parameters.sharded;
+    const SlabLayout& layout = unit(u).layout();
+    Slab& slab = unit(u).exact_parameters();
+    const bool sharded = slab.home().sharded;
     if (sharded) {
-      own.acquire();
-      const Message message = own.gather_message();
+      slab.stage();
+      const Message message = slab.message();
       gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
     }
-    for (size_t p = 0; p < own.layout().params().size(); ++p)
-      visit_whole(own.layout().params()[p], own.param(static_cast<int>(p)), visit);
-    if (sharded) own.release();
+    for (size_t p = 0; p < layout.params().size(); ++p)
+      visit_whole(layout.params()[p], layout.view(slab.whole(), static_cast<int>(p)), visit);
+    if (sharded) slab.unstage();
   }
 }
 
@@ -92,48 +96,56 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
 }
 
 void RankState::write_parameters(const Fill& fill, Device::Calls calls) {
-  for (const auto& unit : units_)
-    for (const SlabPiece& piece : unit->held_pieces()) {
-      const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
-      write_floats(
-          device_, unit->held_parameters().col_range(piece.offset, piece.elems), piece.first,
-          [&](int64_t first, std::span<float> dst) { fill(param, first, dst); }, calls);
-    }
+  for (const auto& unit : units_) {
+    const auto write = [&](Tensor slab, const std::vector<SlabPiece>& pieces) {
+      for (const SlabPiece& piece : pieces) {
+        const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
+        write_values(
+            device_, slab.col_range(piece.offset, piece.elems), piece.first,
+            [&](int64_t first, std::span<float> dst) { fill(param, first, dst); }, calls);
+      }
+    };
+    write(unit->held_parameters(), unit->held_pieces());
+    if (unit->master() >= 0) write(unit->stepped_state(unit->master()), unit->stepped_pieces());
+  }
 }
 
 void RankState::write_optimizer(const FillState& fill) {
-  for (const auto& unit : units_) {
-    const std::vector<OptimizerState> states =
-        options_.optimizer.states(unit->homes().parameters.dtype);
-    for (int i = 0; i < unit->states(); ++i)
+  const std::vector<OptimizerState> states = kept_states(options_);
+  for (const auto& unit : units_)
+    for (int i = 0; i < unit->states(); ++i) {
+      if (i == unit->master()) continue;
       for (const SlabPiece& piece : unit->stepped_pieces()) {
         const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
-        write_floats(device_, unit->stepped_state(i).col_range(piece.offset, piece.elems),
+        write_values(device_, unit->stepped_state(i).col_range(piece.offset, piece.elems),
                      piece.first, [&](int64_t first, std::span<float> dst) {
                        fill(states[static_cast<size_t>(i)].name, param, first, dst);
                      });
       }
-  }
+    }
 }
 
 std::vector<OptimizerState> RankState::saved_states(int index) const {
-  const DType dtype = unit(index).homes().parameters.dtype;
-  std::vector<OptimizerState> states{{"parameters", dtype}};
-  if (unit(index).frozen()) return states;
-  for (OptimizerState& state : options_.optimizer.states(dtype)) states.push_back(std::move(state));
+  const UnitState& own = unit(index);
+  std::vector<OptimizerState> states{{"parameters", own.exact_parameters().home().dtype}};
+  if (own.frozen()) return states;
+  for (OptimizerState& state : kept_states(options_))
+    if (state.name != kMaster) states.push_back(std::move(state));
   return states;
 }
 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
-  const std::vector<OptimizerState> states = saved_states(index);
-  std::vector<SavedPiece> pieces;
-  for (size_t s = 0; s < states.size(); ++s) {
-    const Tensor shard = s == 0 ? own.parameter_shard() : own.state_shard(static_cast<int>(s) - 1);
+  const auto add = [&](const std::string& state, Tensor shard, std::vector<SavedPiece>& pieces) {
     for (const SlabPiece& piece : own.layout().shard_pieces(rank_))
-      pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], states[s].name,
+      pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], state,
                         piece.first, shard.col_range(piece.offset, piece.elems)});
-  }
+  };
+  std::vector<SavedPiece> pieces;
+  add("parameters", own.exact_parameters().shard(), pieces);
+  const std::vector<OptimizerState> states = kept_states(options_);
+  for (int i = 0; i < own.states(); ++i)
+    if (i != own.master()) add(states[static_cast<size_t>(i)].name, own.state_shard(i), pieces);
   return pieces;
 }
 

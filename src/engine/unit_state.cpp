@@ -1,10 +1,8 @@
 #include "engine/unit_state.h"
 
 namespace onefold {
-namespace {
 
-// The narrowest type that any of the unit's slabs has an element of its own for.
-DType narrowest(const Homes& homes, const std::vector<OptimizerState>& states) {
+DType narrowest_type(const Homes& homes, const std::vector<OptimizerState>& states) {
   DType narrow = homes.parameters.dtype;
   const auto consider = [&](DType dtype) {
     if (dtype_bytes(dtype) < dtype_bytes(narrow)) narrow = dtype;
@@ -15,11 +13,9 @@ DType narrowest(const Homes& homes, const std::vector<OptimizerState>& states) {
   return narrow;
 }
 
-}  // namespace
-
 UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank,
                      int ranks, const std::vector<OptimizerState>& states)
-    : layout_(unit.params(), ranks, narrowest(traits.homes, states)),
+    : layout_(unit.params(), ranks, narrowest_type(traits.homes, states)),
       homes_(traits.homes),
       frozen_(traits.frozen),
       rank_(rank),
@@ -29,6 +25,7 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
   if (frozen_) return;
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
+    if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
     Home home = homes_.optimizer;
     home.dtype = state.dtype;
     optimizer_.emplace_back(ledger, layout_, home, Kind::optimizer, rank, unit.name(), state.block);

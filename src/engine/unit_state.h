@@ -3,6 +3,7 @@
 // release; backward, reduce, release), and misuse throws.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "engine/slab.h"
@@ -10,6 +11,10 @@
 #include "tensor/ledger.h"
 
 namespace onefold {
+
+// The narrowest type that any slab of a unit has an element of its own for: what its layout is
+// aligned for.
+DType narrowest_type(const Homes& homes, const std::vector<OptimizerState>& states);
 
 class UnitState {
  public:
@@ -51,10 +56,17 @@ class UnitState {
   Tensor stepped_parameters() const { return of_step(parameters_); }
   Tensor stepped_gradients() const { return of_step(gradients_); }
   Tensor stepped_state(int index) const { return optimizer_[static_cast<size_t>(index)].held(); }
+  // The state that is the master copy of the parameters, or -1.
+  int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
 
+  // The parameters as exactly as they are kept: the master copy, where there is one.
+  Slab& exact_parameters() { return const_cast<Slab&>(std::as_const(*this).exact_parameters()); }
+  const Slab& exact_parameters() const {
+    return master_ < 0 ? parameters_ : optimizer_[static_cast<size_t>(master_)];
+  }
+
   // This rank's share of the state, wherever it lives: what a checkpoint takes from it.
-  Tensor parameter_shard() const { return parameters_.shard(); }
   Tensor state_shard(int index) const { return optimizer_[static_cast<size_t>(index)].shard(); }
 
  private:
@@ -69,6 +81,7 @@ class UnitState {
   const Homes homes_;
   const bool frozen_;
   const int rank_;
+  int master_ = -1;
   Slab parameters_, gradients_;
   std::vector<Slab> optimizer_;
 };

@@ -103,7 +103,7 @@ Case clip_case(const ClipParams& p) {
     const double root = std::sqrt(squares);
     std::vector<Expected> all = {exactly(finite, {all_finite ? 1.0 : 0.0}),
                                  close(norm, {root}, 0, 2 * kDoubleUnit)};
-    // A factor that nobody may use is not looked at.
+    // Where a sum is not finite, the factor is unspecified.
     const double scale = p.limit > 0 ? std::min(1.0, p.limit / (root + p.eps)) : 1.0;
     if (all_finite)
       all.push_back(scale == 1 ? exactly(factor, {1}) : close(factor, {scale}, 0, 2 * kUnit));

@@ -82,8 +82,9 @@ struct Clip {
   int64_t squares = 0;  // how many of them are squares
   double limit = 0;     // of the norm; 0: no limit
   double eps = 0;       // added to the norm before dividing
-  Tensor norm;          // [1, 1] f64, written: the square root of all squares, summed in order
-  StepControl control;  // written: min(1, limit / (norm + eps)), and whether all sums are finite
+  double scale = 1;     // of the loss: what gradients are divided by before anything else
+  Tensor norm;  // [1, 1] f64, written: the square root of all squares, summed in order, / scale
+  StepControl control;  // written: min(1, limit / (norm + eps)) / scale; whether all are finite
 };
 
 // How an optimizer stores parameters of 16 bits that have no master: to one of the two neighbours,

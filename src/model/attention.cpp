@@ -12,16 +12,16 @@ struct Saved {
   Tensor qkv;        // [tokens, qkv_size]: rotated, unless qk_norm: then as the product left it
   Tensor qk;         // [tokens, query_size + kv_size]: normalised and rotated; only with qk_norm
   Tensor attention;  // [tokens, query_size]
-  Tensor lse;        // [batch*heads, sequence]
+  Tensor lse;        // [batch*heads, sequence] f32
   int64_t bytes;
 
-  Saved(const ModelSpec& spec, Tensor block, int64_t batch, int64_t sequence) {
+  Saved(const ModelSpec& spec, Tensor block, int64_t batch, int64_t sequence, DType type) {
     Carver carver(block);
     const int64_t tokens = batch * sequence;
-    qkv = carver.next(tokens, spec.qkv_size());
-    if (spec.qk_norm) qk = carver.next(tokens, spec.query_size() + spec.kv_size());
-    attention = carver.next(tokens, spec.query_size());
-    lse = carver.next(batch * spec.num_heads, sequence);
+    qkv = carver.next(tokens, spec.qkv_size(), type);
+    if (spec.qk_norm) qk = carver.next(tokens, spec.query_size() + spec.kv_size(), type);
+    attention = carver.next(tokens, spec.query_size(), type);
+    lse = carver.next(batch * spec.num_heads, sequence, DType::f32);
     bytes = carver.bytes();
   }
 };
@@ -42,8 +42,8 @@ class Attention final : public Branch {
     out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
   }
 
-  int64_t saved_bytes(int64_t batch, int64_t sequence) const override {
-    return Saved(spec_, {}, batch, sequence).bytes;
+  int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
+    return Saved(spec_, {}, batch, sequence, type).bytes;
   }
 
   int phases(bool backward, int64_t) const override { return backward ? 5 : 4; }
@@ -81,7 +81,7 @@ class Attention final : public Branch {
   using Step = void (Attention::*)(UnitCall&, const Saved&) const;
 
   Saved saved_of(const UnitCall& call) const {
-    return {spec_, call.saved, call.batch.batch, call.batch.sequence};
+    return {spec_, call.saved, call.batch.batch, call.batch.sequence, call.type()};
   }
 
   AttentionShape shape_of(const UnitCall& call) const {
@@ -96,7 +96,7 @@ class Attention final : public Branch {
 
   void project_in(UnitCall& call, const Saved& saved) const {
     const Arena::Scope scope(call.arena);
-    const Tensor normed = call.arena.take(call.input.rows, call.input.cols);
+    const Tensor normed = call.take(call.input.rows, call.input.cols);
     norm(call, normed);
     call.gemm({.a = normed,
                .b = at(call.params, qkv_),
@@ -187,7 +187,7 @@ class Attention final : public Branch {
   void attend_backward(UnitCall& call, const Saved& saved) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy);
-    const Tensor dattention = call.arena.take(call.input.rows, q);
+    const Tensor dattention = call.take(call.input.rows, q);
     call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
     const AttentionShape shape = shape_of(call);
     const Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;

@@ -13,7 +13,7 @@ enum class DropoutSite : uint32_t { probabilities = 0, attention_out = 1, mlp_ou
 class Carver {
  public:
   explicit Carver(Tensor block) : base_(static_cast<std::byte*>(block.data)) {}
-  Tensor next(int64_t rows, int64_t cols, DType dtype = DType::f32) {
+  Tensor next(int64_t rows, int64_t cols, DType dtype) {
     const Tensor cut = matrix(base_ ? base_ + bytes_ : nullptr, rows, cols, dtype);
     constexpr int64_t kAlign = Ledger::kAlignment;
     bytes_ += (rows * cols * dtype_bytes(dtype) + kAlign - 1) / kAlign * kAlign;

@@ -16,7 +16,7 @@ class Embedding final : public Unit {
 
   bool is_first() const override { return true; }
   bool backward_reads_parameters() const override { return false; }
-  int64_t saved_bytes(int64_t, int64_t) const override { return 0; }
+  int64_t saved_bytes(int64_t, int64_t, DType) const override { return 0; }
 
   int phases(bool backward, int64_t) const override { return backward ? 1 : 2; }
 

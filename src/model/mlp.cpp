@@ -21,9 +21,9 @@ class Mlp final : public Branch {
     down_bias_ = add(s.mlp_bias, in + "down.bias", 1, s.hidden_size, Init::zeros, false);
   }
 
-  int64_t saved_bytes(int64_t batch, int64_t sequence) const override {
+  int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
     Carver carver({});
-    carver.next(batch * sequence, up_size_);
+    carver.next(batch * sequence, up_size_, type);
     return carver.bytes();
   }
 
@@ -58,12 +58,12 @@ class Mlp final : public Branch {
   using Step = void (Mlp::*)(UnitCall&) const;
 
   Tensor up_of(const UnitCall& call) const {
-    return Carver(call.saved).next(call.input.rows, up_size_);
+    return Carver(call.saved).next(call.input.rows, up_size_, call.type());
   }
 
   void project_up(UnitCall& call) const {
     const Arena::Scope scope(call.arena);
-    const Tensor normed = call.arena.take(call.input.rows, spec_.hidden_size);
+    const Tensor normed = call.take(call.input.rows, spec_.hidden_size);
     norm(call, normed);
     call.gemm({.a = normed,
                .b = at(call.params, up_),
@@ -76,7 +76,7 @@ class Mlp final : public Branch {
   void project_down(UnitCall& call) const {
     if (call.output.empty()) return;
     const Arena::Scope scope(call.arena);
-    const Tensor activated = call.arena.take(call.input.rows, spec_.intermediate_size);
+    const Tensor activated = call.take(call.input.rows, spec_.intermediate_size);
     call.kernels.activation_forward(spec_.activation, spec_.gated, up_of(call), activated);
     project_out(call, activated, down_, down_bias_);
   }
@@ -89,7 +89,7 @@ class Mlp final : public Branch {
     const Tensor dy = branch_gradient(call, kDy);
     const Tensor activated = call.temp(kActivated, tokens, spec_.intermediate_size);
     const Arena::Scope scope(call.arena);
-    const Tensor dactivated = call.arena.take(tokens, spec_.intermediate_size);
+    const Tensor dactivated = call.take(tokens, spec_.intermediate_size);
     call.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
     call.kernels.activation_backward(spec_.activation, spec_.gated, up_of(call), dactivated, dup,
                                      activated);

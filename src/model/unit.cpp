@@ -30,7 +30,7 @@ void UnitCall::gemm(Gemm product) const {
 }
 
 Tensor UnitCall::temp(size_t index, int64_t rows, int64_t cols) {
-  if (temps[index].empty()) temps[index] = arena.take(rows, cols);
+  if (temps[index].empty()) temps[index] = take(rows, cols);
   return temps[index];
 }
 
@@ -40,13 +40,13 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
           batch.samples};
 }
 
-Model::Model(const ModelSpec& s) : spec(s) {
+Model::Model(const ModelSpec& s, int64_t logits_bytes) : spec(s) {
   units.push_back(make_embedding(spec));
   for (int block = 0; block < spec.num_layers; ++block) {
     units.push_back(make_attention(spec, block));
     units.push_back(make_mlp(spec, block));
   }
-  units.push_back(make_head(spec));
+  units.push_back(make_head(spec, logits_bytes));
 }
 
 std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {

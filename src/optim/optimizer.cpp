@@ -4,9 +4,9 @@
 
 namespace onefold {
 
-std::vector<OptimizerState> OptimizerSpec::states(DType parameters) const {
+std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) const {
   std::vector<OptimizerState> list;
-  if (parameters != DType::f32) list.push_back({"master"});
+  if (precision.has_master()) list.push_back({kMaster});
   if (type == Type::adamw) {
     list.push_back({"moment1"});
     list.push_back({"moment2"});
@@ -17,7 +17,7 @@ std::vector<OptimizerState> OptimizerSpec::states(DType parameters) const {
 }
 
 void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, const StepControl& control, Tensor params, Tensor grads,
+                    bool decay, const StepControl& control, const Stepped& stepped,
                     std::span<const Tensor> state) {
   const double weight_decay = decay ? spec.weight_decay : 0.0;
   if (spec.type == OptimizerSpec::Type::sgd) {
@@ -26,8 +26,7 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .weight_decay = static_cast<float>(weight_decay),
                     .nesterov = spec.nesterov,
                     .first = step == 1};
-    kernels.sgd(hyper, control, {params.flat(), grads.flat()},
-                state.empty() ? Tensor{} : state[0].flat());
+    kernels.sgd(hyper, control, stepped, state.empty() ? Tensor{} : state[0].flat());
     return;
   }
   const auto t = static_cast<double>(step);
@@ -38,7 +37,7 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
                     .weight_decay = static_cast<float>(weight_decay),
                     .bias_correction1 = static_cast<float>(1 - std::pow(spec.beta1, t)),
                     .bias_correction2 = static_cast<float>(1 - std::pow(spec.beta2, t))};
-  kernels.adamw(hyper, control, {params.flat(), grads.flat()}, state[0].flat(), state[1].flat());
+  kernels.adamw(hyper, control, stepped, state[0].flat(), state[1].flat());
 }
 
 }  // namespace onefold

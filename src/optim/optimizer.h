@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "optim/precision.h"
 
 namespace onefold {
 
@@ -18,6 +19,8 @@ struct OptimizerState {
   int64_t elements(int64_t parameter_elems) const { return (parameter_elems + block - 1) / block; }
 };
 
+inline constexpr const char* kMaster = "master";
+
 struct OptimizerSpec {
   enum class Type : uint8_t { adamw, sgd };
   Type type = Type::adamw;
@@ -28,14 +31,14 @@ struct OptimizerSpec {
   double momentum = 0;
   bool nesterov = false;
 
-  // A master copy where parameters are narrower than fp32; then AdamW's two moments, or SGD's
-  // momentum if it has one.
-  std::vector<OptimizerState> states(DType parameters = DType::f32) const;
+  // The master copy, if there is one; then AdamW's two moments, or SGD's momentum if it has one.
+  std::vector<OptimizerState> states(const Precision& precision = {}) const;
 };
 
-// One optimizer step (counted from 1) on one parameter and its state, in the order of states().
+// One optimizer step (counted from 1) on one parameter and its state: states(), but for the master,
+// which is `stepped`'s.
 void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, const StepControl& control, Tensor params, Tensor grads,
+                    bool decay, const StepControl& control, const Stepped& stepped,
                     std::span<const Tensor> state);
 
 }  // namespace onefold

@@ -9,9 +9,9 @@
 
 namespace onefold {
 
-// Says for each forward what of it is read later: its input, what it saves, its output. What nobody
-// reads is not kept. Builders and recompute() apply it; whatever else adds or removes a forward or
-// a backward must do so too.
+// Marks for each forward what of it is read later: its input, what it saves, its output. What no
+// later action reads is not kept. Builders and recompute() apply it; any other pass that adds or
+// removes a forward or a backward must do so too.
 void liveness(Program& program);
 
 // Gradients of the first micro-batch overwrite, those of later ones add: no pass over memory to

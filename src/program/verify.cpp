@@ -30,7 +30,7 @@ class Verifier {
  private:
   struct Parameters {
     bool whole = false, read = false;  // while a gather holds them
-    int ticket = -1;                   // of a gather that nobody has waited for yet
+    int ticket = -1;                   // of a gather that no action has waited for yet
     bool stepped = false, stale = false;
   };
   struct Gradient {

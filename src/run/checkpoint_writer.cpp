@@ -6,15 +6,6 @@
 namespace onefold {
 namespace {
 
-// A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
-SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
-  SafetensorsEntry entry;
-  entry.name = piece_name(piece.state, piece.param->name);
-  entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
-                                                        : std::vector<int64_t>{piece.data.cols};
-  return entry;
-}
-
 // As safetensors files call it.
 std::string stored_dtype(DType dtype) {
   std::string name = dtype_name(dtype);
@@ -22,25 +13,35 @@ std::string stored_dtype(DType dtype) {
   return name;
 }
 
-// From the device's memory, in one go where that is the host's.
+// A whole parameter keeps its shape, so that other tools can read it; a slice is a row.
+SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
+  SafetensorsEntry entry;
+  entry.name = piece_name(piece.state, piece.param->name);
+  entry.dtype = stored_dtype(piece.data.dtype);
+  entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
+                                                        : std::vector<int64_t>{piece.data.cols};
+  return entry;
+}
+
 void write_piece(Device& device, const RankState::SavedPiece& piece, SafetensorsWriter& writer) {
-  const auto elems = static_cast<size_t>(piece.data.elems());
-  std::vector<float> staged;
-  const auto write = [&](const float* values) {
-    writer.write(piece_name(piece.state, piece.param->name), std::span(values, elems));
-  };
-  device.read(piece.data, [&](int64_t, std::span<const std::byte> bytes) {
-    const auto* values = reinterpret_cast<const float*>(bytes.data());
-    if (bytes.size() == elems * sizeof(float)) return write(values);
-    staged.insert(staged.end(), values, values + bytes.size() / sizeof(float));
-  });
-  if (!staged.empty()) write(staged.data());
+  const std::string name = piece_name(piece.state, piece.param->name);
+  device.read(piece.data,
+              [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
+}
+
+Json to_json(const LossScale::State& state) {
+  return {{"scale", state.scale},
+          {"steps", state.steps},
+          {"last_overflow", state.last_overflow},
+          {"hysteresis", state.hysteresis},
+          {"skipped", state.skipped}};
 }
 
 }  // namespace
 
 struct CheckpointWriter::Job {
   int64_t step = 0;
+  LossScale::State loss_scale;  // after that step
   double begin_seconds = 0;
   std::mutex mutex;
   std::condition_variable progress;
@@ -66,6 +67,7 @@ void CheckpointWriter::begin() {
   require(!job_, "a checkpoint is begun while another is under way");
   job_ = std::make_unique<Job>();
   job_->step = engine_.steps_done();
+  job_->loss_scale = engine_.loss_scale().state();
   job_->begin_seconds = now_seconds();
   thread_ = std::thread([this, job = job_.get()] { write(*job); });
 }
@@ -192,6 +194,7 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
 Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
                                     const std::vector<Json>& ranges, const Json& run) const {
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
+  manifest.run["loss_scale"] = to_json(job_->loss_scale);
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
     for (const ParamSpec& param : engine_.model().units[u]->params()) {

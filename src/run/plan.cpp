@@ -103,7 +103,7 @@ std::string zero_text(const ModelSpec& model, const EngineOptions& options, int 
   const auto share = [&](bool sharded) {
     return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
   };
-  Homes homes = homes_of(options.zero, INT64_MAX, ranks);
+  Homes homes = homes_of(options, INT64_MAX, ranks);
   const std::vector<UnitTraits> units = unit_traits(Model(model), options, ranks);
   size_t whole = 0;
   for (const UnitTraits& unit : units)

@@ -13,6 +13,8 @@ struct ProgressState {
   double loss = 0;
   double validation_loss = -1;  // negative: none yet
   double gradient_norm = 0;
+  double loss_scale = 1;
+  int64_t skipped = 0;  // steps so far
   double learning_rate = 0;
   double tokens_per_second = 0;
   double gemm_fraction = 0;

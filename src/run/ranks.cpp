@@ -29,7 +29,7 @@ class FirstFailure {
   void add_agreed() { keep_first(agreed_); }
   void add_by_peer() { keep_first(peer_); }
 
-  // Whether one has failed whom the others do not follow of themselves.
+  // Whether a rank has failed with anything but an AgreedError.
   bool any() const {
     std::lock_guard lock(mutex_);
     return own_ || peer_;
@@ -65,8 +65,8 @@ class FirstFailure {
   int rank_ = 0;
 };
 
-// Waits until all ranks have ended. Once one has failed the others follow at once, unless they hang
-// where nothing can wake them: then the process ends, with what is known.
+// Waits until all ranks have ended. Once one has failed the others end at once, unless they hang
+// where nothing can wake them: then the process ends and reports the failures so far.
 class AllEnded {
  public:
   explicit AllEnded(int ranks) : left_(ranks) {}
@@ -118,7 +118,7 @@ Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
   void* aligned = start_scratch_.data();
   size_t space = start_scratch_.size();
   start_ = mpi_->open("start", std::align(64, start_scratch_.size() - 64, aligned, space));
-  after_leader([&] {  // so that one of them says it
+  after_leader([&] {  // so that one of them reports it
     if (asked > 0 && asked != count_)
       user_error("--ranks {} was given, and the launcher has started {}; leave --ranks out", asked,
                  count_);

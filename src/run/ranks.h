@@ -1,5 +1,5 @@
 // The ranks of a run: threads of this process, or the processes that mpirun or srun has started.
-// Whoever fails first is heard first, and stops the others.
+// The first rank that fails stops the others, and its error is reported first.
 #pragma once
 
 #include <functional>
@@ -22,21 +22,20 @@ class Ranks {
   int count() const { return count_; }
   // Ranks that share the memory of this machine.
   int ranks_here() const { return ranks_here_; }
-  // Cores that each rank may keep busy: the same for all threads, so that all hold the same.
+  // Cores of each rank: the same for all threads, so that all hold the same.
   int cores() const { return cores_; }
   const char* transport() const { return mpi_ ? "MPI" : "threads"; }
   int64_t scratch_bytes() const { return mpi_ ? mpi_->scratch_bytes() : 0; }
   // Whether this process is the one that reads, prints and writes: all thread ranks' process is.
   bool leads() const { return !mpi_ || mpi_->rank() == 0; }
 
-  // Under MPI: the other processes wait here until the leading one has come this far. What is wrong
-  // with a configuration is then said once.
+  // Under MPI: the other processes wait here until the leading one has run `prepare`, so that an
+  // error in the configuration is reported once.
   void after_leader(const std::function<void()>& prepare);
 
   // Runs the body on each rank of this process, bound to its share of the cores, and waits for all.
-  // Throws the first failure that was not caused by another rank's; what all have agreed on, the
-  // leading process alone. A thread that does not end even then, because it hangs, takes the
-  // process with it.
+  // Throws the first failure that was not caused by another rank's. An AgreedError is thrown by the
+  // leading process alone. A thread that hangs, and so does not end even then, ends the process.
   void run(const RankBody& body);
 
  private:

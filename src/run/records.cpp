@@ -43,6 +43,8 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                {"step", s.step},
                {"loss", s.loss},
                {"gradient_norm", s.gradient_norm},
+               {"loss_scale", s.loss_scale},
+               {"skipped_steps", s.skipped},
                {"learning_rate", s.learning_rate},
                {"tokens_per_second", s.tokens_per_second},
                {"gemm_fraction", s.gemm_fraction},

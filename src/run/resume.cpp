@@ -130,6 +130,20 @@ void require_fit(Engine& engine, const Checkpoint& checkpoint) {
   }
 }
 
+// Absent from checkpoints of earlier versions, which had none.
+std::optional<LossScale::State> saved_scale(const Json& run) {
+  if (!run.contains("loss_scale")) return {};
+  JsonObject in(run["loss_scale"], "run.loss_scale");
+  LossScale::State state;
+  state.scale = in.require<double>("scale");
+  state.steps = in.require<int64_t>("steps");
+  state.last_overflow = in.require<int64_t>("last_overflow");
+  state.hysteresis = in.require<int64_t>("hysteresis");
+  state.skipped = in.require<int64_t>("skipped");
+  in.finish();
+  return state;
+}
+
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
@@ -138,7 +152,7 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
     read(kParameters, param, first, dst);
   });
   engine.state().write_optimizer(read);
-  engine.resume_after(checkpoint.manifest().step);
+  engine.resume_after(checkpoint.manifest().step, saved_scale(checkpoint.manifest().run));
 }
 
 }  // namespace

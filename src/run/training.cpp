@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "device/rates.h"
 #include "inspect/hf_source.h"
-#include "kernels/probe.h"
 #include "run/traffic.h"
 
 namespace onefold {
@@ -201,7 +201,7 @@ double Training::seconds_left() const {
 void Training::step() {
   const double begin = now_seconds();
   const VerbTimes times_before = engine_.times();
-  state_.learning_rate = schedule_.rate(state_.step);
+  state_.learning_rate = schedule_.rate(engine_.updates_done());
   StepResult result;
   try {
     result = train_step(engine_, batches_, state_.learning_rate);
@@ -217,6 +217,13 @@ void Training::step() {
   ++state_.step;
   state_.loss = result.loss;
   state_.gradient_norm = result.gradient_norm;
+  state_.loss_scale = result.loss_scale;
+  state_.skipped = engine_.loss_scale().state().skipped;
+  if (result.skipped)
+    progress_.note(fmt::format(
+        "step {} is skipped: its gradients are not finite; the loss scale is {:g}, {:g} from here "
+        "on",
+        state_.step, result.loss_scale, engine_.loss_scale().scale()));
   state_.tokens_per_second = static_cast<double>(step_tokens()) / step_seconds_;
   state_.gemm_fraction = state_.tokens_per_second *
                          plan_.model.flops_per_token(config_.data.sequence_length) / 1e9 /
@@ -234,7 +241,10 @@ void Training::evaluate() {
 // Again and again, and the best counts: one measurement on a busy machine would flatter the run.
 // All ranks measure at once, as they compute.
 void Training::measure_ceiling() {
-  const double mine = measure_gemm_gflops(*engine_.device().pool(), 1);
+  // A card does not slow down with its neighbours, and has no memory to spare later.
+  if (gemm_gflops_ > 0 && !engine_.device().memory_is_the_hosts()) return;
+  const double mine =
+      measure_product_gflops(engine_.device(), engine_.options().precision.compute, 1);
   double sum = 0;
   for (const double of_rank : engine_.control().exchange("measure", {&mine, 1})) sum += of_rank;
   gemm_gflops_ = std::max(gemm_gflops_, sum);

@@ -1,5 +1,5 @@
-// Where a tier's memory comes from: the system, a card's driver, a file, or (dry) nowhere. The
-// ledger asks it for blocks and books them; nobody else does.
+// Where a tier's memory comes from: the system, a card's driver, a file, or (dry) nowhere. Only
+// the ledger takes blocks from it, and books them.
 #pragma once
 
 #include <cstdint>

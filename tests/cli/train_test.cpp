@@ -39,8 +39,9 @@ TEST_F(Cli, MetricsHaveALineForEachStepAndEvaluation) {
       expect_keys(line, {"event", "step", "loss"});
       continue;
     }
-    expect_keys(line, {"event", "step", "loss", "gradient_norm", "learning_rate",
-                       "tokens_per_second", "gemm_fraction", "seconds", "wall_clock"});
+    expect_keys(line,
+                {"event", "step", "loss", "gradient_norm", "loss_scale", "skipped_steps",
+                 "learning_rate", "tokens_per_second", "gemm_fraction", "seconds", "wall_clock"});
     expect_keys(line["wall_clock"], {"forward", "backward", "norm", "step", "communication"});
     EXPECT_EQ(line["learning_rate"], 1e-3);
   }
@@ -145,7 +146,7 @@ TEST_F(Cli, ATrainedModelIsReplacedOnlyWithOverwrite) {
   EXPECT_FALSE(exists("run/tensorboard"));
 }
 
-TEST_F(Cli, AFolderOfSomebodyElsesModelIsNotWrittenTo) {
+TEST_F(Cli, AFolderWithAModelOfAnotherProgramIsNotWrittenTo) {
   make_folders(folder_.path("run"));
   folder_.write("run/config.json", "{\"model_type\": \"gpt2\"}");
   expect_error(train({}, {"--quiet", "--overwrite"}), 1, {"run.output", "no run has written"});

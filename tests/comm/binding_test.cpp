@@ -21,7 +21,7 @@ std::set<int> cpus_of_this_thread() {
   return cpus;
 }
 
-// On a thread of its own: the test's must stay free.
+// On a thread of its own, so that the thread of the test is not bound.
 void on_a_thread(const std::function<void()>& body) { std::thread(body).join(); }
 
 TEST(Binding, RanksShareOutEveryCoreOnce) {

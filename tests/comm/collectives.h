@@ -18,12 +18,12 @@ using Floats = Values<float>;
 template <class T>
 constexpr DType kDType = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-// Element i of what rank r gives. Magnitudes differ widely, so another order has other bits. A
-// hash, as the large cases draw millions.
+// Element i of rank r's data. Magnitudes differ widely, so a sum in another order has other bits. A
+// hash, because it is fast: the large cases have millions of elements.
 template <class T = float>
-T value(int rank, uint64_t stream, int64_t i) {
+T value(int rank, uint64_t key, int64_t i) {
   uint64_t x = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u;
-  x ^= static_cast<uint64_t>(rank + 1) * 0xBF58476D1CE4E5B9u + stream * 0x94D049BB133111EBu;
+  x ^= static_cast<uint64_t>(rank + 1) * 0xBF58476D1CE4E5B9u + key * 0x94D049BB133111EBu;
   x = (x ^ (x >> 31)) * 0xD6E8FEB86659FD93u;
   x ^= x >> 32;
   static constexpr T kScales[] = {0x1p-12f, 0x1p-7f, 0x1p-3f, 1.0f,
@@ -36,18 +36,18 @@ T value(int rank, uint64_t stream, int64_t i) {
 }
 
 template <class T = float>
-Values<T> values(int rank, uint64_t stream, int64_t elems) {
+Values<T> values(int rank, uint64_t key, int64_t elems) {
   Values<T> result(static_cast<size_t>(elems));
-  for (int64_t i = 0; i < elems; ++i) result[static_cast<size_t>(i)] = value<T>(rank, stream, i);
+  for (int64_t i = 0; i < elems; ++i) result[static_cast<size_t>(i)] = value<T>(rank, key, i);
   return result;
 }
 
 // ((r0 + r1) + r2) + ...
 template <class T>
-Values<T> ordered_sum_oracle(int ranks, uint64_t stream, int64_t elems) {
-  Values<T> sum = values<T>(0, stream, elems);
+Values<T> ordered_sum_oracle(int ranks, uint64_t key, int64_t elems) {
+  Values<T> sum = values<T>(0, key, elems);
   for (int r = 1; r < ranks; ++r) {
-    const Values<T> next = values<T>(r, stream, elems);
+    const Values<T> next = values<T>(r, key, elems);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
   }
   return sum;
@@ -150,7 +150,7 @@ inline void check_mixed_sum(Channel& channel) {
   expect_bits(wide, ordered_sum_oracle<double>(ranks, 2, 1031 * ranks), "f64 beside f32");
 }
 
-// Every type moves, also in shards that no vector or line of the cache divides.
+// Every type, in shards whose size is no multiple of a vector or a cache line.
 inline void check_gather_of_every_type(Channel& channel) {
   constexpr DType kAll[] = {DType::f32,  DType::i32, DType::f64, DType::i64,
                             DType::bf16, DType::f16, DType::u8};
@@ -197,14 +197,15 @@ inline void check_all_to_all(Channel& channel, int64_t elems) {
   expect_bits(to, expected, "all_to_all");
 }
 
-// A message round the ring: even ranks send first, as a send may wait for its receiver.
+// Each rank sends to the next. Even ranks send first, because a send may wait for its receiver.
 inline void check_ring(Channel& channel, int64_t elems) {
   const int ranks = channel.ranks(), rank = channel.rank();
   if (ranks == 1) return;
   const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
   const Floats from = values(rank, 7, elems);
   Floats to(from.size(), -1.0f);
-  const bool first = rank % 2 == 0 && rank != ranks - 1;  // of an odd number, the last one receives
+  const bool first =
+      rank % 2 == 0 && rank != ranks - 1;  // with an odd number of ranks, the last one receives
   if (first) channel.send("ring", next, from.data(), 4 * elems);
   channel.receive("ring", last, to.data(), 4 * elems);
   if (!first) channel.send("ring", next, from.data(), 4 * elems);

@@ -1,5 +1,5 @@
-// Ranks as threads that fail: everybody ends at once, with the same sentence, which names the ranks
-// and the calls.
+// Ranks as threads that fail: all ranks end at once, with the same error, which names the ranks and
+// the calls.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,10 +16,10 @@ using test::Fault;
 using test::run_ranks;
 using Errors = std::vector<std::string>;
 
-void expect_all_say(const Errors& errors, const std::vector<std::string>& words) {
+void expect_all_contain(const Errors& errors, const std::vector<std::string>& words) {
   for (size_t r = 0; r < errors.size(); ++r)
     for (const std::string& word : words)
-      EXPECT_TRUE(contains(errors[r], word)) << "rank " << r << " says: " << errors[r];
+      EXPECT_TRUE(contains(errors[r], word)) << "rank " << r << ": " << errors[r];
 }
 
 void gather(Channel& channel, const char* what, int64_t elems, size_t messages = 1) {
@@ -29,17 +29,17 @@ void gather(Channel& channel, const char* what, int64_t elems, size_t messages =
 }
 
 TEST(Disagreement, OfWordsNamesBothSides) {
-  expect_all_say(run_ranks(3, {},
-                           [](Communicator& c) {
-                             const auto channel = c.open("test", nullptr);
-                             gather(*channel, c.rank() == 2 ? "block.4" : "block.3", 5);
-                           }),
-                 {"rank 0 calls all_gather \"block.3\" (20 bytes)",
-                  "rank 2 calls all_gather \"block.4\" (20 bytes)"});
+  expect_all_contain(run_ranks(3, {},
+                               [](Communicator& c) {
+                                 const auto channel = c.open("test", nullptr);
+                                 gather(*channel, c.rank() == 2 ? "block.4" : "block.3", 5);
+                               }),
+                     {"rank 0 calls all_gather \"block.3\" (20 bytes)",
+                      "rank 2 calls all_gather \"block.4\" (20 bytes)"});
 }
 
 TEST(Disagreement, OfCallsNamesBothSides) {
-  expect_all_say(
+  expect_all_contain(
       run_ranks(2, {},
                 [](Communicator& c) {
                   const auto channel = c.open("test", nullptr);
@@ -50,23 +50,25 @@ TEST(Disagreement, OfCallsNamesBothSides) {
 }
 
 TEST(Disagreement, OfSizesNamesBothSides) {
-  expect_all_say(run_ranks(2, {},
-                           [](Communicator& c) {
-                             const auto channel = c.open("test", nullptr);
-                             gather(*channel, "x", 5 + c.rank());
-                           }),
-                 {"(20 bytes)", "(24 bytes)"});
-  expect_all_say(run_ranks(2, {},
-                           [](Communicator& c) {  // the same bytes in all
-                             const auto channel = c.open("test", nullptr);
-                             gather(*channel, "x", c.rank() == 0 ? 6 : 3, c.rank() == 0 ? 1 : 2);
-                           }),
-                 {"(24 bytes)", "(24 bytes in 2 messages)"});
+  expect_all_contain(run_ranks(2, {},
+                               [](Communicator& c) {
+                                 const auto channel = c.open("test", nullptr);
+                                 gather(*channel, "x", 5 + c.rank());
+                               }),
+                     {"(20 bytes)", "(24 bytes)"});
+  expect_all_contain(run_ranks(2, {},
+                               [](Communicator& c) {  // the same number of bytes
+                                 const auto channel = c.open("test", nullptr);
+                                 gather(*channel, "x", c.rank() == 0 ? 6 : 3,
+                                        c.rank() == 0 ? 1 : 2);
+                               }),
+                     {"(24 bytes)", "(24 bytes in 2 messages)"});
 }
 
-// The same bytes in all, of another type or cut otherwise: the texts alone would look the same.
+// The same number of bytes, of another type or in messages of other sizes: the texts of the calls
+// alone would be the same.
 TEST(Disagreement, OfTypesNamesBoth) {
-  expect_all_say(
+  expect_all_contain(
       run_ranks(2, {},
                 [](Communicator& c) {
                   double whole[2] = {}, shard[1] = {};
@@ -75,7 +77,7 @@ TEST(Disagreement, OfTypesNamesBoth) {
                   c.open("test", nullptr)->all_gather("x", {c.rank() == 0 ? &one : &two, 1});
                 }),
       {"rank 1 calls all_gather \"x\" (8 bytes) with elements of f32 instead of f64"});
-  expect_all_say(
+  expect_all_contain(
       run_ranks(2, {},
                 [](Communicator& c) {
                   float whole[6] = {}, shard[3] = {};
@@ -87,34 +89,34 @@ TEST(Disagreement, OfTypesNamesBoth) {
 }
 
 TEST(Disagreement, OfRootsNamesBothSides) {
-  expect_all_say(run_ranks(2, {},
-                           [](Communicator& c) {
-                             float x = 0;
-                             c.open("test", nullptr)->broadcast("x", c.rank(), &x, 4);
-                           }),
-                 {"broadcast from rank 0", "broadcast from rank 1"});
+  expect_all_contain(run_ranks(2, {},
+                               [](Communicator& c) {
+                                 float x = 0;
+                                 c.open("test", nullptr)->broadcast("x", c.rank(), &x, 4);
+                               }),
+                     {"broadcast from rank 0", "broadcast from rank 1"});
 }
 
 TEST(Disagreement, OfChannelsNamesBoth) {
   const Errors errors = run_ranks(2, {}, [](Communicator& c) {
     c.open(c.rank() == 0 ? "gather" : "reduce", nullptr)->barrier("x");
   });
-  expect_all_say(errors, {"\"gather\"", "\"reduce\"", "same order"});
+  expect_all_contain(errors, {"\"gather\"", "\"reduce\"", "same order"});
 }
 
 TEST(Disagreement, OfMessagesNamesBothSides) {
-  expect_all_say(run_ranks(2, {},
-                           [](Communicator& c) {
-                             float x[4] = {};
-                             const auto channel = c.open("test", nullptr);
-                             if (c.rank() == 0) channel->send("activations", 1, x, 16);
-                             if (c.rank() == 1) channel->receive("activations", 0, x, 8);
-                           }),
-                 {"rank 0 calls send to rank 1 \"activations\" (16 bytes)",
-                  "rank 1 calls receive from rank 0 \"activations\" (8 bytes)"});
+  expect_all_contain(run_ranks(2, {},
+                               [](Communicator& c) {
+                                 float x[4] = {};
+                                 const auto channel = c.open("test", nullptr);
+                                 if (c.rank() == 0) channel->send("activations", 1, x, 16);
+                                 if (c.rank() == 1) channel->receive("activations", 0, x, 8);
+                               }),
+                     {"rank 0 calls send to rank 1 \"activations\" (16 bytes)",
+                      "rank 1 calls receive from rank 0 \"activations\" (8 bytes)"});
 }
 
-// Neither could ever end, and nobody waits for the timeout to say so.
+// Neither call could complete; the error does not wait for the timeout.
 TEST(Disagreement, OfAMessageAndACollectiveIsFoundAtOnce) {
   for (const bool sends : {true, false}) {
     const double begin = now_seconds();
@@ -124,21 +126,21 @@ TEST(Disagreement, OfAMessageAndACollectiveIsFoundAtOnce) {
       if (c.rank() == 1) return gather(*channel, "block.3", 5);
       sends ? channel->send("activations", 1, x, 16) : channel->receive("activations", 1, x, 16);
     });
-    expect_all_say(errors, {sends ? "send to rank 1" : "receive from rank 1", "all_gather"});
+    expect_all_contain(errors, {sends ? "send to rank 1" : "receive from rank 1", "all_gather"});
     EXPECT_LT(now_seconds() - begin, 20);
   }
 }
 
 TEST(Disagreement, OfTwoSendersIsFoundAtOnce) {
-  expect_all_say(run_ranks(2, {.timeout_seconds = 100},
-                           [](Communicator& c) {
-                             float x = 0;
-                             c.open("test", nullptr)->send("x", 1 - c.rank(), &x, 4);
-                           }),
-                 {"send to rank 0", "send to rank 1"});
+  expect_all_contain(run_ranks(2, {.timeout_seconds = 100},
+                               [](Communicator& c) {
+                                 float x = 0;
+                                 c.open("test", nullptr)->send("x", 1 - c.rank(), &x, 4);
+                               }),
+                     {"send to rank 0", "send to rank 1"});
 }
 
-// Rank 1 of 3 makes one call and then does something else than the second.
+// Rank 1 of 3 makes one call and then runs `instead` in place of the second.
 Errors without_rank_1(const CommOptions& options,
                       const std::function<void(Communicator&)>& instead) {
   std::atomic<int> ended{0};
@@ -160,17 +162,17 @@ Errors without_rank_1(const CommOptions& options,
   });
 }
 
-TEST(Absence, ARankThatHangsIsNamedWithItsLastCall) {
+TEST(MissingRank, ThatHangsIsNamedWithItsLastCall) {
   const Errors errors = without_rank_1({.timeout_seconds = 0.2}, [](Communicator&) {});
   for (const size_t r : {size_t{0}, size_t{2}})
     for (const char* words :
-         {"rank 1 did not come", "\"gather block.3, step 17\" (4096 bytes)", "channel \"lane\"",
+         {"rank 1 did not reach", "\"gather block.3, step 17\" (4096 bytes)", "channel \"lane\"",
           "0.2 seconds", "ranks 0, 2 wait", "last call of rank 1 there was barrier \"first\""})
       EXPECT_TRUE(contains(errors[r], words)) << errors[r];
   EXPECT_EQ(errors[0], errors[2]);
 }
 
-TEST(Absence, ARankThatLeavesIsNamed) {
+TEST(MissingRank, ThatHasLeftIsNamed) {
   const double begin = now_seconds();
   const Errors errors = without_rank_1({.timeout_seconds = 100}, [](Communicator&) {});
   for (const size_t r : {size_t{0}, size_t{2}})
@@ -179,7 +181,7 @@ TEST(Absence, ARankThatLeavesIsNamed) {
   EXPECT_LT(now_seconds() - begin, 20);
 }
 
-TEST(Absence, ARankThatAbortsSaysWhy) {
+TEST(MissingRank, ThatAbortsGivesItsReason) {
   const double begin = now_seconds();
   const Errors errors = without_rank_1({.timeout_seconds = 100},
                                        [](Communicator& c) { c.abort("the disk is full"); });
@@ -188,7 +190,7 @@ TEST(Absence, ARankThatAbortsSaysWhy) {
   EXPECT_LT(now_seconds() - begin, 20);
 }
 
-TEST(Absence, OfAMessagesOtherSideIsNamed) {
+TEST(MissingRank, OnTheOtherSideOfAMessageIsNamed) {
   for (const bool sends : {true, false}) {
     const Errors errors = run_ranks(2, {.timeout_seconds = 100}, [&](Communicator& c) {
       float x = 0;
@@ -203,7 +205,7 @@ TEST(Absence, OfAMessagesOtherSideIsNamed) {
   }
 }
 
-TEST(Absence, LeavingAfterTheLastCallIsNoFailure) {
+TEST(MissingRank, LeavingAfterTheLastCallIsNoFailure) {
   for (int i = 0; i < 200; ++i)
     for (const std::string& error :
          run_ranks(4, {}, [](Communicator& c) { gather(*c.open("lane", nullptr), "only", 9); }))
@@ -223,12 +225,12 @@ TEST(Failure, TheFirstOneIsRepeatedOnEveryChannel) {
   EXPECT_EQ(errors, Errors(2));
 }
 
-// An abort at any moment of a call: either all ranks do it, or none. A rank that went while others
-// count on it would leave them waiting for ever, or reading what it has freed.
-TEST(Failure, AnAbortAmidCallsLeavesNobodyBehind) {
-  std::mt19937 dice(1);
+// An abort at any moment of a call: either all ranks complete the call, or none. If one rank threw
+// while others proceed, they would wait for ever, or read memory that it has freed.
+TEST(Failure, AnAbortDuringCallsEndsAllRanks) {
+  std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
-    const double delay = 1e-7 * (dice() % 500);
+    const double delay = 1e-7 * (random() % 500);
     const Errors errors = run_ranks(3, {}, [&](Communicator& c) {
       const auto channel = c.open("lane", nullptr);
       channel->barrier("ready");
@@ -238,18 +240,18 @@ TEST(Failure, AnAbortAmidCallsLeavesNobodyBehind) {
         }
         c.abort("enough");
       });
-      const std::string said = error_text([&] {
+      const std::string error = error_text([&] {
         for (int call = 0;; ++call) gather(*channel, "again", 1 + call % 100);
       });
       aborts.join();
-      EXPECT_EQ(said, "rank 1 failed: enough");
+      EXPECT_EQ(error, "rank 1 failed: enough");
     });
     ASSERT_EQ(errors, Errors(3));
   }
 }
 
-// 100 faults: one of 2 to 5 ranks does something wrong at a random call. All others end with the
-// same sentence, which names it; none hangs, and none reads memory that is gone (asan, tsan).
+// 100 faults: one of 2 to 5 ranks fails at a random call. All others end with the same error, which
+// names it; none hangs, and none reads memory that has been freed (asan, tsan).
 class ThreadFaults : public testing::TestWithParam<unsigned> {};
 
 TEST_P(ThreadFaults, EndAllRanks) {
@@ -265,7 +267,7 @@ TEST_P(ThreadFaults, EndAllRanks) {
         try {
           test::run_with_fault(c, *channel, seed, plan, [&](Fault fault) {
             if (fault == Fault::abort) c.abort("as the test asks");
-            if (fault == Fault::raise) throw std::runtime_error("not ours");
+            if (fault == Fault::raise) throw std::runtime_error("an exception");
             while (hangs && ended < ranks - 1) std::this_thread::yield();
           });
         } catch (const std::runtime_error& error) {
@@ -273,17 +275,17 @@ TEST_P(ThreadFaults, EndAllRanks) {
           if (dynamic_cast<const PeerError*>(&error) != nullptr) throw;
         }
       });
-  const std::string& said = errors[plan.victim == 0 ? 1 : 0];
+  const std::string& error = errors[plan.rank == 0 ? 1 : 0];
   for (int r = 0; r < ranks; ++r) {
-    if (r != plan.victim) {
-      EXPECT_EQ(errors[static_cast<size_t>(r)], said);
+    if (r != plan.rank) {
+      EXPECT_EQ(errors[static_cast<size_t>(r)], error);
     }
   }
-  // Two that disagree are named with rank 0, and any rank may be the odd one out.
+  // A disagreement names rank 0 and the first rank that differs from it.
   const bool disagrees = plan.fault <= Fault::skipped_call;
-  EXPECT_TRUE(contains(said, disagrees ? "rank 0 calls" : fmt::format("rank {}", plan.victim)))
-      << said;
-  EXPECT_TRUE(contains(said, plan.fault == Fault::abort ? "as the test asks" : "call ")) << said;
+  EXPECT_TRUE(contains(error, disagrees ? "rank 0 calls" : fmt::format("rank {}", plan.rank)))
+      << error;
+  EXPECT_TRUE(contains(error, plan.fault == Fault::abort ? "as the test asks" : "call ")) << error;
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ThreadFaults, testing::Range(0u, 100u));

@@ -1,5 +1,5 @@
-// Ranks that make random calls, one of which goes wrong on one of them: what, where and when comes
-// from a seed, the same on all ranks.
+// Ranks that make random calls, with a fault in one of them on one rank. A seed, the same on all
+// ranks, determines the calls, the fault, the rank and the call.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@
 namespace onefold::test {
 
 enum class Fault {
-  other_words,  // the same call for something else
+  other_words,  // the same call with another description
   other_size,
   other_call,
   skipped_call,
   leave,
   abort,
   hang,
-  raise,       // an exception that is not ours
+  raise,       // an exception that is no PeerError
   exit_early,  // processes only
   kill         // processes only: SIGKILL
 };
@@ -33,23 +33,23 @@ inline const char* fault_name(Fault fault) {
 
 struct FaultPlan {
   Fault fault;
-  int victim, at;  // which rank, and before which call
+  int rank, at;  // on which rank, and before which call
 };
 
 inline constexpr int kCalls = 40;
 
 inline FaultPlan plan_fault(unsigned seed, int ranks, int faults) {
-  std::mt19937 dice(seed);
+  std::mt19937 random(seed);
   const auto fault = static_cast<Fault>(seed % static_cast<unsigned>(faults));
-  return {fault, static_cast<int>(dice() % static_cast<unsigned>(ranks)),
-          static_cast<int>(dice() % kCalls)};
+  return {fault, static_cast<int>(random() % static_cast<unsigned>(ranks)),
+          static_cast<int>(random() % kCalls)};
 }
 
-// One call, drawn from the dice; `change` makes it the victim's.
-inline void random_call(Channel& channel, std::mt19937& dice, int number, const Fault* change) {
+// One random call; `change`, if any, is the fault that alters it.
+inline void random_call(Channel& channel, std::mt19937& random, int number, const Fault* change) {
   const auto ranks = static_cast<size_t>(channel.ranks());
-  size_t elems = 1 + dice() % 3000;
-  unsigned kind = dice() % 4;
+  size_t elems = 1 + random() % 3000;
+  unsigned kind = random() % 4;
   std::vector<float> whole((elems + 1) * ranks, 1.0f), other((elems + 1) * ranks);
   std::string what = "call " + std::to_string(number);
   if (change != nullptr && *change == Fault::other_words) what += ", but another one";
@@ -62,22 +62,22 @@ inline void random_call(Channel& channel, std::mt19937& dice, int number, const 
   if (kind == 3) channel.all_to_all(what, whole.data(), other.data(), message.shard_bytes());
 }
 
-// Runs to the fault, and then on: it ends by what the fault or the communicator throws. `befall`
-// does the faults that are not a matter of calls.
+// Makes calls until the fault, or the communicator on another rank's fault, throws. `inject`
+// carries out the faults that are not altered calls; its rank makes no further calls.
 inline void run_with_fault(Communicator& communicator, Channel& channel, unsigned seed,
-                           const FaultPlan& plan, const std::function<void(Fault)>& befall) {
-  std::mt19937 dice(seed + 1);
+                           const FaultPlan& plan, const std::function<void(Fault)>& inject) {
+  std::mt19937 random(seed + 1);
   for (int call = 0; call < kCalls + 10; ++call) {
-    const bool now = communicator.rank() == plan.victim && call == plan.at;
+    const bool now = communicator.rank() == plan.rank && call == plan.at;
     if (now && plan.fault > Fault::skipped_call) {
-      befall(plan.fault);
+      inject(plan.fault);
       return;
     }
     if (now && plan.fault == Fault::skipped_call) {
-      dice.discard(2);  // as the call would have drawn
+      random.discard(2);  // the numbers that the call would have taken
       continue;
     }
-    random_call(channel, dice, call, now ? &plan.fault : nullptr);
+    random_call(channel, random, call, now ? &plan.fault : nullptr);
   }
 }
 

@@ -1,4 +1,4 @@
-// The environment that launchers give to what they start.
+// The environment variables that launchers set for the processes they start.
 #include "comm/launcher.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace {
 
 using Environment = std::map<std::string, std::string>;
 
-// With these variables and no other launcher's, which are restored: the tests themselves may run
-// under one.
+// Sets given variables and no other launcher's. The destructor restores the environment: the tests
+// themselves may run under a launcher.
 class Launcher : public testing::Test {
  protected:
   ~Launcher() override {
@@ -63,7 +63,7 @@ void expect_place(const Launched& launched, int rank, int ranks, int local_rank,
   EXPECT_EQ(launched.local_ranks, local_ranks);
 }
 
-TEST_F(Launcher, NoneSaysNothing) {
+TEST_F(Launcher, WithoutOneNothingIsSet) {
   const Launched launched = read({});
   EXPECT_FALSE(launched.rank || launched.ranks || launched.local_rank || launched.local_ranks);
   EXPECT_FALSE(mpi_launched());
@@ -92,7 +92,7 @@ TEST_F(Launcher, SlurmWithNodesOfDifferentCounts) {
                             {"SLURM_PROCID", "6"},
                             {"SLURM_LOCALID", "0"},
                             {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
-                            {"SLURM_TASKS_PER_NODE", "9(x4)"}};  // of the job
+                            {"SLURM_TASKS_PER_NODE", "9(x4)"}};  // of the whole job
   for (const auto& [node, count] : {std::pair{"0", 2}, {"2", 2}, {"3", 1}}) {
     Environment on_node = step;
     on_node["SLURM_NODEID"] = node;
@@ -110,7 +110,7 @@ TEST_F(Launcher, SlurmWithTheSameOnEachNode) {
                7, 8, 3, 4);
 }
 
-// mpirun inside a job, and a process that is no rank at all.
+// mpirun inside a job, and a process that is not a rank.
 TEST_F(Launcher, SlurmsJobIsNotItsStep) {
   const Environment job = {{"SLURM_NTASKS", "8"},
                            {"SLURM_PROCID", "0"},
@@ -129,14 +129,14 @@ TEST_F(Launcher, SlurmsJobIsNotItsStep) {
   expect_place(read(inside), 1, 2, 1, 2);
 }
 
-TEST_F(Launcher, PmixNamesTheRankAlone) {
+TEST_F(Launcher, PmixGivesTheRankAlone) {
   const Launched launched = read({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "prterun-1@1"}});
   EXPECT_EQ(launched.rank, 2);
   EXPECT_FALSE(launched.ranks || launched.local_rank || launched.local_ranks);
   EXPECT_TRUE(mpi_launched());
 }
 
-TEST_F(Launcher, WhatIsNoNumberIsPassedOver) {
+TEST_F(Launcher, ValuesThatAreNoNumbersAreIgnored) {
   const Launched launched = read({{"OMPI_COMM_WORLD_SIZE", "many"},
                                   {"PMI_SIZE", "3"},
                                   {"MPI_LOCALNRANKS", "99999999999999999999"},

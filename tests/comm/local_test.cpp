@@ -20,7 +20,7 @@ TEST_P(LocalRanks, EveryCollectiveHasTheBitsOfTheOracle) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Two lanes of each rank, at once: calls of one channel do not meet calls of another.
+// Two lanes of each rank at once: calls of one channel do not wait for calls of another.
 TEST_P(LocalRanks, ChannelsAreIndependent) {
   const auto errors = test::run_ranks(GetParam(), {}, [](Communicator& communicator) {
     const auto first = communicator.open("first", nullptr);
@@ -36,7 +36,7 @@ TEST_P(LocalRanks, ChannelsAreIndependent) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, LocalRanks, testing::Values(1, 2, 3, 4, 8));
 
-// Thousands of tiny calls: no rank overtakes another, sleeps for ever or sees a stale value.
+// Thousands of tiny calls: no rank overtakes another, misses a wakeup or reads a stale value.
 TEST(Local, ManySmallCallsInARow) {
   const auto errors = test::run_ranks(3, {}, [](Communicator& communicator) {
     const auto channel = communicator.open("test", nullptr);
@@ -52,7 +52,8 @@ TEST(Local, ManySmallCallsInARow) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-// Messages and collectives in turn: a rank that is done with its half is already elsewhere.
+// Messages and collectives in turn: a rank that has completed its half of a message is already in a
+// later call, which must not be reported as a conflict.
 TEST(Local, ManyMessagesBetweenCollectives) {
   const auto errors = test::run_ranks(4, {}, [](Communicator& communicator) {
     const auto channel = communicator.open("test", nullptr);

@@ -1,5 +1,5 @@
-// A channel over an MPI that does what a real one may do, but seldom does when a test looks: a
-// message that was cancelled still arrives.
+// A channel over a fake MPI in which a cancelled message still arrives: a real MPI may do that, but
+// rarely does in a test.
 #include "comm/mpi_channel.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace onefold {
 
-// One list of messages is enough: what a group has under way.
+// The fake needs only the messages that each group has in flight.
 struct MpiPort {
   struct Posted {
     void* to;  // null: a send
@@ -20,22 +20,22 @@ struct MpiPort {
     bool pending = true;
   };
   std::vector<Posted> groups[kMpiGroups];
-  std::deque<std::vector<std::byte>> announced;  // by rank 0, and so by rank 1
+  std::deque<std::vector<std::byte>> headers;  // that rank 0 has sent; rank 1 sends the same
 };
 
 namespace {
 
-// Rank 0 of 2. The other rank announces the same calls, and never sends data. Data that is
-// cancelled arrives all the same, after some polls; or never.
+// Rank 0 of 2. The other rank sends the same headers, and never sends data. Data that is cancelled
+// still arrives, after some polls or never.
 struct Fake {
   std::vector<std::unique_ptr<MpiPort>> ports;
-  int polls_after_cancel = 0;  // how often poll() finds cancelled messages unfinished; -1: always
-  int cancelled_polls = -1;    // -1: nothing is cancelled yet
+  int polls_after_cancel = 0;  // for how many polls cancelled messages stay pending; -1: for ever
+  int cancelled_polls = -1;    // polls since the first cancel; -1: none yet
   int data_pending = 0, written_after_cancel = 0;
 };
 Fake fake;
 
-constexpr int kAnnounceTag = 0, kDataTag = 1;
+constexpr int kHeaderTag = 0, kDataTag = 1;
 
 void complete(MpiPort::Posted& posted) {
   posted.pending = false;
@@ -50,9 +50,9 @@ int poll(MpiPort* port, int group) {
     if (!one.pending) continue;
     if (one.to == nullptr) {
       complete(one);
-    } else if (one.tag == kAnnounceTag && !port->announced.empty()) {
-      std::memcpy(one.to, port->announced.front().data(), static_cast<size_t>(one.bytes));
-      port->announced.pop_front();
+    } else if (one.tag == kHeaderTag && !port->headers.empty()) {
+      std::memcpy(one.to, port->headers.front().data(), static_cast<size_t>(one.bytes));
+      port->headers.pop_front();
       complete(one);
     } else if (one.tag == kDataTag && fake.cancelled_polls >= 0 && fake.polls_after_cancel >= 0 &&
                fake.cancelled_polls > fake.polls_after_cancel) {
@@ -75,7 +75,7 @@ const MpiApi& fake_api() {
     table.open = [] { return fake.ports.emplace_back(std::make_unique<MpiPort>()).get(); };
     table.send = [](MpiPort* port, int group, const void* data, int64_t bytes, int, int tag) {
       const auto* from = static_cast<const std::byte*>(data);
-      if (tag == kAnnounceTag) port->announced.emplace_back(from, from + bytes);
+      if (tag == kHeaderTag) port->headers.emplace_back(from, from + bytes);
       port->groups[group].push_back({nullptr, bytes, tag});
       fake.data_pending += tag == kDataTag;
     };
@@ -111,22 +111,22 @@ class CancelledMpi : public testing::Test {
   }
 };
 
-// Whoever catches the failure frees the memory: until then MPI must be done with it.
+// A caller that catches the failure may free the memory: MPI must no longer use it.
 TEST_F(CancelledMpi, NoFailureLeavesACallWhileMpiMayStillWrite) {
   for (const int polls : {0, 1, 7, 100}) {
     fake = {};
     fake.polls_after_cancel = polls;
-    const std::string said = gather();
-    EXPECT_TRUE(contains(said, "rank 1 did not come to all_gather \"gather block.3\"")) << said;
+    const std::string error = gather();
+    EXPECT_TRUE(contains(error, "rank 1 did not reach all_gather \"gather block.3\"")) << error;
     EXPECT_EQ(fake.written_after_cancel, 1) << polls;
     EXPECT_EQ(fake.data_pending, 0) << polls;
   }
 }
 
-TEST_F(CancelledMpi, AMessageThatIsNeverGivenBackEndsTheProcessWithTheReason) {
+TEST_F(CancelledMpi, AMessageThatNeverCompletesEndsTheProcessWithTheReason) {
   fake.polls_after_cancel = -1;
   EXPECT_EXIT(gather(), testing::ExitedWithCode(1),
-              "rank 0 failed: rank 1 did not come to all_gather \"gather block.3\"");
+              "rank 0 failed: rank 1 did not reach all_gather \"gather block.3\"");
 }
 
 }  // namespace

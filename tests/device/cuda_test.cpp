@@ -159,6 +159,32 @@ TEST_F(CudaDevice, AfterAHostsLaneAndWithoutOne) {
   lane->wait(lane->mark().number);
 }
 
+// A plan is made without the plugin, by the same functions.
+TEST_F(CudaDevice, TakesTheScratchThatIsPlanned) {
+  const std::unique_ptr<Device> dry = open_dry_device(hardware_named("h200"), 0);
+  const KernelScratch &planned = dry->kernels(), &taken = device_->kernels();
+  EXPECT_EQ(planned.gemm_scratch_bytes({}), taken.gemm_scratch_bytes({}));
+  for (const int64_t rows : {1, 37, 1024, 65536})
+    for (const int64_t cols : {8, 768, 4096, 50257}) {
+      EXPECT_EQ(planned.norm_backward_scratch_bytes(rows, cols, 1),
+                taken.norm_backward_scratch_bytes(rows, cols, 1));
+      EXPECT_EQ(planned.embedding_backward_scratch_bytes(rows, cols),
+                taken.embedding_backward_scratch_bytes(rows, cols));
+      EXPECT_EQ(planned.column_sum_scratch_bytes(rows, cols),
+                taken.column_sum_scratch_bytes(rows, cols));
+      EXPECT_EQ(planned.sum_squares_scratch_bytes(rows * cols),
+                taken.sum_squares_scratch_bytes(rows * cols));
+    }
+  for (const int64_t batch : {1, 5, 64})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const AttentionShape shape{batch, 1024, 1024, 12, 4, 64, {}, dtype};
+      EXPECT_EQ(planned.attention_forward_scratch_bytes(shape),
+                taken.attention_forward_scratch_bytes(shape));
+      EXPECT_EQ(planned.attention_backward_scratch_bytes(shape),
+                taken.attention_backward_scratch_bytes(shape));
+    }
+}
+
 TEST_F(CudaDevice, WhatAJobThrowsComesOutAtOnceAndTheLaneGoesOn) {
   LaneQueue& lane = device_->compute();
   EXPECT_THROW(lane.post({}, [] { throw std::runtime_error("broken"); }), std::runtime_error);

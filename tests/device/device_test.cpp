@@ -49,6 +49,21 @@ TEST(DryDevice, StartsNoThreadHoldsNothingAndHasTheDescribedCores) {
             192 * open_dry_device(hardware, 1)->kernels().attention_forward_scratch_bytes(shape));
 }
 
+TEST(DryDevice, StandsForACardWhereThereIsNone) {
+  const Hardware hardware = hardware_named("h200");
+  EXPECT_EQ(hardware.device, "cuda");
+  const std::unique_ptr<Device> device = open_dry_device(hardware, 0);
+  EXPECT_EQ(device->kernels().gemm_scratch_bytes({}), (int64_t{32} << 20) + 256);
+  // Products of 16 bits take less time than those of 32.
+  const auto seconds = [&](DType dtype) {
+    const double before = device->now();
+    const Tensor square{nullptr, dtype, 8192, 8192, 8192};
+    device->compute().post({}, [&] { device->kernels().gemm({square, square, square}); });
+    return device->now() - before;
+  };
+  EXPECT_NEAR(seconds(DType::f32) / seconds(DType::bf16), 16, 0.1);
+}
+
 TEST(Hardware, ADescriptionIsReadStrictly) {
   const Hardware h =
       hardware_from_json(parse_json(R"({"name": "big", "cores": 192, "instruction_set": "AVX3",

@@ -19,7 +19,7 @@ using test::Fault;
 using test::FaultCase;
 
 constexpr double kTimeoutSeconds = 1;  // where a rank hangs
-constexpr double kLimitSeconds = 10;   // after which everybody must have ended
+constexpr double kLimitSeconds = 10;   // within which all ranks must have ended
 
 bool names_one(const std::string& text, const std::vector<std::string>& calls) {
   return std::any_of(calls.begin(), calls.end(),
@@ -39,7 +39,7 @@ class ThreadRun {
     for (int rank = 0; rank < fault.ranks; ++rank)
       threads.emplace_back([&, rank] { run(rank, group); });
     for (std::thread& thread : threads) thread.join();
-    for (double& ended : seconds) ended -= befell_;
+    for (double& ended : seconds) ended -= injected_;
   }
 
  private:
@@ -48,7 +48,7 @@ class ThreadRun {
   void run(int rank, LocalGroup& group) {
     const auto r = static_cast<size_t>(rank);
     try {
-      test::train_with_fault(fault_, group.join(rank), [&] { befall(); });
+      test::train_with_fault(fault_, group.join(rank), [&] { inject(); });
       errors[r] = "nothing";
     } catch (const Leaves&) {
       errors[r] = "left";
@@ -61,8 +61,8 @@ class ThreadRun {
     ++ended_;
   }
 
-  void befall() {
-    befell_ = now_seconds();
+  void inject() {
+    injected_ = now_seconds();
     if (fault_.plan.fault == Fault::raise) throw std::runtime_error("as the test asks");
     if (fault_.plan.fault == Fault::leave) throw Leaves();
     while (ended_ < fault_.ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -70,7 +70,7 @@ class ThreadRun {
 
   const FaultCase& fault_;
   std::atomic<int> ended_{0};
-  double befell_ = 0;
+  double injected_ = 0;
 
  public:
   std::vector<std::string> errors;  // by rank
@@ -84,39 +84,39 @@ TEST_P(FaultsOnThreads, EndAllRanksWithTheName) {
   const FaultCase fault = test::draw_fault(GetParam(), kKinds);
   SCOPED_TRACE(fault.name());
   const ThreadRun run(fault);
-  const int victim = fault.plan.rank;
-  const std::string& said = run.errors[victim == 0 ? 1 : 0];
+  const int failed = fault.plan.rank;
+  const std::string& error = run.errors[failed == 0 ? 1 : 0];
   for (int rank = 0; rank < fault.ranks; ++rank) {
     const auto r = static_cast<size_t>(rank);
     EXPECT_LT(run.seconds[r], kLimitSeconds) << "rank " << rank;
-    if (rank != victim) {
-      EXPECT_EQ(run.errors[r], said) << "rank " << rank;
+    if (rank != failed) {
+      EXPECT_EQ(run.errors[r], error) << "rank " << rank;
     }
   }
-  const std::string& own = run.errors[static_cast<size_t>(victim)];
+  const std::string& own = run.errors[static_cast<size_t>(failed)];
   if (fault.plan.fault == Fault::raise) {
-    EXPECT_EQ(said, fmt::format("rank {} failed: as the test asks", victim));
+    EXPECT_EQ(error, fmt::format("rank {} failed: as the test asks", failed));
     EXPECT_EQ(own, "own: as the test asks");
     return;
   }
   const bool hangs = fault.plan.fault == Fault::hang;
   EXPECT_TRUE(
-      contains(said, fmt::format("rank {} {}", victim, hangs ? "did not come to" : "left before")))
-      << said;
-  EXPECT_TRUE(names_one(said, test::calls_after(fault))) << said;
-  EXPECT_EQ(own, hangs ? said : "left");  // one that wakes up too late is told as well
+      contains(error, fmt::format("rank {} {}", failed, hangs ? "did not reach" : "left before")))
+      << error;
+  EXPECT_TRUE(names_one(error, test::calls_after(fault))) << error;
+  EXPECT_EQ(own, hangs ? error : "left");  // one that resumes after the failure throws it too
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FaultsOnThreads, testing::Range(0u, 100u));
 
-// What the terminal must show. The launcher speaks for those that cannot.
+// What must be printed: by the launcher for a process that ends without a message.
 std::regex expected_words(const FaultCase& fault) {
   const int rank = fault.plan.rank;
   switch (fault.plan.fault) {
     case Fault::raise:
       return std::regex(fmt::format("rank {} failed: as the test asks", rank));
     case Fault::hang:
-      return std::regex(fmt::format("rank {} did not come to", rank));
+      return std::regex(fmt::format("rank {} did not reach", rank));
     case Fault::exit_early:
       return std::regex(fmt::format("Process name: .*,{}\\]\\s+Exit code: +4", rank));
     default:
@@ -138,11 +138,11 @@ TEST(FaultsUnderMpi, EndAllProcessesWithTheName) {
                                  ONEFOLD_RANKS, test::fault_name(fault.plan.fault), fault.plan.rank,
                                  fault.plan.step, fault.plan.action, fault.model, fault.stage,
                                  fault.overlap ? "" : " --no-overlap"));
-    EXPECT_NE(ended.code, 0) << ended.said;
-    EXPECT_LT(ended.seconds, kLimitSeconds) << ended.said;
-    EXPECT_TRUE(std::regex_search(ended.said, expected_words(fault))) << ended.said;
+    EXPECT_NE(ended.code, 0) << ended.output;
+    EXPECT_LT(ended.seconds, kLimitSeconds) << ended.output;
+    EXPECT_TRUE(std::regex_search(ended.output, expected_words(fault))) << ended.output;
     if (fault.plan.fault == Fault::hang) {
-      EXPECT_TRUE(names_one(ended.said, test::calls_after(fault))) << ended.said;
+      EXPECT_TRUE(names_one(ended.output, test::calls_after(fault))) << ended.output;
     }
   }
 }

@@ -1,5 +1,5 @@
-// One rank of a training run that goes wrong before a random action of a random step: how, where
-// and when comes from a seed.
+// A training run with a fault on one rank, before one action of one step. A seed determines the
+// fault, the rank, the step and the action.
 #pragma once
 
 #include <random>
@@ -11,8 +11,8 @@ namespace onefold::test {
 enum class Fault {
   raise,       // an exception
   leave,       // threads only: its thread ends, and with it engine and communicator
-  hang,        // it never does anything again
-  exit_early,  // processes only: without a word to MPI
+  hang,        // it makes no further progress
+  exit_early,  // processes only: without finalizing MPI
   kill         // processes only: SIGKILL
 };
 inline constexpr const char* kFaultNames[] = {"raise", "leave", "hang", "exit", "kill"};
@@ -52,14 +52,14 @@ struct FaultCase {
   }
 };
 
-// The steps that a run with a fault makes, if it can: whatever the last action before which the
-// fault comes, the others still have something to wait for after it.
+// The steps of a run with a fault: enough that after any fault the other ranks still make calls in
+// which they wait for the one that failed.
 inline constexpr int64_t kFaultSteps = 4;
 
-// Kinds come in turn; all else is drawn.
+// Kinds come in turn; everything else is random.
 inline FaultCase draw_fault(unsigned seed, std::span<const Fault> kinds) {
-  std::mt19937 dice(seed);
-  const auto below = [&](size_t count) { return dice() % static_cast<unsigned>(count); };
+  std::mt19937 random(seed);
+  const auto below = [&](size_t count) { return random() % static_cast<unsigned>(count); };
   FaultCase drawn;
   drawn.plan.fault = kinds[seed % kinds.size()];
   drawn.model = below(2) == 0 ? "gpt2-tiny" : "llama-tiny";
@@ -72,8 +72,8 @@ inline FaultCase draw_fault(unsigned seed, std::span<const Fault> kinds) {
   return drawn;
 }
 
-// The calls in which the others may find themselves waiting: those that begin at or after the fault
-// and before the next one that nobody gets past.
+// The calls in which the other ranks may wait: those at or after the fault, up to the first one
+// that all later actions wait for.
 inline std::vector<std::string> calls_after(const FaultCase& fault) {
   const Model model(fault.spec());
   const Program program = fault.program();
@@ -90,15 +90,15 @@ inline std::vector<std::string> calls_after(const FaultCase& fault) {
   return calls;
 }
 
-// Trains; on the rank of the plan, `befall` is called before its action.
+// Trains; on the rank of the plan, `inject` is called before its action.
 inline void train_with_fault(const FaultCase& fault, std::shared_ptr<Communicator> communicator,
-                             const std::function<void()>& befall) {
+                             const std::function<void()>& inject) {
   EngineOptions options = fault.options();
   const size_t actions = fault.program().actions.size();
   const size_t at = static_cast<size_t>(fault.plan.step) * actions + fault.plan.action;
   if (communicator->rank() == fault.plan.rank)
-    options.before_action = [&befall, at, seen = size_t{0}](const Action&) mutable {
-      if (seen++ == at) befall();
+    options.before_action = [&inject, at, seen = size_t{0}](const Action&) mutable {
+      if (seen++ == at) inject();
     };
   Engine engine(fault.spec(), options, std::move(communicator));
   while (engine.steps_done() < kFaultSteps) train_step(engine);

@@ -15,7 +15,7 @@ using test::Ended;
 
 // The configurations with their hashes. Peaks follow there: those differ, as MPI has scratch.
 std::vector<std::string> hashes(const Ended& ended) {
-  std::istringstream text(ended.said);
+  std::istringstream text(ended.output);
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) {
     const size_t hash = line.find(" | "), planned = line.find(" | ", hash + 1);
@@ -27,12 +27,12 @@ std::vector<std::string> hashes(const Ended& ended) {
 void compare(int ranks, const std::string& arguments, size_t configurations, int limit_seconds) {
   const std::string command = fmt::format("{} {}", ONEFOLD_RANKS, arguments);
   const Ended threads = test::launch(fmt::format("{} --ranks {}", command, ranks), limit_seconds);
-  ASSERT_EQ(threads.code, 0) << threads.said;
-  EXPECT_EQ(hashes(threads).size(), configurations) << threads.said;
+  ASSERT_EQ(threads.code, 0) << threads.output;
+  EXPECT_EQ(hashes(threads).size(), configurations) << threads.output;
   if (mpi_library().api == nullptr) GTEST_SKIP() << "no MPI here";
   if (const std::string why = test::no_mpirun(ONEFOLD_SANITIZE); !why.empty()) GTEST_SKIP() << why;
   const Ended mpi = test::mpirun(ranks, command, limit_seconds);
-  ASSERT_EQ(mpi.code, 0) << mpi.said;
+  ASSERT_EQ(mpi.code, 0) << mpi.output;
   EXPECT_EQ(hashes(mpi), hashes(threads));
   fmt::print("threads {:.1f} s, MPI {:.1f} s\n", threads.seconds, mpi.seconds);
 }

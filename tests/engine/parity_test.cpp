@@ -109,8 +109,8 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
                 kTrajectoryTolerance * losses[static_cast<size_t>(step)]);
   }
   // Without rope, a key bias shifts all scores of a row alike and softmax ignores it: its true
-  // gradient is zero, and what Adam makes of the rounding noise there is nobody's to agree on. The
-  // golden file names these elements.
+  // gradient is zero, and Adam turns the rounding noise there into steps that differ between
+  // implementations. The golden file names these elements.
   const Json undetermined = parse_json(golden_.metadata().at("undetermined"), "undetermined");
   test::for_each_parameter(engine, [&](const ParamSpec& param, std::span<const float> weights) {
     std::vector<float> expected = floats("final/" + param.name);

@@ -157,7 +157,7 @@ TEST(ZeroMemory, StatesFollowTheFormulasOfThePaperWithinPadding) {
                         kinds[static_cast<size_t>(Kind::optimizer)],
                     expected[stage]);
         const StateBytes predicted =
-            state_bytes(unit_traits(Model(spec), options, ranks), options.optimizer, ranks);
+            state_bytes(unit_traits(Model(spec), options, ranks), options, ranks);
         EXPECT_EQ(predicted.total(), expected[stage]);
         expect_planned(spec, options, ranks, run);
       }
@@ -226,10 +226,9 @@ TEST(ZeroPlan, ReproducesTableOneOfThePaper) {
         EngineOptions options = options_for(stage);
         const int ranks = kPaperRanks[row];
         // Mixed precision: a master copy beside the moments.
-        std::vector<UnitTraits> units = unit_traits(Model(spec), options, ranks);
-        for (UnitTraits& unit : units)
-          unit.homes.parameters.dtype = unit.homes.gradients.dtype = DType::bf16;
-        const StateBytes bytes = state_bytes(units, options.optimizer, ranks);
+        options.precision = {.compute = DType::bf16, .gradients = DType::bf16};
+        const StateBytes bytes =
+            state_bytes(unit_traits(Model(spec), options, ranks), options, ranks);
         const std::string cell = paper.cells[row][stage - 1];
         const size_t point = cell.find('.');
         const double digit =
@@ -366,9 +365,8 @@ TEST_P(Frozen, UnitsKeepTheirWeightsAndHoldNoGradientOrOptimizerState) {
         const RankRun run = train_on_ranks(spec, sharded, 2, 3);
         expect_same_bits(run.weights, train_on_ranks(spec, whole, 2, 3).weights);
         expect_planned(spec, sharded, 2, run);
-        EXPECT_EQ(
-            run.kinds[0][static_cast<size_t>(Kind::optimizer)],
-            state_bytes(unit_traits(Model(spec), sharded, 2), sharded.optimizer, 2).optimizer);
+        EXPECT_EQ(run.kinds[0][static_cast<size_t>(Kind::optimizer)],
+                  state_bytes(unit_traits(Model(spec), sharded, 2), sharded, 2).optimizer);
       }
     }
   }

@@ -373,7 +373,7 @@ void expect_first_readers_wait(const Step& step, const Program& program) {
   EXPECT_TRUE(gathered.empty());
 }
 
-TEST(Overlap, TheFirstReaderOfAGatherWaitsForItAndNobodyElse) {
+TEST(Overlap, OnlyTheFirstReaderOfAGatherWaitsForIt) {
   for_each_step(3, [](const Step& step) {
     expect_sound(step, step.overlapped());
     expect_first_readers_wait(step, step.overlapped());

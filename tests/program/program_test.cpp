@@ -226,7 +226,7 @@ TEST(Verify, FindsWhatIsHeldWithoutAReader) {
                       a.insert(a.begin() + static_cast<std::ptrdiff_t>(i), late);
                     }),
                     "stays gathered"));
-  // What the forward of a frozen unit once kept for nobody.
+  // What an earlier version kept of the forward of a frozen unit, without a reader.
   Program program = plain_step({.units = 4, .frozen = {true, true, false, false}});
   const std::vector<UnitTraits> units =
       traits_of({.units = 4, .frozen = {true, true, false, false}}, 0);

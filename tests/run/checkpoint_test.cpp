@@ -236,8 +236,8 @@ TEST_F(DamageTest, AnotherModelsCheckpointIsRefused) {
 TEST(CheckpointWriterTest, NoUnitStepsBeforeItIsWritten) {
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path("checkpoints"));
-  // In the place of the file there is a pipe that nobody reads from yet. The token table fills it,
-  // and the buffer before it, and the writer stands still.
+  // In the place of the file there is a pipe that is not read from yet. The token table fills it
+  // and the buffer before it, and the writer blocks.
   const std::string pipe = folder.begin(1) + "/rank-00000.safetensors.tmp";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int held = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);

@@ -21,8 +21,9 @@ class RecordsTest : public RunTest {
 TEST_F(RecordsTest, EveryEventIsALine) {
   write(config());
   EXPECT_EQ(metrics(),
-            "{\"event\":\"step\",\"step\":1,\"loss\":2.0,\"gradient_norm\":0.0,\"learning_rate\":"
-            "0.0,\"tokens_per_second\":0.0,\"gemm_fraction\":0.0,\"seconds\":0.5}\n"
+            "{\"event\":\"step\",\"step\":1,\"loss\":2.0,\"gradient_norm\":0.0,\"loss_scale\":1.0,"
+            "\"skipped_steps\":0,\"learning_rate\":0.0,\"tokens_per_second\":0.0,\"gemm_fraction\":"
+            "0.0,\"seconds\":0.5}\n"
             "{\"event\":\"evaluation\",\"step\":1,\"loss\":3.0}\n");
   EXPECT_FALSE(std::filesystem::exists(folder_.path("run/tensorboard")));
 }

@@ -78,13 +78,13 @@ TEST_F(RunFolderTest, FilesThatAreNotARunsStay) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path("run/tensorboard/events.out.tfevents.1.host")));
 }
 
-TEST_F(RunFolderTest, SomebodyElsesModelIsNotOverwritten) {
+TEST_F(RunFolderTest, AModelOfAnotherProgramIsNotOverwritten) {
   for (const std::string name : {"config.json", "tokenizer.json"}) {
     std::filesystem::remove_all(path());
     make_folders(path());
-    folder_.write("run/" + name, "theirs");
+    folder_.write("run/" + name, "other");
     EXPECT_ERROR(create(config(), true), name + " that no run has written");
-    EXPECT_EQ(read_file(folder_.path("run/" + name)), "theirs");
+    EXPECT_EQ(read_file(folder_.path("run/" + name)), "other");
   }
 }
 

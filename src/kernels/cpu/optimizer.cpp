@@ -171,10 +171,10 @@ void clip(const Clip& args) {
     if (i < args.squares) squares += sums[i];
     finite = finite && std::isfinite(sums[i]);
   }
-  const double norm = std::sqrt(squares);
+  const double norm = std::sqrt(squares) / args.scale;
   *args.norm.f64() = norm;
-  *args.control.factor.f32() =
-      args.limit > 0 ? static_cast<float>(std::min(1.0, args.limit / (norm + args.eps))) : 1.0f;
+  const double clipped = args.limit > 0 ? std::min(1.0, args.limit / (norm + args.eps)) : 1.0;
+  *args.control.factor.f32() = static_cast<float>(clipped / args.scale);
   *args.control.finite.i32() = finite && std::isfinite(norm) ? 1 : 0;
 }
 

@@ -1,5 +1,5 @@
-// One rank under mpirun, doing what its argument says: mpi_test.cpp starts these. Prints what goes
-// wrong, and exits with 1.
+// One rank under mpirun, which runs the scenario that its argument names: mpi_test.cpp starts
+// these. Prints what it throws, and exits with 1.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 std::atomic<bool> g_no_answer = false;
 }
 
-// Comes before the library's own, and can keep its caller waiting.
+// Is called instead of the library's own, and can block its caller.
 extern "C" int MPI_Abort(void* communicator, int code) {
   while (g_no_answer) pause();
   using Abort = int (*)(void*, int);
@@ -28,7 +28,7 @@ extern "C" int MPI_Abort(void* communicator, int code) {
 namespace onefold {
 namespace {
 
-// A channel with its scratch, filled with what must not be read.
+// A channel with its scratch, filled with a value that must not affect any result.
 struct Opened {
   std::vector<float> scratch;
   std::unique_ptr<Channel> channel;
@@ -84,7 +84,7 @@ void huge(Communicator& communicator) {
     EXPECT_EQ(whole[static_cast<size_t>(i)], expected(i)) << i;
 }
 
-// A call of which rank 1's differs in one way; then one after the failure, which must repeat it.
+// A call that differs on rank 1 in one way, and a later one, which must throw the same error.
 void disagree(Communicator& communicator, const std::string& how) {
   Opened opened(communicator, "test");
   Channel& channel = *opened.channel;
@@ -112,11 +112,11 @@ void disagree(Communicator& communicator, const std::string& how) {
     }
     return std::string("nothing");
   }();
-  if (again != first) throw PeerError("the later call says: " + again);
+  if (again != first) throw PeerError("the later call throws: " + again);
   throw PeerError(first);
 }
 
-// Rank 1 does not come to the second call.
+// Rank 1 does not reach the second call.
 void absent(Communicator& communicator, const std::string& how) {
   Opened opened(communicator, "test");
   opened.channel->barrier("first");
@@ -142,7 +142,8 @@ void unreceived(Communicator& communicator) {
   opened.channel->send("activations", 1, x.data(), static_cast<int64_t>(4 * x.size()));
 }
 
-// The last rank comes late to the last call, and leaves at once: its goodbye is no failure.
+// The last rank reaches the last call late and leaves at once: its closing message, which may
+// arrive before the messages of that call, is no failure.
 void late(Communicator& communicator) {
   Opened opened(communicator, "test");
   if (communicator.rank() == communicator.ranks() - 1)
@@ -175,7 +176,7 @@ void run(Communicator& communicator, const std::string& scenario, const std::str
 }
 
 int rank_main(const std::string& scenario, const std::string& detail) {
-  // Where the others must not be the ones who end it, they wait for long.
+  // Where the timeout of the other ranks must not be what ends the run, it is long.
   const bool short_wait = (scenario == "absent" && detail != "stuck abort") ||
                           scenario == "fault" || scenario == "unreceived";
   const double timeout = short_wait ? 1.5 : 60;
@@ -186,9 +187,9 @@ int rank_main(const std::string& scenario, const std::string& detail) {
     rank = communicator->rank();
     run(*communicator, scenario, detail);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rank {} says: {}\n", rank, error.what());
+    fmt::print(stderr, "rank {} throws: {}\n", rank, error.what());
     std::fflush(stderr);
-    // The launcher ends everybody when the first one fails: let all speak.
+    // The launcher ends all processes when the first one exits: wait until all have printed.
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return 1;
   }

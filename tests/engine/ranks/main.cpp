@@ -54,7 +54,7 @@ test::FaultCase fault_case(const Settings& s, int ranks) {
   return fault;
 }
 
-void befall(test::Fault fault) {
+void inject(test::Fault fault) {
   switch (fault) {
     case test::Fault::raise:
       throw std::runtime_error("as the test asks");
@@ -77,7 +77,7 @@ void run(const Settings& s) {
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
     if (s.fault.empty()) return test::walk(test::matrix(s.quick), s.steps, communicator);
     const test::FaultCase fault = fault_case(s, ranks.count());
-    test::train_with_fault(fault, communicator, [&] { befall(fault.plan.fault); });
+    test::train_with_fault(fault, communicator, [&] { inject(fault.plan.fault); });
   });
 }
 
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_ranks: {}\n", error.what());
     std::fflush(stderr);
-    // The launcher ends everybody when the first one fails: let all speak.
+    // The launcher ends all processes when the first one exits: wait until all have printed.
     usleep(500000);
     return 1;
   }

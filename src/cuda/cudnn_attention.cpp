@@ -1,0 +1,251 @@
+// Attention as graphs of cuDNN 9, which are made through its frontend's headers, once for each
+// shape.
+#include <dlfcn.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "cuda/library_attention.h"
+
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#include <cudnn_frontend.h>
+#pragma GCC diagnostic pop
+
+// The frontend calls the library through this.
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace onefold::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+
+// Of a graph's tensors.
+enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
+
+// A part of a micro-batch: what a graph follows from.
+struct Shape {
+  int64_t batch, length, heads, kv_heads, head_dim;
+  Type type;
+};
+using Key = std::array<int64_t, 16>;
+
+struct Entry {
+  std::shared_ptr<Graph> graph;  // null: the library has nothing for this shape
+};
+
+// Elements of 16 bits from row `row` on.
+void* rows_from(const Matrix& m, int64_t row) {
+  return static_cast<char*>(m.data) + row * m.stride * 2;
+}
+
+// Rows of whole vectors, which the library's kernels load.
+bool takes(const Matrix& m) {
+  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride % 8 == 0;
+}
+
+class CudnnAttention final : public LibraryAttention {
+ public:
+  CudnnAttention() {
+    if (fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS)
+      internal_error("cuDNN could not start");
+  }
+  ~CudnnAttention() override {
+    graphs_.clear();
+    (void)fe::detail::destroy_handle(handle_);
+  }
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  bool forward(const AttentionArgs& a, void* scratch, int64_t bytes, cudaStream_t stream) override {
+    if (!fits(a)) return false;
+    const Shape shape = shape_of(a, a.batch);
+    const Key key = {0,
+                     shape.batch,
+                     shape.length,
+                     shape.heads,
+                     shape.kv_heads,
+                     shape.head_dim,
+                     static_cast<int64_t>(shape.type),
+                     a.q.stride,
+                     a.k.stride,
+                     a.v.stride,
+                     a.out.stride,
+                     a.lse_stride};
+    const Graph* graph = find(key, bytes, [&](Graph& to) { describe_forward(to, shape, a); });
+    if (!graph) return false;
+    run(*graph, {{kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kOut, a.out.data}, {kLse, a.lse}},
+        scratch, stream);
+    return true;
+  }
+
+  bool backward(const AttentionArgs& a, const AttentionGradients& g, int64_t slice, int64_t bytes,
+                cudaStream_t stream) override {
+    if (!fits(a) || !takes(g.dout) || !takes(g.dq) || !takes(g.dk) || !takes(g.dv)) return false;
+    for (int64_t first = 0; first < a.batch; first += slice) {
+      const Shape shape = shape_of(a, std::min(slice, a.batch - first));
+      const Key key = {1,
+                       shape.batch,
+                       shape.length,
+                       shape.heads,
+                       shape.kv_heads,
+                       shape.head_dim,
+                       static_cast<int64_t>(shape.type),
+                       a.q.stride,
+                       a.k.stride,
+                       a.v.stride,
+                       a.out.stride,
+                       a.lse_stride,
+                       g.dout.stride,
+                       g.dq.stride,
+                       g.dk.stride,
+                       g.dv.stride};
+      const Graph* graph = find(key, bytes, [&](Graph& to) { describe_backward(to, shape, a, g); });
+      if (!graph) return false;  // before anything of it was computed: other slices are smaller
+      const int64_t row = first * shape.length;
+      run(*graph,
+          {{kQ, rows_from(a.q, row)},
+           {kK, rows_from(a.k, row)},
+           {kV, rows_from(a.v, row)},
+           {kOut, rows_from(a.out, row)},
+           {kLse, a.lse + first * shape.heads * a.lse_stride},
+           {kDout, rows_from(g.dout, row)},
+           {kDq, rows_from(g.dq, row)},
+           {kDk, rows_from(g.dk, row)},
+           {kDv, rows_from(g.dv, row)}},
+          g.scratch, stream);
+    }
+    return true;
+  }
+
+ private:
+  // Dropout's masks must be ours, and a query's first key is not a thing that the library knows.
+  static bool fits(const AttentionArgs& a) {
+    return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts &&
+           a.query_length == a.key_length && a.head_dim % 8 == 0 && a.head_dim <= 128 &&
+           a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) && takes(a.v) &&
+           takes(a.out);
+  }
+
+  static Shape shape_of(const AttentionArgs& a, int64_t batch) {
+    return {batch, a.query_length, a.heads, a.kv_heads, a.head_dim, a.q.type};
+  }
+
+  // [batch, heads, length, head_dim], rows of `stride` elements.
+  static std::vector<int64_t> dims(const Shape& s, int64_t heads) {
+    return {s.batch, heads, s.length, s.head_dim};
+  }
+  static std::vector<int64_t> strides(const Shape& s, const Matrix& m) {
+    return {s.length * m.stride, s.head_dim, m.stride, 1};
+  }
+  static std::shared_ptr<Tensor_attributes> input(Graph& graph, Name name, const Shape& s,
+                                                  int64_t heads, const Matrix& m) {
+    return graph.tensor(
+        Tensor_attributes().set_uid(name).set_dim(dims(s, heads)).set_stride(strides(s, m)));
+  }
+  static void output(const std::shared_ptr<Tensor_attributes>& tensor, Name name, const Shape& s,
+                     int64_t heads, const Matrix& m) {
+    tensor->set_output(true).set_uid(name).set_dim(dims(s, heads)).set_stride(strides(s, m));
+  }
+  // The natural logarithm of each row's sum.
+  static void describe_lse(Tensor_attributes& lse, const Shape& s, const AttentionArgs& a) {
+    lse.set_uid(kLse)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({s.batch, s.heads, s.length, 1})
+        .set_stride({s.heads * a.lse_stride, a.lse_stride, 1, 1});
+  }
+  static void set_types(Graph& graph, const Shape& s) {
+    graph.set_io_data_type(s.type == Type::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+  static float scale(const Shape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
+
+  static void describe_forward(Graph& graph, const Shape& s, const AttentionArgs& a) {
+    set_types(graph, s);
+    const auto q = input(graph, kQ, s, s.heads, a.q), k = input(graph, kK, s, s.kv_heads, a.k),
+               v = input(graph, kV, s, s.kv_heads, a.v);
+    auto options = fe::graph::SDPA_attributes();
+    options.set_name("forward").set_generate_stats(true).set_causal_mask(true);
+    options.set_attn_scale(scale(s));
+    const auto results = graph.sdpa(q, k, v, options);
+    output(results[0], kOut, s, s.heads, a.out);
+    results[1]->set_output(true);
+    describe_lse(*results[1], s, a);
+  }
+
+  static void describe_backward(Graph& graph, const Shape& s, const AttentionArgs& a,
+                                const AttentionGradients& g) {
+    set_types(graph, s);
+    const auto q = input(graph, kQ, s, s.heads, a.q), k = input(graph, kK, s, s.kv_heads, a.k),
+               v = input(graph, kV, s, s.kv_heads, a.v),
+               out = input(graph, kOut, s, s.heads, a.out),
+               dout = input(graph, kDout, s, s.heads, g.dout);
+    Tensor_attributes of_lse;
+    describe_lse(of_lse, s, a);
+    const auto lse = graph.tensor(of_lse);
+    auto options = fe::graph::SDPA_backward_attributes();
+    options.set_name("backward").set_causal_mask(true).set_deterministic_algorithm(true);
+    options.set_attn_scale(scale(s));
+    const auto results = graph.sdpa_backward(q, k, v, out, dout, lse, options);
+    output(results[0], kDq, s, s.heads, g.dq);
+    output(results[1], kDk, s, s.kv_heads, g.dk);
+    output(results[2], kDv, s, s.kv_heads, g.dv);
+  }
+
+  // The graph of this key, made by `describe` where it is new. Only plans that do with the scratch
+  // are taken.
+  template <class Describe>
+  const Graph* find(const Key& key, int64_t bytes, const Describe& describe) {
+    const auto [place, is_new] = graphs_.try_emplace(key);
+    if (is_new) {
+      auto graph = std::make_shared<Graph>();
+      describe(*graph);
+      if (plan(*graph, bytes)) place->second.graph = std::move(graph);
+    }
+    return place->second.graph.get();
+  }
+
+  bool plan(Graph& graph, int64_t bytes) {
+    if (graph.validate().is_bad() || graph.build_operation_graph(handle_).is_bad() ||
+        graph.create_execution_plans({fe::HeurMode_t::A}).is_bad())
+      return false;
+    graph.deselect_workspace_greater_than(bytes);
+    int64_t asked = 0;
+    return graph.check_support(handle_).is_good() && graph.build_plans(handle_).is_good() &&
+           graph.get_workspace_size(asked).is_good() && asked <= bytes;
+  }
+
+  void run(const Graph& graph, std::unordered_map<int64_t, void*> tensors, void* scratch,
+           cudaStream_t stream) {
+    if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
+      internal_error("cuDNN could not take a stream");
+    if (auto status = graph.execute(handle_, tensors, scratch); status.is_bad())
+      internal_error("cuDNN could not compute attention: {}", status.get_message());
+  }
+
+  cudnnHandle_t handle_ = nullptr;
+  std::map<Key, Entry> graphs_;
+};
+
+}  // namespace
+
+std::unique_ptr<LibraryAttention> open_library_attention(std::string& problem) {
+  if (!fe::cudnn_dlhandle) fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+  if (!fe::cudnn_dlhandle) {
+    problem = fmt::format("cuDNN 9 does not load ({})", dlerror());
+    return nullptr;
+  }
+  return std::make_unique<CudnnAttention>();
+}
+
+}  // namespace onefold::cuda

@@ -1,0 +1,137 @@
+// What LayerNorm and RMSNorm have in common, forward and backward. RMSNorm is LayerNorm with the
+// mean taken as zero. Each piece (a row, or a group of its columns) has a team of threads: a warp,
+// or a block where pieces are long.
+#pragma once
+
+#include "cuda/launch.cuh"
+#include "cuda/pack.cuh"
+
+namespace onefold::cuda {
+
+inline constexpr int64_t kLongPiece = 1024;  // elements from which on a block pays
+// What a team can hold: each thread has so many elements.
+inline constexpr int kHeldElems = 32;
+
+// Pieces of `size` elements: `groups` in each row.
+struct Pieces {
+  int64_t count, groups, size;
+  Pieces(const Matrix& x, int64_t in_row)
+      : count(x.rows * in_row), groups(in_row), size(x.cols / in_row) {}
+};
+
+template <class T>
+__device__ T* piece_of(const View<T>& x, const Pieces& pieces, int64_t index) {
+  return x.row(index / pieces.groups) + index % pieces.groups * pieces.size;
+}
+
+template <int kTeam>
+__device__ int64_t my_piece() {
+  return static_cast<int64_t>(blockIdx.x) * (kThreads / kTeam) + threadIdx.x / kTeam;
+}
+
+// A thread's part of a piece: of a 16-bit type every kTeam-th pack, of fp32 every kTeam-th element.
+// Held in registers, or (kHeld false, for very long pieces) loaded at each visit.
+template <class T, int kTeam, bool kHeld>
+class Part {
+ public:
+  using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
+  static constexpr int kElems = Unit::kElems;
+  static constexpr int kUnits = kHeldElems / kElems;
+
+  __device__ Part(const T* src, int64_t size, bool is_aligned)
+      : src_(src), size_(size), aligned_(is_aligned) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u)
+        if (first_of(u) < size_) held_[u] = load_pack<Unit>(src_, first_of(u), size_, aligned_);
+    }
+  }
+
+  // body(first, values, count) for each unit: `count` of its values are elements of the piece.
+  template <class Body>
+  __device__ void each(const Body& body) const {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u)
+        if (first_of(u) < size_) visit(held_[u], first_of(u), body);
+    } else {
+      for (int64_t u = 0; first_of(u) < size_; ++u)
+        visit(load_pack<Unit>(src_, first_of(u), size_, aligned_), first_of(u), body);
+    }
+  }
+
+ private:
+  __device__ int64_t first_of(int64_t unit) const {
+    return (unit * kTeam + threadIdx.x % kTeam) * kElems;
+  }
+  template <class Body>
+  __device__ void visit(const Unit& unit, int64_t first, const Body& body) const {
+    float values[kElems];
+    unit.to(values);
+    body(first, values, size_ - first < kElems ? static_cast<int>(size_ - first) : kElems);
+  }
+
+  const T* src_;
+  int64_t size_;
+  bool aligned_;
+  Unit held_[kHeld ? kUnits : 1];
+};
+
+struct Stats {
+  float mean, rstd;
+};
+
+// Two sweeps: one with a sum of squares would lose the variance to cancellation where |mean| is
+// much larger than the deviation.
+template <int kTeam, class P>
+__device__ Stats stats_of(bool centered, const P& part, int64_t size, float eps) {
+  constexpr int kElems = P::kElems;
+  const float inv_n = 1.0f / static_cast<float>(size);
+  float mean = 0;
+  if (centered) {
+    float sum = 0;
+    part.each([&](int64_t, const float(&x)[kElems], int count) {
+#pragma unroll
+      for (int k = 0; k < kElems; ++k)
+        if (k < count) sum += x[k];
+    });
+    mean = team_sum<kTeam>(sum) * inv_n;
+  }
+  float squares = 0;
+  part.each([&](int64_t, const float(&x)[kElems], int count) {
+#pragma unroll
+    for (int k = 0; k < kElems; ++k) {
+      const float deviation = x[k] - mean;
+      if (k < count) squares = fmaf(deviation, deviation, squares);
+    }
+  });
+  return {mean, 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + eps)};
+}
+
+// Both directions normalise with this, so that backward sees the bits of forward.
+__device__ inline float normalized(float x, const Stats& stats) {
+  return (x - stats.mean) * stats.rstd;
+}
+
+// Whether packs of all pieces lie at multiples of 16 bytes where rows do.
+inline bool pieces_aligned(const Pieces& pieces, Type type) {
+  return pieces.groups == 1 || pieces.size * type_bytes(type) % 16 == 0;
+}
+
+// Calls with the team's size and whether it holds its piece, as constants.
+template <class Call>
+void with_team(const Pieces& pieces, const Call& call) {
+  if (pieces.size <= kLongPiece)
+    call(std::integral_constant<int, kWarp>(), std::true_type());
+  else if (pieces.size <= kHeldElems * kThreads)
+    call(std::integral_constant<int, kThreads>(), std::true_type());
+  else
+    call(std::integral_constant<int, kThreads>(), std::false_type());
+}
+
+template <int kTeam>
+dim3 teams_grid(const Pieces& pieces) {
+  return grid_of(ceil_div(pieces.count, kThreads / kTeam));
+}
+
+}  // namespace onefold::cuda

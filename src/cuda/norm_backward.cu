@@ -1,0 +1,307 @@
+// Gradients of norms. In 16 bits one kernel reads x and dy once: it has a piece's statistics, its
+// input gradient and its part of the weights' gradients together. In fp32, and for pieces that no
+// team can hold, each of the three is a kernel of its own.
+#include "cuda/norm.cuh"
+#include "cuda/partials.cuh"
+
+namespace onefold::cuda {
+namespace {
+
+template <class T, int kTeam, bool kHeld>
+__global__ void __launch_bounds__(kThreads)
+    stats_kernel(bool centered, View<T> x, Pieces pieces, float eps, Stats* all, bool is_aligned) {
+  const int64_t index = my_piece<kTeam>();
+  if (index >= pieces.count) return;
+  const Part<T, kTeam, kHeld> part(piece_of(x, pieces, index), pieces.size, is_aligned);
+  const Stats stats = stats_of<kTeam>(centered, part, pieces.size, eps);
+  if (threadIdx.x % kTeam == 0) all[index] = stats;
+}
+
+// Partial sums of dy * xhat and of dy over a chunk of pieces, each thread in its own column:
+// partials [chunks, 2, size].
+template <class T>
+__global__ void weights_kernel(View<T> x, View<T> dy, Pieces pieces, const Stats* all,
+                               int64_t chunk_size, float* partials) {
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
+  if (col >= pieces.size) return;
+  const int64_t begin = blockIdx.y * chunk_size;
+  const int64_t end = begin + chunk_size < pieces.count ? begin + chunk_size : pieces.count;
+  float dweight = 0, dbias = 0;
+#pragma unroll 4
+  for (int64_t index = begin; index < end; ++index) {
+    const float d = widen(piece_of(dy, pieces, index)[col]);
+    dweight = fmaf(d, normalized(widen(piece_of(x, pieces, index)[col]), all[index]), dweight);
+    dbias += d;
+  }
+  float* partial = partials + static_cast<int64_t>(blockIdx.y) * 2 * pieces.size + col;
+  partial[0] = dweight;
+  partial[pieces.size] = dbias;
+}
+
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight.
+struct Means {
+  float g, g_xhat;
+};
+
+__device__ inline float input_gradient(float dy, float weight, float xhat, const Means& means,
+                                       float rstd, float before, bool accumulate) {
+  const float g = fmaf(dy, weight, -means.g);
+  const float gradient = fmaf(-xhat, means.g_xhat, g);
+  return accumulate ? fmaf(rstd, gradient, before) : rstd * gradient;
+}
+
+// RMSNorm's mean is a constant, so nothing flows back through it.
+__device__ inline Means means_of(const float (&sums)[2], int64_t size, bool centered) {
+  const float inv_n = 1.0f / static_cast<float>(size);
+  return {centered ? sums[0] * inv_n : 0.0f, sums[1] * inv_n};
+}
+
+// dx may be dy: each thread writes only what it alone reads.
+template <class T, int kTeam>
+__global__ void __launch_bounds__(kThreads)
+    input_kernel(bool centered, View<T> x, Pieces pieces, const T* weight, const Stats* all,
+                 View<T> dy, View<T> dx, bool accumulate) {
+  const int64_t index = my_piece<kTeam>();
+  if (index >= pieces.count) return;
+  const Stats stats = all[index];
+  const T* src = piece_of(x, pieces, index);
+  const T* dout = piece_of(dy, pieces, index);
+  T* din = piece_of(dx, pieces, index);
+  float sums[2] = {0, 0};  // of g, and of g * xhat
+  for (int64_t i = threadIdx.x % kTeam; i < pieces.size; i += kTeam) {
+    const float g = widen(dout[i]) * widen(weight[i]);
+    sums[0] += g;
+    sums[1] = fmaf(g, normalized(widen(src[i]), stats), sums[1]);
+  }
+  team_sums<kTeam>(sums);
+  const Means means = means_of(sums, pieces.size, centered);
+  for (int64_t i = threadIdx.x % kTeam; i < pieces.size; i += kTeam)
+    din[i] =
+        narrow<T>(input_gradient(widen(dout[i]), widen(weight[i]), normalized(widen(src[i]), stats),
+                                 means, stats.rstd, accumulate ? widen(din[i]) : 0.0f, accumulate));
+}
+
+// A thread's packs of a piece: pack p holds elements from (p * kTeam + lane) * 8 on.
+template <class T, int kTeam, int kPacks>
+struct Packs {
+  static constexpr int kElems = kWide<T>;
+  Pack<T> packs[kPacks];
+  int size;
+
+  __device__ static int first_of(int p) {
+    return (p * kTeam + static_cast<int>(threadIdx.x) % kTeam) * kElems;
+  }
+  __device__ Packs(const T* src, int elems, bool is_aligned) : size(elems) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+      packs[p] = load_pack<Pack<T>>(src, first_of(p), size, is_aligned);
+  }
+  // Zeros where there is no element.
+  template <class Body>
+  __device__ void each(const Body& body) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (first_of(p) >= size) continue;
+      float values[kElems];
+      packs[p].to(values);
+      body(p, first_of(p), values);
+    }
+  }
+};
+
+// The partial sums of a block's teams, added in their order: sums[2][kPacks][8] of each thread,
+// columns as in Packs.
+template <int kTeam, int kTeams, int kPacks, int kElems>
+__device__ void store_partials(const float (&dweight)[kPacks][kElems],
+                               const float (&dbias)[kPacks][kElems], int size, float* partial) {
+  if constexpr (kTeams == 1) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        const int col = (p * kTeam + static_cast<int>(threadIdx.x)) * kElems + k;
+        if (col >= size) continue;
+        partial[col] = dweight[p][k];
+        partial[size + col] = dbias[p][k];
+      }
+  } else {
+    float* shared = shared_floats();  // [2, size]
+    const int team = static_cast<int>(threadIdx.x) / kTeam, lane = threadIdx.x % kTeam;
+    for (int turn = 0; turn < kTeams; ++turn) {
+      if (team == turn) {
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+          for (int k = 0; k < kElems; ++k) {
+            const int col = (p * kTeam + lane) * kElems + k;
+            if (col >= size) continue;
+            shared[col] = turn == 0 ? dweight[p][k] : shared[col] + dweight[p][k];
+            shared[size + col] = turn == 0 ? dbias[p][k] : shared[size + col] + dbias[p][k];
+          }
+      }
+      __syncthreads();
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * size; i += kTeam * kTeams)
+      partial[i] = shared[i];
+  }
+}
+
+constexpr int kFusedThreads = 384;  // of a block of warps, each with pieces of its own
+
+struct Fused {
+  bool centered, accumulate, is_aligned;
+  Pieces pieces;
+  float eps;
+  int64_t chunk_size;
+  float* partials;  // [chunks, 2, size]; null: not wanted
+};
+
+// Teams of a block take the pieces of its chunk in turn, and keep their sums over them.
+template <class T, int kTeam, int kTeams, int kPacks>
+__global__ void __launch_bounds__(kTeam* kTeams)
+    fused_kernel(Fused args, View<T> x, const T* weight, View<T> dy, View<T> dx) {
+  constexpr int kElems = kWide<T>;
+  using P = Packs<T, kTeam, kPacks>;
+  const auto size = static_cast<int>(args.pieces.size);
+  const int64_t begin = blockIdx.x * args.chunk_size;
+  const int64_t end =
+      begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
+  float dweight[kPacks][kElems] = {}, dbias[kPacks][kElems] = {};
+  for (int64_t index = begin + threadIdx.x / kTeam; index < end; index += kTeams) {
+    const P src(piece_of(x, args.pieces, index), size, args.is_aligned);
+    const P dout(piece_of(dy, args.pieces, index), size, args.is_aligned);
+    const float inv_n = 1.0f / static_cast<float>(size);
+    Stats stats{0, 0};
+    if (args.centered) {
+      float sum = 0;
+      src.each([&](int, int, const float(&v)[kElems]) {
+#pragma unroll
+        for (int k = 0; k < kElems; ++k) sum += v[k];
+      });
+      stats.mean = team_sum<kTeam>(sum) * inv_n;
+    }
+    float squares = 0;
+    src.each([&](int, int first, const float(&v)[kElems]) {
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        const float deviation = v[k] - stats.mean;
+        if (first + k < size) squares = fmaf(deviation, deviation, squares);
+      }
+    });
+    stats.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + args.eps);
+    float sums[2] = {0, 0};  // of g, and of g * xhat
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int first = P::first_of(p);
+      if (first >= size) continue;
+      float v[kElems], d[kElems], w[kElems];
+      src.packs[p].to(v);
+      dout.packs[p].to(d);
+      load_pack<Pack<T>>(weight, first, size, args.is_aligned).to(w);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        const float xhat = normalized(v[k], stats), g = d[k] * w[k];
+        sums[0] += g;
+        sums[1] = fmaf(g, xhat, sums[1]);
+        dweight[p][k] = fmaf(d[k], xhat, dweight[p][k]);
+        dbias[p][k] += d[k];
+      }
+    }
+    team_sums<kTeam>(sums);
+    const Means means = means_of(sums, size, args.centered);
+    T* din = piece_of(dx, args.pieces, index);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int first = P::first_of(p);
+      if (first >= size) continue;
+      float v[kElems], d[kElems], w[kElems], before[kElems];
+      src.packs[p].to(v);
+      dout.packs[p].to(d);
+      load_pack<Pack<T>>(weight, first, size, args.is_aligned).to(w);
+      if (args.accumulate) load_pack<Pack<T>>(din, first, size, args.is_aligned).to(before);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k)
+        v[k] = input_gradient(d[k], w[k], normalized(v[k], stats), means, stats.rstd, before[k],
+                              args.accumulate);
+      store_pack<T>(v, din, first, size, args.is_aligned);
+    }
+  }
+  if (args.partials)
+    store_partials<kTeam, kTeams>(dweight, dbias, size,
+                                  args.partials + int64_t{2} * blockIdx.x * size);
+}
+
+template <class T, int kTeam, int kTeams, int kPacks>
+void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args,
+                  cudaStream_t stream) {
+  const int64_t shared =
+      kTeams == 1 ? 0 : 2 * fused.pieces.size * static_cast<int64_t>(sizeof(float));
+  launch(fused_kernel<T, kTeam, kTeams, kPacks>, grid_of(chunks), kTeam * kTeams, shared, stream,
+         fused, view<T>(args.x), static_cast<const T*>(args.weight.data), view<T>(args.dy),
+         view<T>(args.dx));
+}
+
+void add_weights(const NormBackward& args, const Pieces& pieces, const float* partials,
+                 int64_t chunks, cudaStream_t stream) {
+  add_partials(partials, chunks, 2 * pieces.size, args.accumulate_weights,
+               {args.dweight, args.dbias}, pieces.size, stream);
+}
+
+void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_aligned,
+                    cudaStream_t stream) {
+  const RowChunks chunks = norm_chunks(pieces.count, pieces.size);
+  const bool wanted = args.dweight.data || args.dbias.data;
+  const Fused fused{args.centered,
+                    args.accumulate_dx,
+                    is_aligned,
+                    pieces,
+                    args.eps,
+                    chunks.size,
+                    wanted ? args.scratch : nullptr};
+  with_half(args.x.type, [&](auto element) {
+    using T = decltype(element);
+    constexpr int kWarps = kFusedThreads / kWarp;
+    if (pieces.size <= kLongPiece)
+      launch_fused<T, kWarp, kWarps, 4>(fused, chunks.count, args, stream);
+    else if (pieces.size <= 8 * kThreads)
+      launch_fused<T, kThreads, 1, 1>(fused, chunks.count, args, stream);
+    else if (pieces.size <= 16 * kThreads)
+      launch_fused<T, kThreads, 1, 2>(fused, chunks.count, args, stream);
+    else
+      launch_fused<T, kThreads, 1, 4>(fused, chunks.count, args, stream);
+  });
+  if (wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
+}
+
+}  // namespace
+
+void norm_backward(const NormBackward& args, cudaStream_t stream) {
+  const Pieces pieces(args.x, args.groups);
+  const bool is_aligned =
+      all_aligned(args.x, args.weight, args.dy, args.dx) && pieces_aligned(pieces, args.x.type);
+  if (args.x.type != Type::f32 && pieces.size <= kHeldElems * kThreads)
+    return fused_backward(args, pieces, is_aligned, stream);
+  auto* stats = reinterpret_cast<Stats*>(args.scratch);
+  float* partials = args.scratch + 2 * pieces.count;
+  with_type(args.x.type, [&](auto element) {
+    using T = decltype(element);
+    const View<T> x = view<T>(args.x), dy = view<T>(args.dy);
+    with_team(pieces, [&](auto team, auto held) {
+      launch(stats_kernel<T, decltype(team)::value, decltype(held)::value>,
+             teams_grid<decltype(team)::value>(pieces), kThreads, 0, stream, args.centered, x,
+             pieces, args.eps, stats, is_aligned);
+      // The weights' gradients come before the input's, which may overwrite dy.
+      if (args.dweight.data || args.dbias.data) {
+        const RowChunks chunks(pieces.count);
+        launch(weights_kernel<T>, grid_of(ceil_div(pieces.size, kColumnThreads), chunks.count),
+               kColumnThreads, 0, stream, x, dy, pieces, stats, chunks.size, partials);
+        add_weights(args, pieces, partials, chunks.count, stream);
+      }
+      launch(input_kernel<T, decltype(team)::value>, teams_grid<decltype(team)::value>(pieces),
+             kThreads, 0, stream, args.centered, x, pieces, static_cast<const T*>(args.weight.data),
+             stats, dy, view<T>(args.dx), args.accumulate_dx);
+    });
+  });
+}
+
+}  // namespace onefold::cuda

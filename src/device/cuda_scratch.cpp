@@ -1,0 +1,75 @@
+#include "device/cuda_scratch.h"
+
+#include "kernels/kernels.h"
+
+namespace onefold {
+namespace cuda {
+namespace {
+
+constexpr int64_t kAttentionSliceBytes = int64_t{512} << 20;
+constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
+constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// The gradients of a sequence's scores, in 16 bits: the library's tiles are 64 queries by 128 keys.
+int64_t score_bytes(const AttentionShape& s) {
+  return s.heads * round_up(s.query_length, 64) * round_up(s.key_length, 128) * kHalf;
+}
+
+class CudaScratch final : public KernelScratch {
+ public:
+  int64_t gemm_scratch_bytes(const Gemm&) const override {
+    return kProductWorkspaceBytes + kProductWorkspaceAlign;
+  }
+  // In fp32 each piece's mean and deviation, and partial sums; in 16 bits partial sums alone, but
+  // more of them.
+  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
+    const int64_t pieces = rows * groups, size = cols / groups;
+    return std::max(2 * pieces + RowChunks(pieces).count * 2 * size,
+                    norm_chunks(pieces, size).count * 2 * size) *
+           kFloat;
+  }
+  // Fp32 is not the library's.
+  int64_t attention_forward_scratch_bytes(const AttentionShape& s) const override {
+    return s.dtype == DType::f32 ? 0 : kAttentionSlackBytes;
+  }
+  // The own kernel keeps dout · out of each row.
+  int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
+    const int64_t own = s.batch * s.heads * s.query_length * kFloat;
+    return s.dtype == DType::f32 ? own
+                                 : std::max(own, attention_library_bytes(s, attention_slice(s)));
+  }
+  // Counts and ends of tokens; rows by token, unordered and in order.
+  int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
+    return 2 * (vocabulary + rows) * kInt;
+  }
+  int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const override {
+    return RowChunks(rows).count * cols * kFloat;
+  }
+  int64_t sum_squares_scratch_bytes(int64_t elems) const override {
+    return (elems + kSquaresChunk - 1) / kSquaresChunk * static_cast<int64_t>(sizeof(double));
+  }
+};
+
+}  // namespace
+
+int64_t attention_slice(const AttentionShape& s) {
+  return std::clamp<int64_t>(kAttentionSliceBytes / std::max<int64_t>(1, score_bytes(s)), 1,
+                             std::max<int64_t>(1, s.batch));
+}
+
+// Beside the scores' gradients: dout · out of each row, and the gradients of keys and values for
+// each of the queries' heads, where heads share them.
+int64_t attention_library_bytes(const AttentionShape& s, int64_t sequences) {
+  const int64_t rows = s.heads * round_up(s.query_length, 64);
+  const int64_t shared =
+      s.heads == s.kv_heads ? 0 : 2 * s.heads * s.key_length * s.head_dim * kFloat;
+  return sequences * (score_bytes(s) + rows * kFloat + shared) + kAttentionSlackBytes;
+}
+
+}  // namespace cuda
+
+std::unique_ptr<KernelScratch> make_cuda_scratch() { return std::make_unique<cuda::CudaScratch>(); }
+
+}  // namespace onefold

@@ -1,0 +1,52 @@
+// How much scratch the card's kernels take, and the sizes that follow from: functions of shapes
+// alone, in host code, so that a plan for the card can be made where there is none. The plugin
+// (src/cuda) uses the same functions.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+namespace onefold {
+
+class KernelScratch;
+struct AttentionShape;
+
+// What the device cuda takes.
+std::unique_ptr<KernelScratch> make_cuda_scratch();
+
+namespace cuda {
+
+// Of a matrix product: as much as the library recommends for Hopper. Where dst is small, terms are
+// divided over blocks, whose sums meet there. The same for every product; algorithms that need more
+// are not considered.
+inline constexpr int64_t kProductWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kProductWorkspaceAlign = 256;
+
+// Rows in chunks, each with a partial sum: at most `most` of them, and at least 16 rows behind
+// each, so that adding up the partials stays a small part of the work.
+struct RowChunks {
+  int64_t rows, size, count;
+  explicit RowChunks(int64_t total, int64_t most = 128)
+      : rows(total),
+        size(std::max<int64_t>(16, (total + most - 1) / most)),
+        count((total + size - 1) / size) {}
+};
+
+// Of a norm's gradients in 16 bits: a block for each chunk. Blocks of long pieces are small, and
+// three of them share a multiprocessor.
+inline RowChunks norm_chunks(int64_t pieces, int64_t size) {
+  return RowChunks(pieces, size <= 1024 ? 128 : 384);
+}
+
+inline constexpr int64_t kSquaresChunk = 32 * 1024;  // elements of a sum of squares
+
+// Attention by the library, backward and deterministic, keeps the gradients of all scores of the
+// sequences that it takes at a time: so many, that this stays within kAttentionSliceBytes if it
+// can.
+int64_t attention_slice(const AttentionShape& shape);
+// What the library may ask for, of so many sequences.
+int64_t attention_library_bytes(const AttentionShape& shape, int64_t sequences);
+
+}  // namespace cuda
+}  // namespace onefold

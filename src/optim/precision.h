@@ -1,0 +1,19 @@
+// The number types of training.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace onefold {
+
+struct Precision {
+  DType compute = DType::f32;    // of parameters and activations: f32, bf16 or f16
+  DType gradients = DType::f32;  // of parameters: f32, or as `compute`
+  // Parameters of 16 bits have a copy in fp32, kept with the optimizer's state, that is stepped and
+  // rounded. Without one they are stepped themselves, by stochastic rounding.
+  bool master = true;
+
+  bool has_master() const { return compute != DType::f32 && master; }
+  bool operator==(const Precision&) const = default;
+};
+
+}  // namespace onefold
