@@ -135,6 +135,7 @@ struct ClipArgs {
 void clip(const ClipArgs& args, cudaStream_t stream);
 struct AdamWFactors {
   float beta1, rest1, beta2, rest2, keep, step, inv_bc2, eps;
+  float l2;  // times the parameter is added to the gradient; 0: nothing is
 };
 void adamw(const AdamWFactors& factors, const ControlFlags& control, int64_t elems, float* params,
            const float* grads, float* moment1, float* moment2, cudaStream_t stream);

@@ -21,7 +21,8 @@ __global__ void clip_kernel(ClipArgs args) {
   *args.finite = finite && isfinite(norm) ? 1 : 0;
 }
 
-// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
+// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
+// place, and p is not shrunk.
 __global__ void adamw_kernel(AdamWFactors f, ControlFlags control, int64_t elems, float* p,
                              const float* g, float* m, float* v) {
   if (*control.finite == 0) return;
@@ -29,7 +30,8 @@ __global__ void adamw_kernel(AdamWFactors f, ControlFlags control, int64_t elems
   const Piece piece(elems);
   float params[kEach], means[kEach], squares[kEach];
   piece.each([&](int i, int64_t at) {
-    const float gradient = g[at] * scale;
+    float gradient = g[at] * scale;
+    if (f.l2 != 0) gradient = fmaf(f.l2, p[at], gradient);
     means[i] = fmaf(f.beta1, m[at], f.rest1 * gradient);
     squares[i] = fmaf(f.beta2, v[at], f.rest2 * (gradient * gradient));
     const float denominator = sqrtf(squares[i] * f.inv_bc2) + f.eps;

@@ -113,7 +113,7 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
   return dry;
 }
 
-StepResult Engine::train_step(std::span<const BatchView> micros, double learning_rate) {
+StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates& rates) {
   require(options_.training, "train_step on an engine without training state");
   require(static_cast<int>(micros.size()) == options_.micros,
           "{} micro-batches, the program has {}", micros.size(), options_.micros);
@@ -131,7 +131,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, double learning
   const std::vector<UnitBatch> batches = batches_.upload(micros);
   const auto loss_scale = static_cast<float>(1.0 / static_cast<double>(result.valid_targets));
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
-  Walk walk{.micros = batches, .training = true, .learning_rate = learning_rate};
+  Walk walk{.micros = batches, .training = true, .rates = rates};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
   if (!values.finite) report_divergence();

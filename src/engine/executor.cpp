@@ -342,7 +342,7 @@ void Executor::step(const Action& action, Walk& walk) {
       std::vector<Tensor> states;
       for (int i = 0; i < own.states(); ++i)
         states.push_back(own.stepped_state(i).col_range(piece.offset, piece.elems));
-      optimizer_step(device_.kernels(), options_.optimizer, step_ + 1, walk.learning_rate,
+      optimizer_step(device_.kernels(), options_.optimizer, step_ + 1, walk.rates,
                      own.layout().params()[static_cast<size_t>(piece.param)].decay,
                      scalars_.control(), params.col_range(piece.offset, piece.elems),
                      grads.col_range(piece.offset, piece.elems), states);

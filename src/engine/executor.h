@@ -39,7 +39,7 @@ struct Walk {
   std::span<const UnitBatch> micros;
   std::span<KvCache> caches = {};  // by block; generation only
   bool training = false;
-  double learning_rate = 0;
+  StepRates rates = 0;
 
   std::vector<Held> held = {};         // [unit][micro]
   std::vector<Buffer> gradients = {};  // [micro]: of the residual connection

@@ -2,7 +2,9 @@
 // kernel; how often and on what it runs is the engine's affair.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -25,6 +27,9 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decay_all = false;       // decay: "all"; else matrices and embedding tables alone
+  bool l2 = false;              // Adam: the decay is part of the gradient
+  bool bias_correction = true;  // of the moments, which start at 0
   double momentum = 0;
   bool nesterov = false;
 
@@ -33,9 +38,18 @@ struct OptimizerSpec {
   std::vector<OptimizerState> states(DType parameters = DType::f32) const;
 };
 
+// What a schedule sets for one step.
+struct StepRates {
+  double learning_rate = 0;
+  std::optional<std::pair<double, double>> betas = {};  // instead of the optimizer's own
+
+  StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
+};
+
 // One optimizer step (counted from 1) on one parameter and its state, in the order of states().
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, const StepControl& control, Tensor params, Tensor grads,
-                    std::span<const Tensor> state);
+// `decay`: whether the parameter is a matrix or a table.
+void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
+                    const StepRates& rates, bool decay, const StepControl& control, Tensor params,
+                    Tensor grads, std::span<const Tensor> state);
 
 }  // namespace onefold
