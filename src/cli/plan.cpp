@@ -176,8 +176,8 @@ int run_plan(PlanArguments arguments) {
     return fits ? kOk : kUserError;
   }
   fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
-             zero_text(spec, options, ranks), traffic_text(plan), kind_table(plan),
-             stage_table(stages, options.zero.stage));
+             zero_text(spec, options, ranks), traffic_text(plan) + notes_text(config),
+             kind_table(plan), stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;
