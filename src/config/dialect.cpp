@@ -27,7 +27,8 @@ void blank(std::string& text, size_t begin, size_t end) {
 }  // namespace
 
 std::string without_dialect(std::string text) {
-  size_t comma = std::string::npos;  // one that nothing but blanks and comments has followed
+  size_t comma = std::string::npos;  // one after a value, which only blanks and comments have followed
+  char last = '[';                   // the character before, without blanks and comments
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     const size_t after_comment = comment_end(text, at);
@@ -37,10 +38,11 @@ std::string without_dialect(std::string text) {
       continue;
     }
     if ((c == '}' || c == ']') && comma != std::string::npos) text[comma] = ' ';
-    if (c == ',')
-      comma = at;
-    else if (c != ' ' && c != '\t' && c != '\r' && c != '\n')
-      comma = std::string::npos;
+    if (c != ' ' && c != '\t' && c != '\r' && c != '\n') {
+      const bool after_value = last != '[' && last != '{' && last != ',' && last != ':';
+      comma = c == ',' && after_value ? at : std::string::npos;
+      last = c;
+    }
     at = c == '"' ? string_end(text, at) : at + 1;
   }
   return text;
