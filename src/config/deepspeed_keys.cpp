@@ -146,6 +146,10 @@ void read_deepspeed_keys(JsonObject& root, Config& config) {
     else
       root.idle("compression_training");
   }
+  // JSON has no comments, so that people write keys for them.
+  for (const auto& [key, value] : root.value().items())
+    if (value.is_string() && (key == "comment" || key.starts_with('_') || key.starts_with("//")))
+      root.idle(key);
   config.run.tensorboard_folder = read_monitor(root, "tensorboard");
   config.run.csv_folder = read_monitor(root, "csv_monitor");
 }

@@ -102,6 +102,7 @@ constexpr std::array kSections = {
                "keep_batchnorm_fp32 master_weights cast_model_outputs num_losses verbosity "
                "min_loss_scale max_loss_scale",
                kEnabled, "all arithmetic is in fp32"},
+    SectionKey{"msamp", "enabled opt_level use_te", kEnabled, "all arithmetic is in fp32"},
     SectionKey{"torch_autocast", "enabled dtype lower_precision_safe_modules", kEnabled,
                "all arithmetic is in fp32"},
     SectionKey{"data_types", "grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules",

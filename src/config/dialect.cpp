@@ -27,8 +27,9 @@ void blank(std::string& text, size_t begin, size_t end) {
 }  // namespace
 
 std::string without_dialect(std::string text) {
-  size_t comma = std::string::npos;  // one after a value, which only blanks and comments have followed
-  char last = '[';                   // the character before, without blanks and comments
+  size_t comma =
+      std::string::npos;  // one after a value, which only blanks and comments have followed
+  char last = '[';        // the character before, without blanks and comments
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     const size_t after_comment = comment_end(text, at);

@@ -201,6 +201,14 @@ TEST(Offload, WithoutADevicePassesAndWithOneIsNamed) {
   }
 }
 
+TEST(Comments, AreKeysThatBeginAsSuch) {
+  for (const char* key : {"_read_this", "comment", "// why"}) {
+    EXPECT_TRUE(is_noted(read_keys({{key, "words"}}), key));
+    EXPECT_TRUE(contains(refusal({{key, 3}}), "is not a known key")) << key;
+  }
+  EXPECT_TRUE(contains(refusal(one_key("zero_optimization", "_note", "words")), "not a known key"));
+}
+
 TEST(ComputeGradNorm, MayBeLeftOutWhereNothingNeedsIt) {
   const auto said = [](int stage, double clipping) {
     Json keys = one_key("zero_optimization", "compute_grad_norm", false, stage);
