@@ -31,6 +31,8 @@ Json one_key(std::string_view section, std::string_view key, const Json& value, 
   return {{std::string(section), {{"stage", stage}, {std::string(key), value}}}};
 }
 
+Json staged(const Json& stage) { return {{"zero_optimization", {{"stage", stage}}}}; }
+
 bool is_noted(const Config& config, const std::string& path) {
   const std::vector<std::string>& idle = config.notes.idle;
   return std::find(idle.begin(), idle.end(), path) != idle.end();
@@ -221,7 +223,7 @@ TEST(ComputeGradNorm, MayBeLeftOutWhereNothingNeedsIt) {
 }
 
 TEST(ZeroKeys, OfAnotherStageAreNotedAndChangeNothing) {
-  const Json plain = read_keys(one_key("zero_optimization", "stage", 2)).effective();
+  const Json plain = read_keys(staged(2)).effective();
   for (const std::string name : {"prefetch_bucket_size", "max_live_parameters",
                                  "max_reuse_distance", "param_persistence_threshold"})
     for (const std::string& key : {name, "stage3_" + name}) {
@@ -239,9 +241,9 @@ TEST(ZeroKeys, OfAnotherStageAreNotedAndChangeNothing) {
 
 TEST(ZeroKeys, TheStageIsANumberOrOfOldABoolean) {
   for (const char* stage : {"4", "4294967296", "4294967299", "1e15"})
-    EXPECT_TRUE(contains(refusal(one_key("zero_optimization", "stage", Json::parse(stage))),
+    EXPECT_TRUE(contains(refusal(staged(Json::parse(stage))),
                          "zero_optimization.stage must be 0, 1, 2 or 3"));
-  EXPECT_TRUE(contains(refusal(one_key("zero_optimization", "stage", Json::parse("[1, 2]"))),
+  EXPECT_TRUE(contains(refusal(staged(Json::parse("[1, 2]"))),
                        "zero_optimization.stage must be an integer"));
   EXPECT_EQ(read_keys({{"zero_optimization", true}, {"allgather_size", 5}}).zero.stage, 1);
   EXPECT_EQ(read_keys({{"zero_optimization", false}}).zero.stage, 0);
