@@ -401,10 +401,11 @@ class CudaKernels final : public Kernels {
                                1.0f - hyper.beta1,
                                hyper.beta2,
                                1.0f - hyper.beta2,
-                               1.0f - hyper.learning_rate * hyper.weight_decay,
+                               hyper.l2 ? 1.0f : 1.0f - hyper.learning_rate * hyper.weight_decay,
                                hyper.learning_rate / hyper.bias_correction1,
                                1.0f / hyper.bias_correction2,
-                               hyper.eps};
+                               hyper.eps,
+                               hyper.l2 ? hyper.weight_decay : 0.0f};
     cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, moment1.flat().f32(),
                 moment2.flat().f32(), stream_);
   }

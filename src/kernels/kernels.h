@@ -110,7 +110,8 @@ struct Stepped {
 
 struct AdamW {
   float learning_rate, beta1, beta2, eps, weight_decay;
-  float bias_correction1, bias_correction2;  // 1 - beta^t
+  float bias_correction1, bias_correction2;  // 1 - beta^t, or 1 for none
+  bool l2 = false;  // Adam: the decay is added to the gradient, and so is part of both moments
 };
 
 struct Sgd {

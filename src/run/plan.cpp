@@ -138,13 +138,24 @@ std::string traffic_text(const RankPlan& plan) {
   return fmt::format("sends    on each rank and step: {}\n", join(parts, ", "));
 }
 
+std::string notes_text(const Config& config) {
+  std::string text;
+  if (!config.notes.filled.empty())
+    text += fmt::format("auto     {}\n", join(config.notes.filled, ", "));
+  for (const std::string& remark : config.notes.remarks)
+    text += fmt::format("note     {}\n", remark);
+  if (!config.notes.idle.empty())
+    text += fmt::format("of no consequence here: {}\n", join(config.notes.idle, ", "));
+  return text;
+}
+
 std::string plan_text(const Config& config, const RunPlan& plan) {
   std::string text = model_text(config, plan.model);
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
-         traffic_text(plan.rank);
+         traffic_text(plan.rank) + notes_text(config);
 }
 
 Json rank_json(const RankPlan& plan) {
@@ -174,7 +185,10 @@ Json plan_json(const Config& config, const RunPlan& plan) {
                {"tokens", plan.steps * step_tokens(config)},
                {"epochs", plan.data.train->epochs(plan.steps)},
                {"threads", plan.options.threads},
-               {"accumulate", order_name(plan.options.order)}};
+               {"accumulate", order_name(plan.options.order)},
+               {"auto", config.notes.filled},
+               {"notes", config.notes.remarks},
+               {"of_no_consequence", config.notes.idle}};
   json.update(rank_json(plan.rank));
   return json;
 }

@@ -59,6 +59,8 @@ std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
+// What each "auto" became, remarks, and the keys that change nothing; "" if there are none.
+std::string notes_text(const Config& config);
 Json rank_json(const RankPlan& plan);
 
 }  // namespace onefold

@@ -26,8 +26,16 @@ void keep_lines_until(const std::string& path, int64_t step) {
 
 }  // namespace
 
-Records::Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step)
-    : breakdown_(config.wall_clock_breakdown) {
+Records::Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step,
+                 bool leads)
+    : breakdown_(config.wall_clock_breakdown), step_samples_(config.batch.global) {
+  if (!leads) return;
+  if (!config.run.tensorboard_folder.empty()) {
+    monitor_board_.emplace(config.run.tensorboard_folder);
+    if (step > 0) monitor_board_->restart(step + 1);
+  }
+  if (!config.run.csv_folder.empty())
+    tables_.emplace(config.run.csv_folder, step * config.batch.global);
   if (!folder) return;
   const std::string path = folder->file("metrics.jsonl");
   if (step > 0) keep_lines_until(path, step);
@@ -38,6 +46,16 @@ Records::Records(const Config& config, const std::optional<RunFolder>& folder, i
 }
 
 void Records::step(const ProgressState& s, double seconds, const VerbTimes& times) {
+  for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+    if (*board)
+      (*board)->scalars(s.step, {{"train/loss", s.loss},
+                                 {"train/gradient_norm", s.gradient_norm},
+                                 {"train/learning_rate", s.learning_rate},
+                                 {"speed/tokens_per_second", s.tokens_per_second}});
+  if (tables_)
+    tables_->write(s.step * step_samples_, {{"Train/Samples/train_loss", s.loss},
+                                            {"Train/Samples/gradient_norm", s.gradient_norm},
+                                            {"Train/Samples/lr", s.learning_rate}});
   if (!lines_) return;
   Json line = {{"event", "step"},
                {"step", s.step},
@@ -56,16 +74,13 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                           {"step", times.step},
                           {"communication", times.communication}};
   lines_->write(line);
-  if (board_)
-    board_->scalars(s.step, {{"train/loss", s.loss},
-                             {"train/gradient_norm", s.gradient_norm},
-                             {"train/learning_rate", s.learning_rate},
-                             {"speed/tokens_per_second", s.tokens_per_second}});
 }
 
 void Records::evaluation(int64_t step, double loss) {
   if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
-  if (board_) board_->scalar("validation/loss", step, loss);
+  for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+    if (*board) (*board)->scalar("validation/loss", step, loss);
+  if (tables_) tables_->write(step * step_samples_, {{"Validation/Samples/loss", loss}});
 }
 
 }  // namespace onefold

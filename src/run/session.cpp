@@ -112,13 +112,13 @@ BatchView view_of(Batch& batch) {
           .sequence = batch.sequence};
 }
 
-StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {
+StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates) {
   std::vector<Batch> batches;
   for (int64_t micro = 0; micro < loader.layout().accumulation; ++micro)
     batches.push_back(loader.get(engine.steps_done(), micro, engine.rank()));
   std::vector<BatchView> views;
   for (Batch& batch : batches) views.push_back(view_of(batch));
-  return engine.train_step(views, learning_rate);
+  return engine.train_step(views, rates);
 }
 
 double validation_loss(Engine& engine, const ValidationLoader& loader) {

@@ -40,7 +40,7 @@ EngineOptions engine_options(const Config& config);
 BatchView view_of(Batch& batch);
 
 // One optimizer step of this rank on the loader's batches.
-StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate);
+StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates);
 
 // The mean loss over the validation batches, which ranks share out.
 double validation_loss(Engine& engine, const ValidationLoader& loader);

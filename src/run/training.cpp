@@ -59,7 +59,7 @@ Training::Training(const Config& config, const RunPlan& plan,
     if (leads()) checkpoints_->folder().discard_all();
   }
   if (!options.resume_from.empty()) resume_from(options.resume_from);
-  records_.emplace(config, folder_, state_.step);
+  records_.emplace(config, folder_, state_.step, leads());
 }
 
 void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {
@@ -201,10 +201,11 @@ double Training::seconds_left() const {
 void Training::step() {
   const double begin = now_seconds();
   const VerbTimes times_before = engine_.times();
-  state_.learning_rate = schedule_.rate(engine_.updates_done());
+  const StepRates rates = schedule_.rates(engine_.updates_done());
+  state_.learning_rate = rates.learning_rate;
   StepResult result;
   try {
-    result = train_step(engine_, batches_, state_.learning_rate);
+    result = train_step(engine_, batches_, rates);
   } catch (const DivergedError& error) {
     // What is being written is of the step before, and still unchanged.
     settle_checkpoint(true);

@@ -34,6 +34,21 @@ TEST_F(RecordsTest, TimesAndTensorBoardIfAskedFor) {
   EXPECT_TRUE(std::filesystem::exists(folder_.path("run/tensorboard")));
 }
 
+TEST_F(RecordsTest, MonitorsNeedNoRunFolderAndOneRankThatLeads) {
+  Config c = config();
+  c.run.csv_folder = folder_.path("csv");
+  c.run.tensorboard_folder = folder_.path("events");
+  Records(c, std::nullopt, 0, /*leads=*/false).step({.step = 1}, 0.5, {});
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("csv")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("events")));
+  Records records(c, std::nullopt);
+  records.step({.step = 2, .loss = 3, .learning_rate = 0.5}, 0.5, {});
+  records.evaluation(2, 4);
+  EXPECT_EQ(read_file(folder_.path("csv/Train_Samples_train_loss.csv")), "step,train_loss\n8,3\n");
+  EXPECT_EQ(read_file(folder_.path("csv/Validation_Samples_loss.csv")), "step,loss\n8,4\n");
+  EXPECT_FALSE(std::filesystem::is_empty(folder_.path("events")));
+}
+
 TEST_F(RecordsTest, ANewRunBeginsANewFile) {
   write(config());
   const std::string first = metrics();

@@ -72,7 +72,8 @@ HWY_INLINE void WithPieces(const Stepped& stepped, const Work& work) {
   });
 }
 
-// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
+// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
+// place, and p is not shrunk.
 template <class P, class G>
 HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Parameters<P>& p,
                            const G* g, float* m, float* v) {
@@ -82,17 +83,20 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
   const VF beta2 = hn::Set(d, hyper.beta2);
   const VF rest1 = hn::Set(d, 1.0f - hyper.beta1);
   const VF rest2 = hn::Set(d, 1.0f - hyper.beta2);
-  const VF keep = hn::Set(d, 1.0f - hyper.learning_rate * hyper.weight_decay);
+  const VF decay = hn::Set(d, hyper.weight_decay);
+  const VF keep = hn::Set(d, hyper.l2 ? 1.0f : 1.0f - hyper.learning_rate * hyper.weight_decay);
   const VF step = hn::Set(d, hyper.learning_rate / hyper.bias_correction1);
   const VF inv_bc2 = hn::Set(d, 1.0f / hyper.bias_correction2);
   const VF eps = hn::Set(d, hyper.eps);
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
-    const VF gradient = hn::Mul(io.Load(d, g + i), scale);
+    const VF old = p.Load(io, i);
+    VF gradient = hn::Mul(io.Load(d, g + i), scale);
+    if (hyper.l2) gradient = hn::MulAdd(decay, old, gradient);
     const VF mean = hn::MulAdd(beta1, io.Load(d, m + i), hn::Mul(rest1, gradient));
     const VF square =
         hn::MulAdd(beta2, io.Load(d, v + i), hn::Mul(rest2, hn::Mul(gradient, gradient)));
     const VF denominator = hn::Add(hn::Sqrt(hn::Mul(square, inv_bc2)), eps);
-    const VF decayed = hn::Mul(p.Load(io, i), keep);
+    const VF decayed = hn::Mul(old, keep);
     io.Store(mean, d, m + i);
     io.Store(square, d, v + i);
     p.Store(io, hn::NegMulAdd(step, hn::Div(mean, denominator), decayed), i);
