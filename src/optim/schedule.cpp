@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/error.h"
@@ -25,6 +26,10 @@ double decayed(DecayType type, double progress) {
 
 Schedule::Schedule(const ScheduleConfig& config, double lr, int64_t run_steps)
     : config_(config), lr_(lr) {
+  // Rates are applied in single precision: a larger one would be infinite.
+  if (!(lr <= static_cast<double>(std::numeric_limits<float>::max())))
+    user_error("optimizer.params.lr is {}; the largest is {}", lr,
+               std::numeric_limits<float>::max());
   if (config_.total_steps == 0) config_.total_steps = run_steps;
   // DeepSpeed only warns about a warm-up longer than the total, and its formulas say what happens
   // then.
