@@ -1,8 +1,10 @@
 #include "run/records.h"
 
 #include <sstream>
+#include <utility>
 
 #include "base/file.h"
+#include "base/text.h"
 
 namespace onefold {
 
@@ -26,8 +28,9 @@ void keep_lines_until(const std::string& path, int64_t step) {
 
 }  // namespace
 
-Records::Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step)
-    : breakdown_(config.wall_clock_breakdown) {
+Records::Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn,
+                 int64_t step)
+    : breakdown_(config.wall_clock_breakdown), warn_(std::move(warn)) {
   if (!folder) return;
   const std::string path = folder->file("metrics.jsonl");
   if (step > 0) keep_lines_until(path, step);
@@ -35,6 +38,30 @@ Records::Records(const Config& config, const std::optional<RunFolder>& folder, i
   if (!config.run.tensorboard) return;
   board_.emplace(folder->file("tensorboard"));
   if (step > 0) board_->restart(step + 1);
+}
+
+void Records::attempt(const std::function<void()>& write) {
+  try {
+    write();
+    failing_ = false;
+  } catch (const UserError& error) {
+    if (!std::exchange(failing_, true))
+      warn_(fmt::format("{}. Training goes on; what is missing is written when it can be",
+                        error.what()));
+  }
+}
+
+void Records::finish() {
+  const size_t waiting =
+      (lines_ ? lines_->waiting_bytes() : 0) + (board_ ? board_->waiting_bytes() : 0);
+  if (waiting == 0) return;
+  try {
+    if (lines_) lines_->retry();
+    if (board_) board_->retry();
+  } catch (const UserError& error) {
+    warn_(fmt::format("{}: the last {} of metrics are lost", error.what(),
+                      format_bytes(static_cast<int64_t>(waiting))));
+  }
 }
 
 void Records::step(const ProgressState& s, double seconds, const VerbTimes& times) {
@@ -53,17 +80,21 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                           {"norm", times.squares},
                           {"step", times.step},
                           {"communication", times.communication}};
-  lines_->write(line);
-  if (board_)
-    board_->scalars(s.step, {{"train/loss", s.loss},
-                             {"train/gradient_norm", s.gradient_norm},
-                             {"train/learning_rate", s.learning_rate},
-                             {"speed/tokens_per_second", s.tokens_per_second}});
+  attempt([&] {
+    lines_->write(line);
+    if (board_)
+      board_->scalars(s.step, {{"train/loss", s.loss},
+                               {"train/gradient_norm", s.gradient_norm},
+                               {"train/learning_rate", s.learning_rate},
+                               {"speed/tokens_per_second", s.tokens_per_second}});
+  });
 }
 
 void Records::evaluation(int64_t step, double loss) {
-  if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
-  if (board_) board_->scalar("validation/loss", step, loss);
+  attempt([&] {
+    if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
+    if (board_) board_->scalar("validation/loss", step, loss);
+  });
 }
 
 }  // namespace onefold

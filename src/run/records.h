@@ -1,8 +1,11 @@
 // What a run writes down as it goes: metrics.jsonl always, TensorBoard events if asked for. Without
-// a run folder nothing is written.
+// a run folder nothing is written. A line that cannot be written ends nothing: it is tried again
+// with the next, and the first failure is told.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "config/config.h"
 #include "engine/engine.h"
@@ -15,15 +18,23 @@ namespace onefold {
 
 class Records {
  public:
+  using Warn = std::function<void(const std::string&)>;
   // `step`: those that an earlier run has done; its lines and events up to there stay.
-  Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step = 0);
+  Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn,
+          int64_t step = 0);
 
   // `seconds` and `times` are those of this step.
   void step(const ProgressState& state, double seconds, const VerbTimes& times);
   void evaluation(int64_t step, double loss);
+  // The last try for what could not be written; says what is lost.
+  void finish();
 
  private:
+  void attempt(const std::function<void()>& write);
+
   const bool breakdown_;  // wall_clock_breakdown
+  Warn warn_;
+  bool failing_ = false;
   std::optional<MetricsWriter> lines_;
   std::optional<TensorBoardWriter> board_;
 };
