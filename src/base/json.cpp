@@ -126,9 +126,12 @@ int64_t convert<int64_t>(const Json& value, const std::string& path) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number()) wrong_type(value, path, "an integer");
   const auto number = value.get<double>();
-  // Beyond 2^53 a double no longer says which integer was meant.
-  if (std::floor(number) != number || std::abs(number) > 0x1p53)
+  if (std::floor(number) != number)
     user_error("{} must be an integer, not {}", path, brief_json(value));
+  // Beyond 2^53 a double no longer says which integer was meant.
+  if (std::abs(number) > 0x1p53)
+    user_error("{} is {}; with a point or an exponent the largest is 2^53, write its digits", path,
+               brief_json(value));
   return static_cast<int64_t>(number);
 }
 

@@ -174,9 +174,10 @@ int run_plan(PlanArguments arguments) {
     print_json(json);
     return fits ? kOk : kUserError;
   }
-  fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
-             zero_text(spec, options, ranks), traffic_text(plan) + notes_text(config),
-             kind_table(plan), stage_table(stages, options.zero.stage));
+  fmt::print("{}; {}\n{}{}{}{}{}", model_text(config, spec), weights_text(config),
+             batch_text(config, options), zero_text(spec, options, ranks),
+             traffic_text(plan) + notes_text(config), kind_table(plan),
+             stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;

@@ -35,6 +35,12 @@ void read_named_model(const std::string& name, Config& config) {
   if (fs::is_directory(file, ignored)) {
     // The folder of a Hugging Face model: its weights and its tokenizer go with it.
     if (TensorFiles::in_folder(name)) config.model_weights = name;
+    if (const auto unread = TensorFiles::unreadable_in_folder(name); !unread.empty())
+      user_error(
+          "model: the folder {0} has weights that are not read: {1}. Load it in transformers and "
+          "save_pretrained(), which writes {2}; or, to begin with random weights, name "
+          "{0}/config.json",
+          name, join(unread, ", "), kHfWeights);
     const fs::path tokenizer = file / "tokenizer.json";
     if (fs::exists(tokenizer, ignored)) config.data.tokenizer = tokenizer.string();
     file /= "config.json";

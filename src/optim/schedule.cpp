@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/error.h"
@@ -48,6 +49,10 @@ double after_cycle(const OneCycleConfig& cycle, double rate, int64_t step) {
 
 Schedule::Schedule(const ScheduleConfig& config, double lr, int64_t run_steps)
     : config_(config), lr_(lr) {
+  // Rates are applied in single precision: a larger one would be infinite.
+  if (!(lr <= static_cast<double>(std::numeric_limits<float>::max())))
+    user_error("optimizer.params.lr is {}; the largest is {}", lr,
+               std::numeric_limits<float>::max());
   if (config_.total_steps == 0) config_.total_steps = run_steps;
   if (config_.type == ScheduleType::one_cycle && config_.cycle.momentum &&
       config_.total_steps > 0 && first_beta(config_.total_steps - 1) >= 1)

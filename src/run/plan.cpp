@@ -85,6 +85,15 @@ std::string model_text(const Config& config, const ModelSpec& model) {
                      counted(model.num_layers, "layer"), model.hidden_size, model.vocab_size);
 }
 
+std::string weights_text(const Config& config, const std::string& resumes) {
+  if (!resumes.empty()) return "weights of " + resumes;
+  if (!config.model_weights.empty()) return "weights of " + config.model_weights;
+  std::string text = fmt::format("random weights (run.seed {})", config.run.seed);
+  if (config.model_source.ends_with(".json"))
+    text += fmt::format(": {} is a configuration alone", config.model_source);
+  return text;
+}
+
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
   std::string text =
@@ -153,6 +162,7 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
   std::string text = model_text(config, plan.model);
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
+  text += "; " + weights_text(config, plan.resumes);
   return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);

@@ -165,6 +165,12 @@ std::vector<std::string> changes_that_matter(const Json& saved, const Json& now)
   return changes;
 }
 
+bool same_data(const Json& saved_run, const std::string& hash, const std::string& fingerprint) {
+  const Json saved = saved_run.value("/data/xxh3"_json_pointer, Json());
+  if (saved.is_string() && !hash.empty()) return saved == hash;
+  return saved_run.value("/data/fingerprint"_json_pointer, Json()) == fingerprint;
+}
+
 Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates) {
   Resumed resumed;
   for (const CheckpointFolder::Entry& candidate : candidates) {
@@ -175,6 +181,7 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
       if (problem.empty()) problem = of_rank;
     if (!problem.empty()) {
       resumed.remarks.push_back(problem);
+      resumed.passed_over.push_back(candidate);
       continue;
     }
     load(engine, *checkpoint);

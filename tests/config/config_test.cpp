@@ -268,6 +268,17 @@ TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
     EXPECT_EQ(c.data.tokenizer, path == folder ? folder + "/tokenizer.json" : "bytes");
     EXPECT_EQ(c.model_weights, "") << "there are none";
   }
+  const auto named = [&] {
+    return Config::from_json(with(("{\"model\": \"" + folder + "\"}").c_str()));
+  };
+  for (const char* name : {"pytorch_model.bin", "model-00001-of-00002.safetensors",
+                           "pytorch_model.bin.index.json", "model.gguf"}) {
+    write_file(folder + "/" + name, "");
+    EXPECT_ERROR(named(), "has weights that are not read", name, file);
+    std::filesystem::remove(folder + "/" + name);
+  }
+  write_file(folder + "/training_args.bin", "");  // no weights
+  EXPECT_EQ(named().model_weights, "");
   write_file(folder + "/model.safetensors", "");
   for (const std::string& path : {folder, file}) {
     const Config c = Config::from_json(with(("{\"model\": \"" + path + "\"}").c_str()));
