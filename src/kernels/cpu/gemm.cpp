@@ -6,7 +6,8 @@
 // Operands of 16 bits are widened, block by block of their common dimension, to panels of floats
 // that the same sgemm multiplies: right on every processor, at the price of one conversion of an
 // operand for each tile that it has part in (1 to 5 % of the time). A result of 16 bits is summed
-// in a tile of floats and rounded once.
+// in a tile of floats and rounded once. One row (a token to generate) is multiplied by our own dot
+// products instead: each weight is used once, and widening it into memory took twice fp32's time.
 //
 // Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours),
 // OpenBLAS (5-8 % slower on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but
@@ -54,6 +55,28 @@ void AddRows(float* dst, int64_t dst_stride, const Tensor& src, int64_t src_stri
   });
 }
 
+// dst[i] (+)= a · b[i], each in four sums of one vector.
+template <class T>
+HWY_INLINE void DotRowsOf(const T* a, const T* b, int64_t b_stride, int64_t rows, size_t n,
+                          bool onto, float* dst) {
+  const DF d;
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* other = b + row * b_stride;
+    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
+      sums[k] = hn::MulAdd(io.Load(d, a + i), io.Load(d, other + i), sums[k]);
+    });
+    dst[row] = onto ? dst[row] + Total(sums) : Total(sums);
+  }
+}
+
+void DotRows(const Tensor& a, const Tensor& b, bool onto, float* dst) {
+  with_type(a.dtype, "gemm", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    DotRowsOf<T>(a.as<T>(), b.as<T>(), b.stride, b.rows, static_cast<size_t>(b.cols), onto, dst);
+  });
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace onefold::cpu
@@ -64,6 +87,7 @@ namespace onefold::cpu {
 namespace {
 
 HWY_EXPORT(AddRows);
+HWY_EXPORT(DotRows);
 
 struct Tiles {
   int64_t rows, cols, row_count, col_count;
@@ -126,6 +150,11 @@ void multiply(const Gemm& g, const Tile& tile, const Tensor& a, const Tensor& b,
 // Terms that are widened at a time: panels of 512 by 256 floats stay in a core's L2 cache.
 constexpr int64_t kTerms = 256;
 
+// Whether DotRows does it.
+bool one_row(const Gemm& g) {
+  return g.a.dtype != DType::f32 && g.dst.rows == 1 && !g.a_transposed && g.b_transposed;
+}
+
 // What a thread needs for operands of 16 bits, in floats: a panel of each operand, and a tile.
 struct Room {
   int64_t a = 0, b = 0, tile = 0;
@@ -137,7 +166,7 @@ Room room_of(const Gemm& g) {
   const Tiles tiles = cut(g.dst.rows, g.dst.cols);
   const int64_t rows = std::min(tiles.rows, g.dst.rows), cols = std::min(tiles.cols, g.dst.cols);
   const auto padded = [](int64_t elems) { return ceil_div(elems, 16) * 16; };
-  const int64_t terms_at_once = std::min(kTerms, terms(g));
+  const int64_t terms_at_once = one_row(g) ? 0 : std::min(kTerms, terms(g));
   return {padded(rows * terms_at_once), padded(cols * terms_at_once),
           g.dst.dtype == DType::f32 ? 0 : padded(rows * cols)};
 }
@@ -170,8 +199,10 @@ void compute(const Gemm& g, Range rows, Range cols, float* scratch) {
   else if (k > 0 && g.a.dtype == DType::f32)
     multiply(g, tile, panel_of(g.a, g.a_transposed, rows, 0, k),
              panel_of(g.b, !g.b_transposed, cols, 0, k), k, g.accumulate);
-  else
-    multiply_widened(g, tile, scratch, scratch + room.a);
+  else if (one_row(g))
+    HWY_DYNAMIC_DISPATCH(DotRows)
+  (g.a, panel_of(g.b, false, cols, 0, k), g.accumulate, tile.data);
+  else multiply_widened(g, tile, scratch, scratch + room.a);
   const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
   if (!g.bias.empty())
     add_rows(tile.data, tile.stride, g.bias.flat().col_range(cols.begin, cols.size()), 0,
