@@ -50,16 +50,19 @@ void require_type(const char* what, const Tensor& first, std::initializer_list<T
             dtype_name(first.dtype));
 }
 
-// That gradients of parameters are of the activations' type, or f32; all of one.
+// That gradients of parameters, where there are any, are of the activations' type, or f32; all of
+// one.
 void require_gradients(const char* what, const Tensor& x, std::initializer_list<Tensor> gradients) {
-  std::optional<DType> type;
+  DType dtype = x.dtype;
+  bool first = true;
   for (const Tensor& t : gradients) {
     if (t.empty()) continue;
-    if (!type) type = t.dtype;
     require(t.dtype == x.dtype || t.dtype == DType::f32, "{}: gradients of {} beside {}", what,
             dtype_name(t.dtype), dtype_name(x.dtype));
-    require(t.dtype == *type, "{}: gradients of {} and {}", what, dtype_name(*type),
+    require(first || t.dtype == dtype, "{}: gradients of {} and {}", what, dtype_name(dtype),
             dtype_name(t.dtype));
+    dtype = t.dtype;
+    first = false;
   }
 }
 

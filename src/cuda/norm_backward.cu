@@ -96,6 +96,14 @@ struct Packs {
     for (int p = 0; p < kPacks; ++p)
       packs[p] = load_pack<Pack<T>>(src, first_of(p), size, is_aligned);
   }
+  // What was widened is not kept: registers are for the sums over rows, and widening again is
+  // cheap.
+  __device__ void forget() {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(packs[p].words[i]));
+  }
   // Zeros where there is no element.
   template <class Body>
   __device__ void each(const Body& body) const {
@@ -126,17 +134,21 @@ __device__ void store_partials(const float (&dweight)[kPacks][kElems],
       }
   } else {
     float* shared = shared_floats();  // [2, size]
-    const int team = static_cast<int>(threadIdx.x) / kTeam, lane = threadIdx.x % kTeam;
+    const int team = static_cast<int>(threadIdx.x) / kTeam;
+    const int mine = static_cast<int>(threadIdx.x) % kTeam * kElems;
+    float* first = shared + mine;
+    float* second = first + size;
+#pragma unroll 1
     for (int turn = 0; turn < kTeams; ++turn) {
       if (team == turn) {
 #pragma unroll
         for (int p = 0; p < kPacks; ++p)
 #pragma unroll
           for (int k = 0; k < kElems; ++k) {
-            const int col = (p * kTeam + lane) * kElems + k;
-            if (col >= size) continue;
-            shared[col] = turn == 0 ? dweight[p][k] : shared[col] + dweight[p][k];
-            shared[size + col] = turn == 0 ? dbias[p][k] : shared[size + col] + dbias[p][k];
+            const int at = p * kTeam * kElems + k;  // a constant: all share one address
+            if (mine + at >= size) continue;
+            first[at] = turn == 0 ? dweight[p][k] : first[at] + dweight[p][k];
+            second[at] = turn == 0 ? dbias[p][k] : second[at] + dbias[p][k];
           }
       }
       __syncthreads();
@@ -168,8 +180,8 @@ __global__ void __launch_bounds__(kTeam* kTeams)
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
   float dweight[kPacks][kElems] = {}, dbias[kPacks][kElems] = {};
   for (int64_t index = begin + threadIdx.x / kTeam; index < end; index += kTeams) {
-    const P src(piece_of(x, args.pieces, index), size, args.is_aligned);
-    const P dout(piece_of(dy, args.pieces, index), size, args.is_aligned);
+    P src(piece_of(x, args.pieces, index), size, args.is_aligned);
+    P dout(piece_of(dy, args.pieces, index), size, args.is_aligned);
     const float inv_n = 1.0f / static_cast<float>(size);
     Stats stats{0, 0};
     if (args.centered) {
@@ -188,6 +200,7 @@ __global__ void __launch_bounds__(kTeam* kTeams)
         if (first + k < size) squares = fmaf(deviation, deviation, squares);
       }
     });
+    src.forget();
     stats.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + args.eps);
     float sums[2] = {0, 0};  // of g, and of g * xhat
 #pragma unroll
@@ -208,6 +221,8 @@ __global__ void __launch_bounds__(kTeam* kTeams)
       }
     }
     team_sums<kTeam>(sums);
+    src.forget();
+    dout.forget();
     const Means means = means_of(sums, size, args.centered);
     T* din = piece_of(dx, args.pieces, index);
 #pragma unroll

@@ -105,16 +105,17 @@ struct Stepping {
       // Four numbers from `first` + at on: of one counter, or of two.
       const int64_t number = first + at;
       const int ahead = static_cast<int>(number & 3);
-      const PhiloxWords words = drawn_words(key, number >> 2);
-      const PhiloxWords next = ahead ? drawn_words(key, (number >> 2) + 1) : words;
+      const auto [w0, w1, w2, w3] = drawn_words(key, number >> 2);
+      uint32_t words[4] = {w0, w1, w2, w3};
+      if (ahead != 0) {
+        const auto [n0, n1, n2, n3] = drawn_words(key, (number >> 2) + 1);
+        const uint32_t all[8] = {w0, w1, w2, w3, n0, n1, n2, n3};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t word = 0;
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-          if ((ahead + i) % 4 == k) word = ahead + i < 4 ? words[k] : next[k];
-        rounded.values[i] = narrow_drawn(four.values[i], word, P{});
+        for (int i = 0; i < 4; ++i)
+          words[i] = ahead == 1 ? all[i + 1] : ahead == 2 ? all[i + 2] : all[i + 3];
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rounded.values[i] = narrow_drawn(four.values[i], words[i], P{});
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) rounded.values[i] = narrow<P>(four.values[i]);
