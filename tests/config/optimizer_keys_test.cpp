@@ -27,8 +27,8 @@ double stepped(const char* optimizer, bool matrix, int64_t step = 3, StepRates r
   const auto kernels = make_cpu_kernels(pool);
   const std::array<Tensor, 2> moments = {view(values[2], DType::f32), view(values[3], DType::f32)};
   optimizer_step(*kernels, config.optimizer, step, rates, matrix,
-                 {view(factor, DType::f32), view(finite, DType::i32)}, view(values[0], DType::f32),
-                 view(values[1], DType::f32), moments);
+                 {view(factor, DType::f32), view(finite, DType::i32)},
+                 {view(values[0], DType::f32), view(values[1], DType::f32)}, moments);
   return values[0];
 }
 
