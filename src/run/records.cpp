@@ -76,19 +76,6 @@ void Records::finish() {
 }
 
 void Records::step(const ProgressState& s, double seconds, const VerbTimes& times) {
-  attempt([&] {
-    for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
-      if (*board)
-        (*board)->scalars(s.step, {{"train/loss", s.loss},
-                                   {"train/gradient_norm", s.gradient_norm},
-                                   {"train/learning_rate", s.learning_rate},
-                                   {"speed/tokens_per_second", s.tokens_per_second}});
-    if (tables_)
-      tables_->write(s.step * step_samples_, {{"Train/Samples/train_loss", s.loss},
-                                              {"Train/Samples/gradient_norm", s.gradient_norm},
-                                              {"Train/Samples/lr", s.learning_rate}});
-  });
-  if (!lines_) return;
   Json line = {{"event", "step"},
                {"step", s.step},
                {"loss", s.loss},
@@ -105,7 +92,19 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                           {"norm", times.squares},
                           {"step", times.step},
                           {"communication", times.communication}};
-  attempt([&] { lines_->write(line); });
+  attempt([&] {
+    if (lines_) lines_->write(line);
+    for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+      if (*board)
+        (*board)->scalars(s.step, {{"train/loss", s.loss},
+                                   {"train/gradient_norm", s.gradient_norm},
+                                   {"train/learning_rate", s.learning_rate},
+                                   {"speed/tokens_per_second", s.tokens_per_second}});
+    if (tables_)
+      tables_->write(s.step * step_samples_, {{"Train/Samples/train_loss", s.loss},
+                                              {"Train/Samples/gradient_norm", s.gradient_norm},
+                                              {"Train/Samples/lr", s.learning_rate}});
+  });
 }
 
 void Records::evaluation(int64_t step, double loss) {

@@ -36,7 +36,8 @@ class Bench {
     upload(*device_, std::span<const int64_t>(ids), batch_.samples);
     rope_ = tensor(kSequence, spec.head_dim, 3);
     input_ = tensor(kBatch * kSequence, spec.hidden_size, 4);
-    saved_ = memory_.allocate(Kind::activations, unit.saved_bytes(kBatch, kSequence, DType::f32), "saved");
+    saved_ = memory_.allocate(Kind::activations, unit.saved_bytes(kBatch, kSequence, DType::f32),
+                              "saved");
     output_ = tensor(kBatch * kSequence, spec.hidden_size, 5);
     doutput_ = tensor(kBatch * kSequence, spec.hidden_size, 6);
     dinput_ = tensor(kBatch * kSequence, spec.hidden_size, 7);

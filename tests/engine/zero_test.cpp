@@ -130,11 +130,13 @@ int64_t slab_elems(const ModelSpec& spec, int ranks) {
   return elems;
 }
 
-// 16 elements end each tensor's line, and 16 for each rank each unit's.
+// 16 elements end each tensor's line, and 16 for each rank each unit's; a vocabulary has its slack.
 int64_t most_padding(const ModelSpec& spec, int ranks) {
   int64_t elems = 0;
-  for (const auto& unit : Model(spec).units)
+  for (const auto& unit : Model(spec).units) {
     elems += 16 * (static_cast<int64_t>(unit->params().size()) + ranks);
+    for (const ParamSpec& param : unit->params()) elems += param.slack_rows * param.cols;
+  }
   return elems;
 }
 

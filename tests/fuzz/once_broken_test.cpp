@@ -37,7 +37,7 @@ TEST(OnceBroken, ADeepConfiguration) {
 // The device was taken for a string.
 TEST(OnceBroken, AnOffloadToANumber) {
   EXPECT_ERROR(read("config", "offload_to_a_number"),
-               "zero_optimization.offload_param can only be");
+               "zero_optimization.offload_param.device must be a string");
 }
 
 // What is not there was shown in the message that refuses its default.
