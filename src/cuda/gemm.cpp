@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "cuda/ops.h"
+#include "cuda/product.h"
 #include "cuda/tensor_view.h"
 #include "device/cuda_scratch.h"
 

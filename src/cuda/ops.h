@@ -65,15 +65,6 @@ void activation_forward(Curve curve, bool gated, Matrix x, Matrix dst, cudaStrea
 void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
                          cudaStream_t stream);
 
-// product.cu: as Gemm. bias.data and residual.data may be null.
-struct ProductArgs {
-  Matrix a, b, dst;
-  bool a_transposed, b_transposed, accumulate;
-  Vector bias;
-  Matrix residual;
-};
-void product(const ProductArgs& args, cudaStream_t stream);
-
 // norm.cu, norm_backward.cu. `centered`: LayerNorm; else RMSNorm. bias, dweight and dbias may be
 // null.
 void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector bias, float eps,

@@ -3,6 +3,7 @@
 // tiles, no tensor cores: no model of usual sizes comes here.
 #include "cuda/launch.cuh"
 #include "cuda/pack.cuh"
+#include "cuda/product.h"
 
 namespace onefold::cuda {
 namespace {
