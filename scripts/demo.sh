@@ -16,7 +16,7 @@ else
   exit 1
 fi
 
-"$onefold" tokenize train demo/text.txt --vocab-size 2048 --output demo/tokenizer.json
+"$onefold" tokenize train demo/text.txt --vocab-size 2048 --output demo/tokenizer.json --overwrite
 "$onefold" train examples/demo/config.json --ranks 2 --overwrite
 echo
 echo "What it writes after '$prompt':"

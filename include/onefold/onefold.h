@@ -28,7 +28,7 @@ struct TrainerOptions {
   bool recompute = false;        // keep only block inputs; compute the rest again in backward
   uint64_t seed = 1;
   int threads = 0;           // 0: all cores this process may use
-  int64_t memory_bytes = 0;  // refuse to need more; 0: no limit
+  int64_t memory_bytes = 0;  // refuse to need more; 0: what the machine has left
 };
 
 struct StepReport {
@@ -73,8 +73,9 @@ class Trainer {
   // The tokens that follow the prompt.
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options);
 
-  // Weights as safetensors, every parameter by name.
-  void save(const std::string& path) const;
+  // Weights as safetensors, every parameter by name. The file appears whole or not at all. One that
+  // is there stays, and that is an error, unless `overwrite`.
+  void save(const std::string& path, bool overwrite = false) const;
   void load(const std::string& path);
 
   int64_t parameter_count() const;

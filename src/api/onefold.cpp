@@ -1,5 +1,9 @@
 #include "onefold/onefold.h"
 
+#include <cmath>
+#include <limits>
+
+#include "base/file.h"
 #include "engine/generate.h"
 #include "model/spec.h"
 #include "model/spec_limits.h"
@@ -36,6 +40,18 @@ EngineOptions engine_options_of(const TrainerOptions& o, const ModelSpec& spec) 
   if (o.threads < 0 || o.threads > kMostThreads)
     user_error("TrainerOptions::threads is {}; it must be 0 (all cores), or at most {}", o.threads,
                kMostThreads);
+  const auto require_in = [](double value, const char* name, bool in, const char* range) {
+    if (!in) user_error("TrainerOptions::{} is {}; it must be {}", name, value, range);
+  };
+  const auto is_beta = [](double beta) { return beta >= 0 && beta < 1; };
+  require_in(o.beta1, "beta1", is_beta(o.beta1), "at least 0 and less than 1");
+  require_in(o.beta2, "beta2", is_beta(o.beta2), "at least 0 and less than 1");
+  require_in(o.eps, "eps", o.eps > 0 && std::isfinite(o.eps), "a finite number above 0");
+  require_in(o.weight_decay, "weight_decay", o.weight_decay >= 0 && std::isfinite(o.weight_decay),
+             "a finite number of at least 0");
+  require_in(o.gradient_clipping, "gradient_clipping",
+             o.gradient_clipping >= 0 && std::isfinite(o.gradient_clipping),
+             "a finite number of at least 0");
   return {.threads = o.threads,
           .seed = o.seed,
           .micro_batch = o.micro_batch,
@@ -72,11 +88,8 @@ struct Trainer::State {
   std::vector<int64_t> samples;  // ids of the step's sequences: what dropout is keyed by
   int64_t next_sample = 0;
 
-  State(const ModelSpec& s, const EngineOptions& options)
-      : spec(s),
-        planned_bytes(
-            Engine::plan(s, options, 1, 0, this_machine(available_cores()))->ledger().peak_bytes()),
-        engine(s, options) {
+  State(const ModelSpec& s, const EngineOptions& options, int64_t planned)
+      : spec(s), planned_bytes(planned), engine(s, options) {
     samples.resize(static_cast<size_t>(options.micro_batch * options.micros));
   }
 
@@ -100,8 +113,11 @@ Trainer::Trainer(const TrainerOptions& options) {
   const ModelSpec spec = spec_of(options.model);
   EngineOptions engine = engine_options_of(options, spec);
   engine.positions = spec.max_sequence_length;  // of texts that are generated
-  require_fits(spec, engine, {.hardware = this_machine(available_cores())});
-  state_ = std::make_unique<State>(spec, engine);
+  const Hardware hardware = this_machine(available_cores());
+  require_fits(spec, engine, {.hardware = hardware});
+  const int64_t planned = Engine::plan(spec, engine, 1, 0, hardware)->ledger().peak_bytes();
+  require_available(planned, 1, "TrainerOptions::memory_bytes");
+  state_ = std::make_unique<State>(spec, engine, planned);
 }
 
 Trainer::~Trainer() = default;
@@ -111,6 +127,8 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 StepReport Trainer::step(std::span<const int32_t> tokens, std::span<const int32_t> targets,
                          double learning_rate) {
   const EngineOptions& o = state_->engine.options();
+  if (!(learning_rate >= 0 && learning_rate <= double{std::numeric_limits<float>::max()}))
+    user_error("the learning rate is {}; it must be a finite number of at least 0", learning_rate);
   check_tokens(tokens, targets, o.micros * o.micro_batch * o.sequence, state_->spec.vocab_size);
   for (int64_t& sample : state_->samples) sample = state_->next_sample++;
   std::vector<BatchView> views;
@@ -142,7 +160,11 @@ std::vector<int32_t> Trainer::generate(std::span<const int32_t> prompt,
   return onefold::generate(state_->engine, prompt, options);
 }
 
-void Trainer::save(const std::string& path) const { save_weights(state_->engine, path); }
+void Trainer::save(const std::string& path, bool overwrite) const {
+  if (!overwrite && is_plain_file(path))
+    user_error("{} already exists; pass overwrite to save() to replace it", path);
+  save_weights(state_->engine, path);
+}
 void Trainer::load(const std::string& path) { load_weights(state_->engine, path); }
 int64_t Trainer::parameter_count() const { return state_->spec.parameter_count(); }
 int64_t Trainer::vocab_size() const { return state_->spec.vocab_size; }

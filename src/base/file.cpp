@@ -13,6 +13,9 @@ constexpr size_t kBufferBytes = size_t{1} << 18;
 
 void check(std::error_code error, const char* verb, const std::string& path) {
   if (error == std::errc::is_a_directory) user_error("cannot {} {}: it is a folder", verb, path);
+  if (error == std::errc::invalid_seek)
+    user_error("cannot {} {}: it is a pipe, and its parts are not written in order; name a file",
+               verb, path);
   if (error) user_error("cannot {} {}: {}", verb, path, error.message());
 }
 
@@ -57,6 +60,18 @@ Files::Status status_of(const std::string& path) {
   return unknown ? Files::Status{} : status;
 }
 
+// What a path leads to through its links, whether it is there or not.
+std::string with_links_followed(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the system has it
+  std::filesystem::path at = path;
+  std::string target;
+  for (int links = 0; links < kMostLinks; ++links) {
+    if (files().read_link(at.string(), target)) return at.string();
+    at = at.parent_path() / target;
+  }
+  user_error("cannot write {}: too many links lead from it", path);
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
@@ -88,32 +103,43 @@ size_t InputFile::read(std::span<std::byte> dst) {
 
 void InputFile::seek(int64_t at) { check(file_->seek(at), "read", path_); }
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-  check(files().open_output(temporary_, Files::Mode::fresh, file_), "create", temporary_);
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  Files::Status status;
+  check(files().status(path_, status), "examine", path_);
+  if (status.kind == Files::Kind::folder)
+    check(std::make_error_code(std::errc::is_a_directory), "write", path_);
+  through_ = status.kind == Files::Kind::special;
+  target_ = through_ ? path_ : with_links_followed(path_);
+  written_ = through_ ? path_ : target_ + kTemporarySuffix;
+  const std::error_code error =
+      files().open_output(written_, through_ ? Files::Mode::through : Files::Mode::own, file_);
+  if (error == std::errc::resource_unavailable_try_again)
+    user_error("cannot write {}: another process is writing it", path_);
+  check(error, through_ ? "open" : "create", written_);
 }
 
 OutputFile::~OutputFile() {
   if (committed()) return;
+  if (!through_) (void)files().remove(written_);  // what stays has a name that nothing reads
   file_.reset();
-  (void)files().remove(temporary_);  // what stays has a name that nothing reads
 }
 
 void OutputFile::append(std::span<const std::byte> piece) {
   if (buffer_.size() + piece.size() > kBufferBytes) write_buffer();
   if (piece.size() > kBufferBytes)
-    write_all(*file_, piece, temporary_);
+    write_all(*file_, piece, written_);
   else
     buffer_.append(reinterpret_cast<const char*>(piece.data()), piece.size());
 }
 
 void OutputFile::write_buffer() {
-  write_all(*file_, std::as_bytes(std::span(buffer_)), temporary_);
+  write_all(*file_, std::as_bytes(std::span(buffer_)), written_);
   buffer_.clear();
 }
 
 void OutputFile::overwrite(int64_t at, std::span<const std::byte> piece) {
   write_buffer();
-  write_all(piece, temporary_, [&](std::span<const std::byte> rest, size_t& count) {
+  write_all(piece, written_, [&](std::span<const std::byte> rest, size_t& count) {
     const auto done = static_cast<int64_t>(piece.size() - rest.size());
     return file_->write_at(at + done, rest, count);
   });
@@ -122,10 +148,16 @@ void OutputFile::overwrite(int64_t at, std::span<const std::byte> piece) {
 void OutputFile::commit() {
   require(!committed(), "{} is committed twice", path_);
   write_buffer();
-  check(file_->flush(), "flush", temporary_);
-  check(files().rename(temporary_, path_), "rename into place", path_);
+  const std::error_code unflushed = file_->flush();
+  if (through_) {  // what cannot keep bytes cannot flush them either
+    if (!not_supported(unflushed)) check(unflushed, "flush", written_);
+    file_.reset();
+    return;
+  }
+  check(unflushed, "flush", written_);
+  check(files().rename(written_, target_), "rename into place", target_);
   file_.reset();
-  flush_folder_of(path_);
+  flush_folder_of(target_);
 }
 
 void write_file(const std::string& path, std::string_view content) {
@@ -139,7 +171,21 @@ GrowingFile::GrowingFile(std::string path, Files::Mode mode) : path_(std::move(p
 }
 
 void GrowingFile::append(std::string_view text) {
-  write_all(*file_, std::as_bytes(std::span(text)), path_);
+  if (waiting_.size() + text.size() <= kMostWaiting) waiting_ += text;
+  std::span<const std::byte> rest = std::as_bytes(std::span(waiting_));
+  const auto write = [&](std::span<const std::byte> src, size_t& count) {
+    const std::error_code error = file_->write(src, count);
+    rest = rest.subspan(error ? 0 : count);
+    return error;
+  };
+  const size_t all = rest.size();
+  try {
+    write_all(rest, path_, write);
+  } catch (const UserError&) {
+    waiting_.erase(0, all - rest.size());
+    throw;
+  }
+  waiting_.clear();
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -149,6 +195,18 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
 bool path_exists(const std::string& path) { return status_of(path).kind != Files::Kind::missing; }
 bool is_folder(const std::string& path) { return status_of(path).kind == Files::Kind::folder; }
+bool is_plain_file(const std::string& path) { return status_of(path).kind == Files::Kind::file; }
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  const Files::Status one = status_of(a), other = status_of(b);
+  return one.kind != Files::Kind::missing && other.kind != Files::Kind::missing &&
+         one.device == other.device && one.inode == other.inode;
+}
+
+bool is_broken_link(const std::string& path) {
+  std::string target;
+  return !path_exists(path) && !files().read_link(path, target);
+}
 
 int64_t file_bytes(const std::string& path) {
   Files::Status status;

@@ -29,8 +29,13 @@ class InputFile {
   std::unique_ptr<Files::Input> file_;
 };
 
+// What a file under way is called, beside the one that it will be.
+inline constexpr const char* kTemporarySuffix = ".onefold-tmp";
+
 // A file that appears under its name whole or not at all: written beside it in pieces, flushed to
-// disk and renamed by commit(). Without commit() nothing is left behind.
+// disk and renamed by commit(). Without commit() nothing is left behind. Of a link, what it leads
+// to is replaced, and the link stays. A pipe or a device is never replaced: it gets the bytes as
+// they come.
 class OutputFile {
  public:
   explicit OutputFile(std::string path);
@@ -49,7 +54,9 @@ class OutputFile {
  private:
   void write_buffer();
 
-  std::string path_, temporary_;
+  std::string path_, target_;  // target: what is replaced, with links followed
+  std::string written_;        // where bytes go until then
+  bool through_ = false;       // a pipe or a device: the bytes go there
   std::string buffer_;
   std::unique_ptr<Files::Output> file_;
 };
@@ -58,15 +65,21 @@ class OutputFile {
 void write_file(const std::string& path, std::string_view content);
 
 // A file that grows as a run goes: what was appended is there for any reader, and stays if the
-// process is killed.
+// process is killed. What could not be written, because the disk is full, is kept and goes first at
+// the next append; beyond so many bytes that wait, what is appended is lost.
 class GrowingFile {
  public:
   GrowingFile(std::string path, Files::Mode mode);
   void append(std::string_view text);
+  void retry() { append(""); }
+  size_t waiting_bytes() const { return waiting_.size(); }
   const std::string& path() const { return path_; }
+
+  static constexpr size_t kMostWaiting = size_t{16} << 20;
 
  private:
   std::string path_;
+  std::string waiting_;
   std::unique_ptr<Files::Output> file_;
 };
 
@@ -90,6 +103,12 @@ class MappedFile {
 // next is told why.
 bool path_exists(const std::string& path);
 bool is_folder(const std::string& path);
+// A file that writing would replace: neither a folder, nor a pipe or a device.
+bool is_plain_file(const std::string& path);
+// Whether both are there and are one file, under two names perhaps.
+bool is_same_file(const std::string& a, const std::string& b);
+// A link to something that is not there, like a disk that is not mounted.
+bool is_broken_link(const std::string& path);
 int64_t file_bytes(const std::string& path);
 
 // Without "." and "..", in no order. There is nothing in a folder that is not there.

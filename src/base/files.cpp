@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +13,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <utility>
+
+#include "base/mapped_faults.h"
 
 namespace onefold {
 namespace {
@@ -88,9 +91,13 @@ class PosixOutput final : public Files::Output {
 
 class PosixMap final : public Files::Map {
  public:
-  PosixMap(void* data, size_t size) : data_(data), size_(size) {}
+  PosixMap(void* data, size_t size, const std::string& path) : data_(data), size_(size) {
+    if (data_) watch_map(data_, size_, path);
+  }
   ~PosixMap() override {
-    if (data_) ::munmap(data_, size_);
+    if (!data_) return;
+    forget_map(data_);
+    ::munmap(data_, size_);
   }
   std::span<const std::byte> bytes() const override {
     return {static_cast<const std::byte*>(data_), size_};
@@ -113,9 +120,17 @@ class PosixFiles final : public Files {
 
   std::error_code open_output(const std::string& path, Mode mode,
                               std::unique_ptr<Output>& file) override {
-    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (mode == Mode::fresh ? O_TRUNC : O_APPEND);
-    Descriptor opened(::open(path.c_str(), flags, 0644));
-    if (opened.fd() < 0) return last_error();
+    Descriptor opened;
+    do {
+      opened = Descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags_of(mode), 0644));
+      if (opened.fd() < 0) return last_error();
+      if (mode != Mode::own) break;
+      if (::flock(opened.fd(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return std::make_error_code(std::errc::resource_unavailable_try_again);
+      // Whoever had it before may have renamed it since: then another is to be made.
+    } while (!is_at(opened.fd(), path));
+    if (mode == Mode::own && ::ftruncate(opened.fd(), 0) != 0 && errno != EINVAL)
+      return last_error();
     file = std::make_unique<PosixOutput>(std::move(opened));
     return {};
   }
@@ -128,7 +143,7 @@ class PosixFiles final : public Files {
     void* data = nullptr;
     if (bytes > 0) data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, opened.fd(), 0);
     if (data == MAP_FAILED) return last_error();
-    map = std::make_unique<PosixMap>(data, bytes);
+    map = std::make_unique<PosixMap>(data, bytes, path);
     return {};
   }
 
@@ -137,6 +152,12 @@ class PosixFiles final : public Files {
     const bool there = ::stat(path.c_str(), &info) == 0;
     status = there ? status_of(info) : Status{};
     return there || errno == ENOENT || errno == ENOTDIR ? std::error_code() : last_error();
+  }
+
+  std::error_code read_link(const std::string& path, std::string& target) override {
+    std::error_code error;
+    target = fs::read_symlink(path, error).string();
+    return error;
   }
 
   std::error_code list(const std::string& folder, std::vector<Entry>& entries) override {
@@ -177,8 +198,30 @@ class PosixFiles final : public Files {
 
  private:
   static Status status_of(const struct stat& info) {
-    if (S_ISDIR(info.st_mode)) return {Kind::folder, 0};
-    return {Kind::file, info.st_size};
+    const Kind kind = S_ISDIR(info.st_mode)   ? Kind::folder
+                      : S_ISREG(info.st_mode) ? Kind::file
+                                              : Kind::special;
+    return {kind, kind == Kind::folder ? 0 : info.st_size, info.st_dev, info.st_ino};
+  }
+  static int flags_of(Mode mode) {
+    switch (mode) {
+      case Mode::fresh:
+        return O_CREAT | O_TRUNC;
+      case Mode::append:
+        return O_CREAT | O_APPEND;
+      case Mode::own:
+        return O_CREAT;
+      case Mode::through:
+        break;
+    }
+    return 0;
+  }
+  // Whether the open file is the one of this name.
+  static bool is_at(int fd, const std::string& path) {
+    struct stat opened {
+    }, named{};
+    return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
   }
   static std::error_code open_to_read(const std::string& path, Descriptor& file, Status& status) {
     file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

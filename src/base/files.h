@@ -44,16 +44,19 @@ class Files {
     virtual std::span<const std::byte> bytes() const = 0;
   };
 
-  enum class Kind : uint8_t { missing, file, folder };  // file: also pipes and devices
+  enum class Kind : uint8_t { missing, file, folder, special };  // special: pipes, devices
   struct Status {
     Kind kind = Kind::missing;
-    int64_t bytes = 0;  // of a file; 0 where the system does not know it
+    int64_t bytes = 0;               // of a file; 0 where the system does not know it
+    uint64_t device = 0, inode = 0;  // together: which file it is, under whatever name
   };
   struct Entry {
     std::string name;
     bool folder = false;  // and no link to one
   };
-  enum class Mode : uint8_t { fresh, append };
+  // fresh: empty. append: at the end. own: empty, and of no other process; resource_unavailable_
+  // try_again while another has it open in this mode. through: what is there, a pipe or a device.
+  enum class Mode : uint8_t { fresh, append, own, through };
 
   // Reading or mapping a folder is the error is_a_directory.
   virtual std::error_code open_input(const std::string& path, std::unique_ptr<Input>& file) = 0;
@@ -63,6 +66,8 @@ class Files {
 
   // What is not there is a kind and no error.
   virtual std::error_code status(const std::string& path, Status& status) = 0;
+  // What a link says; invalid_argument if it is none.
+  virtual std::error_code read_link(const std::string& path, std::string& target) = 0;
   virtual std::error_code list(const std::string& folder, std::vector<Entry>& entries) = 0;
   virtual std::error_code make_folders(const std::string& path) = 0;  // and those above it
   // `to` may be a file, or an empty folder if `from` is a folder: it is replaced at once.

@@ -79,6 +79,23 @@ inline uint16_t f32_to_bf16(float value) {
   return sign | static_cast<uint16_t>(half::round_off(magnitude, 16));
 }
 
+// By type, for code that is written for all of them.
+inline float widened(float value) { return value; }
+inline float widened(Bf16 value) { return bf16_to_f32(value.bits); }
+inline float widened(F16 value) { return f16_to_f32(value.bits); }
+template <class T>
+T narrowed(float value) {
+  return value;
+}
+template <>
+inline Bf16 narrowed(float value) {
+  return {f32_to_bf16(value)};
+}
+template <>
+inline F16 narrowed(float value) {
+  return {f32_to_f16(value)};
+}
+
 inline uint16_t f32_to_f16_drawn(float value, uint32_t word) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits & half::kSign) >> 16);

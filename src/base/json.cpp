@@ -126,9 +126,12 @@ int64_t convert<int64_t>(const Json& value, const std::string& path) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number()) wrong_type(value, path, "an integer");
   const auto number = value.get<double>();
-  // Beyond 2^53 a double no longer says which integer was meant.
-  if (std::floor(number) != number || std::abs(number) > 0x1p53)
+  if (std::floor(number) != number)
     user_error("{} must be an integer, not {}", path, brief_json(value));
+  // Beyond 2^53 a double no longer says which integer was meant.
+  if (std::abs(number) > 0x1p53)
+    user_error("{} is {}; with a point or an exponent the largest is 2^53, write its digits", path,
+               brief_json(value));
   return static_cast<int64_t>(number);
 }
 
@@ -210,9 +213,42 @@ std::string_view json_kind(const Json& value) {
   return "null";
 }
 
-JsonObject::JsonObject(Json value, std::string path)
-    : value_(std::move(value)), path_(std::move(path)) {
-  if (!value_.is_object()) wrong_type(value_, path_.empty() ? "the document" : path_, "an object");
+void JsonReport::add(Group group, std::string problem) {
+  problems_.push_back({group, std::move(problem)});
+}
+
+void JsonReport::collect(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const UserError& error) {
+    add(Group::conflict, error.what());
+  }
+}
+
+void JsonReport::raise() const {
+  if (problems_.empty()) return;
+  if (problems_.size() == 1) user_error("{}", problems_[0].text);
+  static constexpr std::pair<Group, std::string_view> kTitles[] = {
+      {Group::unknown, "unknown"},
+      {Group::missing, "not there yet"},
+      {Group::conflict, "in conflict or out of range"}};
+  std::string text = fmt::format("{} problems", problems_.size());
+  for (const auto& [group, title] : kTitles) {
+    std::string list;
+    for (const Problem& problem : problems_)
+      if (problem.group == group) list += "\n    " + problem.text;
+    if (!list.empty()) text += fmt::format("\n  {}:{}", title, list);
+  }
+  user_error("{}", text);
+}
+
+JsonObject::JsonObject(Json value, std::string path, JsonReport* report)
+    : value_(std::move(value)), path_(std::move(path)), report_(report) {
+  if (value_.is_object()) return;
+  if (!report_) wrong_type(value_, path_.empty() ? "the document" : path_, "an object");
+  report_->collect(
+      [&] { wrong_type(value_, path_.empty() ? "the document" : path_, "an object"); });
+  value_ = Json::object();
 }
 
 std::string JsonObject::path(std::string_view key) const {
@@ -223,15 +259,26 @@ void JsonObject::allow_auto(std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     auto_.emplace(key);
     known_.emplace(key);
-    const auto found = value_.find(key);
-    if (found != value_.end() && *found == "auto") read_.emplace(key);
   }
+}
+
+void JsonObject::allow_auto() { auto_everywhere_ = true; }
+
+bool JsonObject::is_auto(std::string_view key) const {
+  const auto found = value_.find(key);
+  return found != value_.end() && *found == "auto" && (auto_everywhere_ || auto_.contains(key));
 }
 
 bool JsonObject::has(std::string_view key) {
   known_.emplace(key);
   const auto found = value_.find(key);
-  return found != value_.end() && !(*found == "auto" && auto_.contains(key));
+  if (found == value_.end()) return false;
+  if (is_auto(key)) {
+    if (read_.emplace(key).second && report_) report_->autos.push_back(path(key));
+    return false;
+  }
+  if (found->is_null()) read_.emplace(key);
+  return !found->is_null();
 }
 
 const Json& JsonObject::take(std::string_view key) {
@@ -255,79 +302,95 @@ template std::vector<std::string> JsonObject::require<std::vector<std::string>>(
 template std::vector<double> JsonObject::require<std::vector<double>>(std::string_view);
 
 int64_t JsonObject::at_least(std::string_view key, int64_t minimum, int64_t fallback) {
-  if (!has(key)) return fallback;
-  const auto value = require<int64_t>(key);
-  if (value < minimum) fail(key, fmt::format("must be at least {}, not {}", minimum, value));
-  return value;
+  return read(key, fallback, [&](int64_t value) {
+    return value < minimum ? fmt::format("must be at least {}, not {}", minimum, value) : "";
+  });
 }
 
 double JsonObject::positive(std::string_view key, double fallback) {
-  if (!has(key)) return fallback;
-  const auto value = require<double>(key);
-  if (!(value > 0)) fail(key, fmt::format("must be greater than 0, not {}", value));
-  return value;
+  return read(key, fallback, [](double value) {
+    return value > 0 ? "" : fmt::format("must be greater than 0, not {}", value);
+  });
 }
 
 double JsonObject::non_negative(std::string_view key, double fallback) {
-  if (!has(key)) return fallback;
-  const auto value = require<double>(key);
-  if (!(value >= 0)) fail(key, fmt::format("must not be negative, but is {}", value));
-  return value;
+  return read(key, fallback, [](double value) {
+    return value >= 0 ? "" : fmt::format("must not be negative, but is {}", value);
+  });
 }
 
 double JsonObject::fraction(std::string_view key, double fallback) {
-  if (!has(key)) return fallback;
-  const auto value = require<double>(key);
-  if (!(value >= 0 && value < 1))
-    fail(key, fmt::format("must be at least 0 and less than 1, not {}", value));
-  return value;
+  return read(key, fallback, [](double value) {
+    return value >= 0 && value < 1
+               ? ""
+               : fmt::format("must be at least 0 and less than 1, not {}", value);
+  });
 }
 
 double JsonObject::ratio(std::string_view key, double fallback) {
-  if (!has(key)) return fallback;
-  const auto value = require<double>(key);
-  if (!(value >= 0 && value <= 1)) fail(key, fmt::format("must be from 0 to 1, not {}", value));
-  return value;
+  return read(key, fallback, [](double value) {
+    return value >= 0 && value <= 1 ? "" : fmt::format("must be from 0 to 1, not {}", value);
+  });
 }
 
 std::string JsonObject::choice(std::string_view key, std::initializer_list<std::string_view> names,
                                std::string_view fallback) {
-  if (!has(key)) return std::string(fallback);
-  std::string value = require<std::string>(key);
-  if (std::find(names.begin(), names.end(), value) != names.end()) return value;
-  const std::vector<std::string> candidates(names.begin(), names.end());
-  fail(key, fmt::format("must be one of {}, not \"{}\"{}", join(candidates, ", "), value,
-                        did_you_mean(value, candidates)));
+  return read(key, std::string(fallback), [&](const std::string& value) {
+    if (std::find(names.begin(), names.end(), value) != names.end()) return std::string();
+    const std::vector<std::string> candidates(names.begin(), names.end());
+    return fmt::format("must be one of {}, not \"{}\"{}", join(candidates, ", "), value,
+                       did_you_mean(value, candidates));
+  });
 }
 
 JsonObject JsonObject::object(std::string_view key) {
-  return {has(key) ? take(key) : Json::object(), path(key)};
+  return {has(key) ? take(key) : Json::object(), path(key), report_};
 }
 
 void JsonObject::no_effect(std::string_view key, std::string_view why) {
-  if (has(key)) fail(key, fmt::format("has no effect: {}", why));
+  if (!has(key)) return;
+  refuse(JsonReport::Group::conflict, key, fmt::format("has no effect: {}", why));
+  read_.emplace(key);
+}
+
+void JsonObject::idle(std::string_view key) {
+  if (!has(key)) return;
+  read_.emplace(key);
+  if (report_) report_->idle.push_back(path(key));
 }
 
 JsonObject JsonObject::unread() const {
   Json rest = Json::object();
   for (const auto& [key, value] : value_.items())
     if (!read_.contains(key)) rest[key] = value;
-  return {rest, path_};
+  return {rest, path_, report_};
 }
 
 void JsonObject::fail(std::string_view key, std::string_view message) const {
   user_error("{} {}", path(key), message);
 }
 
+void JsonObject::problem(JsonReport::Group group, std::string text) const {
+  if (!report_) user_error("{}", text);
+  report_->add(group, std::move(text));
+}
+
+void JsonObject::refuse(JsonReport::Group group, std::string_view key,
+                        std::string_view message) const {
+  problem(group, fmt::format("{} {}", path(key), message));
+}
+
 void JsonObject::finish() const {
+  constexpr size_t kMostListed = 40;  // a longer list helps nobody
   for (const auto& [key, value] : value_.items()) {
     if (read_.contains(key)) continue;
     const std::vector<std::string> candidates(known_.begin(), known_.end());
     const std::string hint = did_you_mean(key, candidates);
-    user_error("{} is not a known key{}", path(key),
-               hint.empty() && !known_.empty()
-                   ? fmt::format("; known here: {}", fmt::join(known_, ", "))
-                   : hint);
+    problem(JsonReport::Group::unknown,
+            fmt::format("{} is not a known key{}", path(key),
+                        hint.empty() && !known_.empty() && known_.size() <= kMostListed
+                            ? fmt::format("; known here: {}", fmt::join(known_, ", "))
+                            : hint));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/start_thread.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -48,6 +49,18 @@ class SignalsHeld {
   sigset_t before_;
 };
 
+// Those of a whole pool, or of one that could not start all of its threads.
+void end_workers(std::vector<std::thread>& workers, std::mutex& mutex, std::atomic<bool>& stop,
+                 std::atomic<uint64_t>& generation, std::condition_variable& wake) {
+  {
+    std::lock_guard lock(mutex);
+    stop = true;
+    ++generation;
+  }
+  wake.notify_all();
+  for (std::thread& worker : workers) worker.join();
+}
+
 }  // namespace
 
 int available_cores() {
@@ -65,18 +78,15 @@ ThreadPool::ThreadPool(int threads) {
     user_error("{} threads on {} cores; at most {} are allowed (run.threads, --threads)", threads,
                available_cores(), most);
   const SignalsHeld held;  // threads inherit it
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
+  try {
+    for (int t = 1; t < threads; ++t) workers_.push_back(start_thread([this, t] { worker(t); }));
+  } catch (...) {
+    end_workers(workers_, mutex_, stop_, generation_, wake_);
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-    ++generation_;
-  }
-  wake_.notify_all();
-  for (auto& thread : workers_) thread.join();
-}
+ThreadPool::~ThreadPool() { end_workers(workers_, mutex_, stop_, generation_, wake_); }
 
 void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& work) {
   if (chunks <= 0) return;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -12,6 +13,7 @@
 #include "cli/cli.h"
 #include "run/checkpoint_writer.h"
 #include "run/resume.h"
+#include "run/signals.h"
 
 namespace onefold::cli {
 namespace {
@@ -64,7 +66,9 @@ struct Samples {
   int64_t bytes = 0;
 };
 
-Samples measure(const CheckpointBench& b, const std::string& folder) {
+// Nothing if it is interrupted.
+std::optional<Samples> measure(const CheckpointBench& b, const std::string& folder,
+                               const StopSignals& signals) {
   const ModelSpec spec = spec_from_preset(b.model, "--model");
   if (spec.vocab_size == 0)
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
@@ -83,6 +87,7 @@ Samples measure(const CheckpointBench& b, const std::string& folder) {
   CheckpointWriter writer(engine, checkpoints);
   Samples samples;
   for (int repeat = -1; repeat < b.repeats; ++repeat) {  // the first one warms up
+    if (signals.stop_wanted()) return std::nullopt;
     const double save = seconds_of([&] {
       writer.begin();
       const auto errors = writer.finish({{"position", 0}});
@@ -102,19 +107,32 @@ Samples measure(const CheckpointBench& b, const std::string& folder) {
   return samples;
 }
 
-int run_checkpoint(const CheckpointBench& b) {
-  make_folders(b.folder);
-  const std::string folder = b.folder + "/onefold-bench";
-  if (fs::exists(folder)) user_error("{} is in the way; remove it", folder);
-  make_folders(folder);
-  Samples s;
-  try {
-    s = measure(b, folder);
-  } catch (...) {
-    fs::remove_all(folder);
-    throw;
+// A folder that was not there, and is gone afterwards with those above it that had to be made.
+class BenchFolder {
+ public:
+  explicit BenchFolder(const std::string& parent) : path_(parent + "/onefold-bench") {
+    if (fs::exists(path_)) user_error("{} is in the way; remove it", path_);
+    fs::path at = fs::absolute(parent).lexically_normal();
+    for (; !at.empty() && !fs::exists(at); at = at.parent_path()) made_.push_back(at);
+    make_folders(path_);
   }
-  fs::remove_all(folder);
+  ~BenchFolder() {
+    (void)try_remove_path(path_);
+    for (const fs::path& folder : made_) (void)files().remove(folder.string());  // if it is empty
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+  std::vector<fs::path> made_;  // inner ones first
+};
+
+int run_checkpoint(const CheckpointBench& b) {
+  const StopSignals signals;  // an end by exception, which leaves no folder behind
+  const BenchFolder folder(b.folder);
+  const std::optional<Samples> measured = measure(b, folder.path(), signals);
+  if (!measured) return kInterrupted;
+  const Samples& s = *measured;
   const auto rate = [&](const std::vector<double>& seconds) {
     return static_cast<double>(s.bytes) / median(seconds) / 1e6;
   };

@@ -40,11 +40,24 @@ void add_inspect(CLI::App& app, Run& run);
 void add_diff(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
 
+// What must hold before anything else is done: open standard streams, enough stack, a word about
+// mapped files that are cut short.
+void prepare_process();
+
 // Runs it, and makes exit codes and messages of what it throws.
 int guarded(const Run& run);
 
 // Checks of flags: an integer of at least `minimum`.
 CLI::Validator at_least(int64_t minimum);
+
+// Before the work whose result `path` will hold. UserError that names the flag if it could not be
+// written there, if it is one of the inputs, or if a file is there already, unless `overwrite`.
+struct OutputFlag {
+  const char* name;
+  const char* advice;  // what to do about a file that is there
+};
+void require_output(const OutputFlag& flag, const std::string& path,
+                    const std::vector<std::string>& inputs, bool overwrite);
 
 // One JSON document on standard output.
 void print_json(const Json& json);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "config/config.h"
@@ -55,7 +56,7 @@ class CheckBar {
  public:
   CheckBar(const char* what, bool show) : what_(what), show_(show) {}
   ~CheckBar() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    if (drawn_) say("\r\x1b[K");
   }
   void draw(int64_t done, int64_t total) {
     constexpr int kWidth = 30;
@@ -64,8 +65,8 @@ class CheckBar {
     drawn_ = true;
     const double share = static_cast<double>(done) / static_cast<double>(total);
     const int filled = static_cast<int>(share * kWidth);
-    fmt::print(stderr, "\r\x1b[K{} [{:#<{}}{:.<{}}] {:3.0f}%", what_, "", filled, "",
-               kWidth - filled, 100 * share);
+    say("\r\x1b[K{} [{:#<{}}{:.<{}}] {:3.0f}%", what_, "", filled, "", kWidth - filled,
+        100 * share);
   }
 
  private:

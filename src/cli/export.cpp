@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/process.h"
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "inspect/hf_export.h"
@@ -36,6 +37,8 @@ int run_export(const ExportArguments& arguments) {
   if (std::filesystem::equivalent(arguments.checkpoint, arguments.folder, ignored))
     user_error("{} is the checkpoint itself; name another folder", arguments.folder);
   const ModelOnDisk model = open_model(arguments.checkpoint);
+  for (const std::string& problem : model.passed_over)
+    say("onefold: warning: passed over: {}\n", problem);
   const ExportResult result = export_hf(*model.source, model.extras, arguments.folder, options);
   const double seconds = now_seconds() - begin;
   if (arguments.json) {
@@ -46,11 +49,12 @@ int run_export(const ExportArguments& arguments) {
                 {"bytes", result.bytes},
                 {"files", result.files},
                 {"remarks", result.remarks},
+                {"passed_over", model.passed_over},
                 {"seconds", seconds},
                 {"peak_rss_bytes", peak_rss_bytes()}});
     return kOk;
   }
-  for (const std::string& remark : result.remarks) fmt::print(stderr, "note: {}\n", remark);
+  for (const std::string& remark : result.remarks) say("note: {}\n", remark);
   fmt::print("{}: {}, {} parameters, {} of {}, {} files in {}\n", arguments.folder,
              hf_architecture(result.family), format_count(result.parameters),
              format_bytes(result.bytes), result.dtype, result.files.size(),

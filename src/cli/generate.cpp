@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/say.h"
 #include "cli/cli.h"
 #include "engine/generate.h"
 #include "inspect/hf_export.h"
@@ -58,7 +59,7 @@ std::vector<int32_t> print_text(Engine& engine, const Tokenizer& tokenizer,
 void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t wanted) {
   const auto used = static_cast<int64_t>(prompt + tokens);
   if (static_cast<int64_t>(tokens) < wanted && used >= spec.max_sequence_length)
-    fmt::print(stderr, "note: stopped at the model's {} positions\n", spec.max_sequence_length);
+    say("note: stopped at the model's {} positions\n", spec.max_sequence_length);
 }
 
 int run_generate(GenerateArguments& arguments) {
@@ -77,8 +78,11 @@ int run_generate(GenerateArguments& arguments) {
 
   const ModelSpec spec = folder.model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
+  std::vector<std::string> passed_over;
   engine.state().write_parameters(
-      reader_of(checkpoint ? open_model(arguments.folder).source : folder.weights()));
+      reader_of(checkpoint ? open_model(arguments.folder).source : folder.weights(&passed_over)));
+  for (const std::string& problem : passed_over)
+    say("onefold: warning: passed over: {}\n", problem);
   const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
   const double begin = now_seconds();
   const std::vector<int32_t> tokens = arguments.json
@@ -89,6 +93,7 @@ int run_generate(GenerateArguments& arguments) {
                 {"text", text_of(*tokenizer, tokens)},
                 {"tokens", tokens},
                 {"prompt_tokens", prompt.size()},
+                {"passed_over", passed_over},
                 {"seconds", now_seconds() - begin}});
   else
     note_full(spec, prompt.size(), tokens.size(), options.max_tokens);

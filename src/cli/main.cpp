@@ -1,14 +1,24 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iostream>
 #include <span>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json_text.h"
+#include "base/mapped_faults.h"
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "engine/engine.h"
@@ -24,6 +34,23 @@ CLI::Validator at_least(int64_t minimum) {
     return fmt::format("must be an integer of at least {}, not \"{}\"", minimum, text);
   };
   return {check, ""};
+}
+
+void require_output(const OutputFlag& flag, const std::string& path,
+                    const std::vector<std::string>& inputs, bool overwrite) {
+  for (const std::string& input : inputs)
+    if (is_plain_file(path) && is_same_file(path, input))
+      user_error("{}: {} is the input {} itself; name another file", flag.name, path, input);
+  if (is_plain_file(path) && !overwrite)
+    user_error("{}: {} already exists; {}", flag.name, path, flag.advice);
+  // A pipe is left alone: to open one waits for its reader.
+  if (!path_exists(path) || is_plain_file(path) || is_folder(path)) {
+    try {
+      const OutputFile attempt(path);
+    } catch (const UserError& error) {
+      user_error("{}: {}", flag.name, error.what());
+    }
+  }
 }
 
 void print_json(const Json& json) { fmt::print("{}\n", json_text(json)); }
@@ -78,7 +105,42 @@ void flush_output() {
     user_error("cannot write to standard output: {}", std::strerror(errno));
 }
 
+// A file that is opened while standard error is closed would get its number, and messages would be
+// written into it.
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // Results that go nowhere are an error, so standard output is opened such that writing fails.
+    const int opened = ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    if (opened >= 0 && opened != fd) ::close(opened);
+  }
+}
+
+// A thread has as much stack as the limit was when the process began, and the matrix library needs
+// more than the least that can be set.
+void require_stack() {
+  constexpr rlim_t kNeeded = rlim_t{1} << 20, kUsual = rlim_t{8} << 20;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
+  const rlim_t most = ::geteuid() == 0 ? kUsual : std::min(kUsual, limit.rlim_max);
+  const rlimit more{most, std::max(most, limit.rlim_max)};
+  pthread_attr_t threads;
+  if (most < kNeeded || ::setrlimit(RLIMIT_STACK, &more) != 0 ||
+      ::pthread_getattr_default_np(&threads) != 0 ||
+      ::pthread_attr_setstacksize(&threads, most) != 0 ||
+      ::pthread_setattr_default_np(&threads) != 0)
+    user_error("the stack is limited to {}; {} are needed: ulimit -s {}",
+               format_bytes(static_cast<int64_t>(limit.rlim_cur)),
+               format_bytes(static_cast<int64_t>(kNeeded)), kUsual / 1024);
+}
+
 }  // namespace
+
+void prepare_process() {
+  open_standard_streams();
+  require_stack();
+  report_faults_of_maps();
+}
 
 int guarded(const Run& run) {
   try {
@@ -86,22 +148,21 @@ int guarded(const Run& run) {
     flush_output();
     return code;
   } catch (const DivergedError& error) {
-    fmt::print(stderr, "onefold: diverged: {}\n", error.what());
+    say("onefold: diverged: {}\n", error.what());
     return kDiverged;
   } catch (const UserError& error) {
-    fmt::print(stderr, "onefold: error: {}\n", error.what());
+    say("onefold: error: {}\n", error.what());
     return kUserError;
   } catch (const std::system_error& error) {  // the system refused a file, a thread or a write
-    fmt::print(stderr, "onefold: error: {}\n", error.what());
+    say("onefold: error: {}\n", error.what());
     return kUserError;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "onefold: error: out of memory; set run.memory to be told what would fit\n");
+    say("onefold: error: out of memory; set run.memory to be told what would fit\n");
     return kUserError;
   } catch (const std::exception& error) {
-    fmt::print(stderr,
-               "onefold: internal error: {}\nThis is a bug in Onefold; please report it with the "
-               "command line.\n",
-               error.what());
+    say("onefold: internal error: {}\nThis is a bug in Onefold; please report it with the "
+        "command line.\n",
+        error.what());
     return kInternalError;
   }
 }
@@ -110,6 +171,11 @@ int guarded(const Run& run) {
 
 int main(int argc, char** argv) {
   using namespace onefold::cli;
+  if (const int code = guarded([] {
+        prepare_process();
+        return kOk;
+      }))
+    return code;
   CLI::App app{"Onefold trains transformer language models.\n", "onefold"};
   app.footer(
       "Examples:\n"
@@ -142,7 +208,11 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
-    return code == 0 ? kOk : kUsage;
+    if (code != 0) return kUsage;
+    return guarded([] {  // --help and --version are results too
+      if (!std::cout.flush()) onefold::user_error("cannot write to standard output");
+      return kOk;
+    });
   }
   return guarded(run);
 }

@@ -47,8 +47,7 @@ std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& opt
   for (int stage = 0; stage <= 3; ++stage) {
     EngineOptions staged = options;
     staged.zero.stage = stage;
-    rows.push_back(
-        {stage, state_bytes(unit_traits(model, staged, ranks), staged, ranks)});
+    rows.push_back({stage, state_bytes(unit_traits(model, staged, ranks), staged, ranks)});
   }
   return rows;
 }
@@ -175,8 +174,9 @@ int run_plan(PlanArguments arguments) {
     print_json(json);
     return fits ? kOk : kUserError;
   }
-  fmt::print("{}\n{}{}{}{}{}", model_text(config, spec), batch_text(config, options),
-             zero_text(spec, options, ranks), traffic_text(plan), kind_table(plan),
+  fmt::print("{}; {}\n{}{}{}{}{}", model_text(config, spec), weights_text(config),
+             batch_text(config, options), zero_text(spec, options, ranks),
+             traffic_text(plan) + notes_text(config), kind_table(plan),
              stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "data/bpe_trainer.h"
@@ -23,7 +24,7 @@ struct TokenizeArguments {
   std::string output, tokenizer = "bytes", format, unit, field, text;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
-  bool add_template = false, json = false;
+  bool add_template = false, overwrite = false, json = false;
 };
 
 // A line on the terminal that is drawn over itself: a bar, the share done, the rate and the time
@@ -39,15 +40,14 @@ class ProgressBar {
     const double share = static_cast<double>(done) / static_cast<double>(total);
     const double seconds = std::max(now - begin_, 1e-3);
     const int filled = static_cast<int>(share * kWidth);
-    fmt::print(stderr, "\r\x1b[K[{:#<{}}{:.<{}}] {:3.0f}%  {}  {:.1f} MB/s  ETA {}", "", filled, "",
-               kWidth - filled, 100 * share, format_bytes(done),
-               static_cast<double>(done) / seconds / 1e6,
-               share > 0 ? format_duration(seconds / share - seconds) : "?");
+    say("\r\x1b[K[{:#<{}}{:.<{}}] {:3.0f}%  {}  {:.1f} MB/s  ETA {}", "", filled, "",
+        kWidth - filled, 100 * share, format_bytes(done), static_cast<double>(done) / seconds / 1e6,
+        share > 0 ? format_duration(seconds / share - seconds) : "?");
     last_ = now;
     drawn_ = true;
   }
   void clear() {
-    if (drawn_) fmt::print(stderr, "\r\x1b[K");
+    if (drawn_) say("\r\x1b[K");
     drawn_ = false;
   }
 
@@ -96,8 +96,14 @@ Tokenizer tokenizer_of(const TokenizeArguments& a) {
   return *std::move(tokenizer);
 }
 
+void check_output(const TokenizeArguments& a, const std::vector<std::string>& inputs) {
+  require_output({"--output", "name another file, or pass --overwrite to replace it"}, a.output,
+                 inputs, a.overwrite);
+}
+
 int run_train(const TokenizeArguments& a) {
   const double begin = now_seconds();
+  check_output(a, a.inputs);
   BpeTrainer trainer;
   int64_t bytes = 0;
   for_each_document(source_of(a), [&](const Document& document) {
@@ -107,11 +113,10 @@ int run_train(const TokenizeArguments& a) {
   const bool show = !a.json && isatty(STDERR_FILENO);
   BpeOptions options{.vocab_size = a.vocab_size, .min_frequency = a.min_frequency};
   options.progress = [&](int64_t tokens, int64_t target) {
-    if (show && tokens % 64 == 0)
-      fmt::print(stderr, "\r\x1b[Klearning: {}/{} tokens", tokens, target);
+    if (show && tokens % 64 == 0) say("\r\x1b[Klearning: {}/{} tokens", tokens, target);
   };
   const Tokenizer tokenizer = trainer.train(options);
-  if (show) fmt::print(stderr, "\r\x1b[K");
+  if (show) say("\r\x1b[K");
   tokenizer.save(a.output);
   const double seconds = now_seconds() - begin;
   if (a.json)
@@ -123,13 +128,15 @@ int run_train(const TokenizeArguments& a) {
     fmt::print("{}: {} tokens learnt from {} of text in {}\n", a.output, tokenizer.vocab_size(),
                format_bytes(bytes), format_duration(seconds));
   if (tokenizer.vocab_size() < a.vocab_size && !a.json)
-    fmt::print(stderr, "note: the text has no more pairs to merge; {} tokens were asked for\n",
-               a.vocab_size);
+    say("note: the text has no more pairs to merge; {} tokens were asked for\n", a.vocab_size);
   return kOk;
 }
 
 int run_encode(const TokenizeArguments& a) {
   const double begin = now_seconds();
+  std::vector<std::string> inputs = a.inputs;
+  inputs.push_back(a.tokenizer);
+  check_output(a, inputs);
   const Tokenizer tokenizer = tokenizer_of(a);
   ThreadPool pool(a.threads);
   if (a.add_template && tokenizer.template_before().empty() && tokenizer.template_after().empty())
@@ -145,7 +152,7 @@ int run_encode(const TokenizeArguments& a) {
       tokenize_to_file(source_of(a), tokenizer, pool, a.output, options);
   bar.clear();
   if (!info) {
-    fmt::print(stderr, "interrupted: {} was not written\n", a.output);
+    say("interrupted: {} was not written\n", a.output);
     return kInterrupted;
   }
   const double seconds = now_seconds() - begin;
@@ -209,6 +216,7 @@ void add_tokenize(CLI::App& app, Run& run) {
       ->check(at_least(1))
       ->capture_default_str();
   train->add_option("--output", a->output, "Where to write tokenizer.json")->required();
+  train->add_flag("--overwrite", a->overwrite, "Replace the file if it is there");
   train->callback([a, &run] { run = [a] { return run_train(*a); }; });
 
   CLI::App* encode =
@@ -222,6 +230,7 @@ void add_tokenize(CLI::App& app, Run& run) {
       ->check(at_least(0))
       ->capture_default_str();
   encode->add_option("--output", a->output, "Where to write the token file")->required();
+  encode->add_flag("--overwrite", a->overwrite, "Replace the file if it is there");
   encode->callback([a, &run] { run = [a] { return run_encode(*a); }; });
 
   CLI::App* show = tokenize->add_subcommand("show", "Print a text's tokens");

@@ -6,13 +6,16 @@
 #include <memory>
 #include <optional>
 
+#include "base/file.h"
 #include "base/json_text.h"
-#include "base/process.h"
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "config/config.h"
+#include "plan/fit.h"
 #include "run/provenance.h"
 #include "run/ranks.h"
+#include "run/run_lock.h"
 #include "run/signals.h"
 #include "run/supervisor.h"
 #include "run/training.h"
@@ -29,17 +32,6 @@ struct TrainArguments {
   bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
   bool restarted = false;  // by --restarts: from what the run has saved since, if anything
 };
-
-// Without run.memory the limit is the machine. Refusing here is better than being ended
-// by the system's out-of-memory killer.
-void require_available(const RunPlan& plan, int here) {
-  const int64_t needed = here * plan.rank.peak_bytes, available = memory_bytes("MemAvailable");
-  if (available > 0 && needed > available)
-    user_error(
-        "this run needs {} of memory and the machine has {} left; set run.memory to {} to be told "
-        "what would fit",
-        format_bytes(needed), format_bytes(available), format_bytes(available / here));
-}
 
 std::string full_plan(const Config& config, const RunPlan& plan) {
   return fmt::format("configuration in force:\n{}\n\n{}", json_text(config.effective()),
@@ -91,7 +83,7 @@ void require_same_training(const Candidates& candidates, const Config& config, c
     try {
       const Json run = Checkpoint(candidate.path).manifest().run;
       changes = changes_that_matter(run.value("configuration", Json()), config.effective());
-      if (run.value("/data/fingerprint"_json_pointer, Json()) != plan.data.fingerprint)
+      if (!same_data(run, plan.data.hash, plan.data.fingerprint))
         changes.push_back("data: the training sequences are others");
       break;
     } catch (const UserError&) {  // not whole: the next one is tried, and resuming reports why
@@ -104,7 +96,7 @@ void require_same_training(const Candidates& candidates, const Config& config, c
         "the configuration differs from that of the checkpoint:\n  {}\nTo go on with these "
         "changes, pass --allow-changes",
         list);
-  fmt::print(stderr, "going on with changes:\n  {}\n", list);
+  say("going on with changes:\n  {}\n", list);
 }
 
 // Whatever way the two are spelled.
@@ -116,13 +108,34 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return std::mismatch(outer.begin(), end, inner.begin(), inner.end()).first == end;
 }
 
-std::optional<RunFolder> make_folder(const Config& config, const RunPlan& plan,
-                                     const Candidates& candidates, bool overwrite) {
-  if (config.run.output.empty()) return std::nullopt;
+// Whether the run that is resumed is the one in run.output, and not another whose checkpoint a new
+// one begins with. Checkpoints may be links to other disks.
+bool goes_on_in(const std::string& output, const Candidates& candidates) {
+  if (output.empty() || candidates.empty()) return false;
+  const std::string& path = candidates[0].path;
+  for (const CheckpointFolder::Entry& own : checkpoints_of(output))
+    if (is_same_file(own.path, path)) return true;
+  return lies_in(path, output + "/checkpoints");
+}
+
+RunFolder make_folder(const Config& config, const RunPlan& plan, bool goes_on, bool overwrite) {
   const Tokenizer* tokenizer = plan.data.tokenizer ? &*plan.data.tokenizer : nullptr;
-  const bool goes_on = !candidates.empty() && lies_in(candidates[0].path, config.run.output);
   return goes_on ? RunFolder::reopen(config.run.output, config, plan.model, tokenizer)
                  : RunFolder::create(config.run.output, config, plan.model, tokenizer, overwrite);
+}
+
+// A trace that could not be written would be told after the training.
+void check_trace(const TrainArguments& arguments, const Config& config) {
+  const std::filesystem::path trace = std::filesystem::absolute(arguments.trace);
+  if (is_same_file(trace.parent_path().string(), config.run.output) &&
+      RunFolder::is_own_file(trace.filename().string()))
+    user_error("--trace: {} is a file that the run itself writes; name another", arguments.trace);
+  std::vector<std::string> inputs = {arguments.config, config.data.tokenizer};
+  for (const auto& paths : {config.data.train.paths, config.data.validation})
+    inputs.insert(inputs.end(), paths.begin(), paths.end());
+  require_output(
+      {"--trace", "name another file (--overwrite would replace it, and a model in run.output)"},
+      arguments.trace, inputs, arguments.overwrite);
 }
 
 int run_train(TrainArguments arguments) {
@@ -131,35 +144,49 @@ int run_train(TrainArguments arguments) {
   const bool quiet = arguments.quiet || arguments.json || !ranks.leads();
   Config config;
   RunPlan plan;
-  std::optional<RunFolder> folder;
+  std::optional<RunLock> lock;
   std::optional<Provenance> provenance;
   Candidates candidates;
+  bool goes_on = false;
   ranks.after_leader([&] {
     config = load_config(arguments.config, arguments.overrides, ranks.count());
     config.require_training();
+    const std::string& output = config.run.output;
+    const bool writes = !output.empty() && ranks.leads() && !arguments.plan_only;
     // Before the data is read, which can take long.
+    if (writes && is_folder(output)) lock.emplace(output);
     candidates = find_checkpoints(arguments, config);
-    if (!config.run.output.empty() && ranks.leads() && !arguments.plan_only && candidates.empty())
-      RunFolder::require_free(config.run.output, arguments.overwrite);
+    goes_on = goes_on_in(output, candidates);
+    if (writes && !goes_on) RunFolder::require_free(output, arguments.overwrite);
+    if (ranks.leads() && !arguments.trace.empty()) check_trace(arguments, config);
     plan = plan_run(config, ranks);
+    if (!candidates.empty()) plan.resumes = candidates[0].path;
     if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
-    if (!quiet) fmt::print(stderr, "{}\n", full_plan(config, plan));
-    require_available(plan, ranks.ranks_here());
-    if (ranks.leads()) folder = make_folder(config, plan, candidates, arguments.overwrite);
-    if (folder) provenance.emplace(*folder, config, plan);
+    if (!quiet) say("{}\n", full_plan(config, plan));
+    require_available(plan.rank.peak_bytes, ranks.ranks_here(), "run.memory");
+    if (!writes) return;
+    make_folders(output);
+    if (!lock) lock.emplace(output);
+    provenance.emplace(config, plan);
   });
+  ranks.require_alike(common_ground(config, plan));
   if (arguments.plan_only) return ranks.leads() ? print_plan(config, plan, arguments.json) : kOk;
 
   bool interrupted = false;
   StopSignals signals;
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
     const bool leads = !communicator || communicator->rank() == 0;
-    Training training(config, plan, std::move(communicator), leads ? folder : std::nullopt,
+    Training training(config, plan, std::move(communicator),
                       {.quiet = quiet,
                        .trace = !arguments.trace.empty(),
                        .resume_from = candidates,
                        .signals = &signals});
+    if (leads && provenance) {
+      const RunFolder folder = make_folder(config, plan, goes_on, arguments.overwrite);
+      provenance->begin(folder);
+      training.write_to(folder);
+    }
     training.run();
     std::vector<RankTrace> trace;
     if (!arguments.trace.empty()) trace = training.collect_trace();
@@ -169,7 +196,7 @@ int run_train(TrainArguments arguments) {
     if (arguments.json)
       print_json(training.summary());
     else if (!quiet)
-      fmt::print(stderr, "{}", training.report());
+      say("{}", training.report());
     interrupted = training.interrupted();
   });
   return interrupted ? kInterrupted : kOk;
@@ -212,18 +239,25 @@ void add_train(CLI::App& app, Run& run) {
       ->check(at_least(1));
   train->add_option("--memory", arguments->memory,
                     "The most memory that each rank may use, like 80GiB (run.memory)");
+  auto* resume =
+      train
+          ->add_option("--resume", arguments->resume,
+                       "Go on from the newest whole checkpoint of run.output, or of the folder "
+                       "named")
+          ->expected(0, 1)
+          ->type_name("[FOLDER]");
   train
-      ->add_option("--resume", arguments->resume,
-                   "Go on from the newest whole checkpoint of run.output, or of the folder named")
-      ->expected(0, 1)
-      ->type_name("[FOLDER]");
-  train->add_flag("--allow-changes", arguments->allow_changes,
-                  "Resume although the configuration would learn something else now");
+      ->add_flag("--allow-changes", arguments->allow_changes,
+                 "Resume although the configuration would learn something else now")
+      ->needs(resume);
   train
       ->add_option("--restarts", arguments->restarts,
                    "Start a failed run again, up to this many times, from its newest checkpoint")
       ->check(at_least(0));
-  train->add_flag("--overwrite", arguments->overwrite, "Replace a trained model in run.output");
+  train->add_flag(
+      "--overwrite", arguments->overwrite,
+      "Replace a trained model in run.output, once the new run has saved something, and "
+      "the file of --trace");
   auto* plan_only = train->add_flag("--plan-only", arguments->plan_only,
                                     "Print the plan (configuration, batch, memory) and stop");
   train
@@ -247,6 +281,7 @@ void add_train(CLI::App& app, Run& run) {
       "  mpirun -n 4 onefold train config.json --set zero_optimization.stage=3\n\n"
       "Ctrl-C finishes the step, saves a checkpoint and exits with 130; a second one ends at "
       "once.\n"
+      "So do SIGTERM, SIGHUP and SIGPIPE.\n"
       "SIGUSR1 saves a checkpoint. A run that was stopped or killed goes on with:\n"
       "  onefold train config.json --resume");
   train->callback([arguments, train, &run] {

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <system_error>
 #include <thread>
 
+#include "base/say.h"
 #include "base/thread_pool.h"
 #include "kernels/host_memory.h"
 
@@ -101,14 +103,17 @@ void MpiState::end_process(std::string_view why) const noexcept {
   constexpr int kExitCode = 1;
   constexpr auto kAnswerWait = std::chrono::seconds(4);
   std::fflush(stdout);
-  fmt::print(stderr, "rank {} failed: {}\n", rank, why);
-  std::fflush(stderr);
+  say("rank {} failed: {}\n", rank, why);
   // MPI_Abort waits for the launcher's answer. Where none comes, exiting has the same effect: the
   // launcher ends the others when one process has exited.
-  std::thread([kAnswerWait] {
-    std::this_thread::sleep_for(kAnswerWait);
+  try {
+    std::thread([kAnswerWait] {
+      std::this_thread::sleep_for(kAnswerWait);
+      std::_Exit(kExitCode);
+    }).detach();
+  } catch (const std::system_error&) {
     std::_Exit(kExitCode);
-  }).detach();
+  }
   api.end_all(kExitCode);
   std::_Exit(kExitCode);
 }

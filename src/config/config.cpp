@@ -4,26 +4,91 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
+#include "config/dialect.h"
 #include "config/sections.h"
 
 namespace onefold {
 
+namespace {
+
+// A trainer that prints for itself switches DeepSpeed's lines off by a number of steps without end.
+int64_t read_steps_per_print(JsonObject& root) {
+  constexpr int64_t kDefault = 10, kNever = INT64_MAX;
+  const Json value = root.value().value("steps_per_print", Json());
+  const bool endless = value.is_string() ? lower(value.get<std::string>()) == "inf"
+                                         : value.is_number_float() && value.get<double>() > 1e15;
+  if (!endless) return root.at_least("steps_per_print", 1, kDefault);
+  root.require<Json>("steps_per_print");
+  return kNever;
+}
+
+// The value in force at a path; null if there is none.
+Json value_at(const Json& effective, const std::string& path) {
+  const Json* at = &effective;
+  const std::vector<std::string> keys = split(path, '.');
+  for (const std::string& key : keys) {
+    if (!at->is_object()) return nullptr;
+    // DeepSpeed's stage-3 keys may stand without their prefix.
+    const auto found = at->contains(key) ? at->find(key) : at->find("stage3_" + key);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return *at;
+}
+
+// Number types are settled by a remark of their own.
+bool is_precision(const std::string& path) {
+  return path.starts_with("bf16") || path.starts_with("bfloat16") || path.starts_with("fp16");
+}
+
+// The folder as DeepSpeed splits it.
+Json monitor_json(const std::string& folder) {
+  const size_t slash = folder.rfind('/');
+  const std::string path = slash == std::string::npos ? "" : folder.substr(0, slash);
+  return {{"enabled", true}, {"output_path", path}, {"job_name", folder.substr(slash + 1)}};
+}
+
+void note_report(const JsonReport& report, Config& config) {
+  ConfigNotes& notes = config.notes;
+  notes.idle = report.idle;
+  const Json effective = config.effective();
+  for (const std::string& path : report.autos) {
+    const Json value = value_at(effective, path);
+    if (path == "scheduler.params.total_num_steps")
+      notes.filled.push_back(path + " the run's");
+    else if (value == "auto")
+      notes.filled.push_back(path + " one unit");
+    else if (!value.is_null())
+      notes.filled.push_back(fmt::format("{} {}", path, value.dump()));
+    else if (!is_precision(path))
+      notes.idle.push_back(path);
+  }
+}
+
+}  // namespace
+
 Config Config::from_json(const Json& root_json, int64_t world_size) {
-  JsonObject root(root_json, "");
+  JsonReport report;
+  JsonObject root(root_json, "", &report);
   Config config;
-  read_deepspeed_keys(root);
-  read_zero(root, config);
-  config.gradient_clipping = root.non_negative("gradient_clipping", 0);
-  read_optimizer(root, config);
-  config.steps_per_print = root.at_least("steps_per_print", 1, 10);
+  report.collect([&] { read_model(root, config); });
+  read_deepspeed_keys(root, config);
+  root.allow_auto({"gradient_clipping"});
+  config.gradient_clipping = root.non_negative("gradient_clipping", config.gradient_clipping);
+  read_zero(root, report, config);
+  report.collect([&] { read_optimizer(root, config); });
+  config.steps_per_print = read_steps_per_print(root);
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
-  read_model(root, config);
-  read_data(root, config);
-  read_run(root, config);
-  config.batch = read_batch(root, world_size);  // last: see what it does about a missing size
+  report.collect([&] { read_data(root, config); });
+  report.collect([&] { read_run(root, config); });
+  report.collect([&] { config.batch = read_batch(root, world_size); });
   root.finish();
+  report.raise();
+  settle_batch(config);
   check_sizes(config);
+  note_report(report, config);
   // Whether warm-up and decay fit can be told now if the length is known, and else when the data
   // is.
   if (config.run.steps > 0 || config.run.tokens > 0)
@@ -76,6 +141,8 @@ Json Config::effective() const {
   json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;
   json["wall_clock_breakdown"] = wall_clock_breakdown;
+  if (!run.tensorboard_folder.empty()) json["tensorboard"] = monitor_json(run.tensorboard_folder);
+  if (!run.csv_folder.empty()) json["csv_monitor"] = monitor_json(run.csv_folder);
   return json;
 }
 
@@ -105,10 +172,18 @@ void apply_override(Json& root, const std::string& assignment) {
   *at = Json::accept(text) ? Json::parse(text) : Json(text);
 }
 
+namespace {
+
+Json read_dialect(const std::string& path) {
+  return parse_json(without_dialect(read_file(path)), path);
+}
+
+}  // namespace
+
 CommOptions comm_options(const std::string& path, std::span<const std::string> overrides) {
   CommOptions options;
   try {
-    Json root = read_json(path);
+    Json root = read_dialect(path);
     for (const std::string& assignment : overrides) apply_override(root, assignment);
     JsonObject run = JsonObject(root, "").object("run");
     options.timeout_seconds = run.positive("timeout", RunConfig{}.timeout_seconds);
@@ -120,7 +195,7 @@ CommOptions comm_options(const std::string& path, std::span<const std::string> o
 
 Config load_config(const std::string& path, std::span<const std::string> overrides,
                    int64_t world_size) {
-  Json root = read_json(path);
+  Json root = read_dialect(path);
   for (const std::string& assignment : overrides) apply_override(root, assignment);
   try {
     return Config::from_json(root, world_size);

@@ -1,7 +1,7 @@
 // A run's configuration: one JSON file with DeepSpeed's keys under DeepSpeed's names and meanings,
-// plus our sections "model", "data" and "run". docs/config.md lists every key. Nothing is ignored:
-// an unknown key, a key that has no effect in its combination, and a DeepSpeed key that is not
-// supported are three different errors. Paths are relative to the current directory.
+// plus our sections "model", "data" and "run". docs/config.md lists every key. Nothing is ignored
+// in silence: a key is unknown, asks for what is not there yet, contradicts another, has its
+// effect, or is noted as one that changes nothing. Paths are relative to the current directory.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +56,8 @@ struct RunConfig {
   int64_t keep_every = 0;        // and those of every so many steps; 0: none
   bool stop_if_unsaved = false;  // "save_failures": "stop", else "warn"
   bool tensorboard = false;
+  std::string tensorboard_folder;   // DeepSpeed's "tensorboard": events go here too; "": none
+  std::string csv_folder;           // DeepSpeed's "csv_monitor": a table for each metric; "": none
   bool recompute = false;           // keep only block inputs; compute the rest again in backward
   std::string accumulate = "auto";  // the order of micro-batches: micro_first, unit_first, auto
   std::vector<std::string> freeze;  // units that are not trained
@@ -63,9 +65,16 @@ struct RunConfig {
   bool check_collectives = false;   // compare what ranks call, over MPI (threads always do)
 };
 
+// What a plan says about the file besides the values in force.
+struct ConfigNotes {
+  std::vector<std::string> filled;   // "key value": what each "auto" became
+  std::vector<std::string> idle;     // keys that change nothing here
+  std::vector<std::string> remarks;  // sentences
+};
+
 struct Config {
   BatchConfig batch;
-  double gradient_clipping = 0;  // largest global gradient norm; 0: off
+  double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ZeroOptions zero;
   OptimizerSpec optimizer;
   double learning_rate = 1e-3;  // optimizer.params.lr: the schedule's top
@@ -78,7 +87,9 @@ struct Config {
   std::string model_weights;
   DataConfig data;
   RunConfig run;
+  ConfigNotes notes;  // not a part of what runs: effective() has none of it
 
+  // Throws one UserError with all that is wrong.
   static Config from_json(const Json& root, int64_t world_size = 1);
 
   // What training needs and a plan does not: data.train, and the length of the run. Throws

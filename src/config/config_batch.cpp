@@ -1,11 +1,18 @@
 // The three batch sizes, by DeepSpeed's rules.
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/process.h"
+#include "base/thread_pool.h"
 #include "config/sections.h"
+#include "engine/engine.h"
 #include "model/spec_limits.h"
 
 namespace onefold {
 namespace {
+
+using Group = JsonReport::Group;
 
 // Of each size by itself, which is more than the limits of a rank's step leave (spec_limits.h).
 constexpr int64_t kLargestBatch = int64_t{1} << 40;
@@ -14,9 +21,9 @@ constexpr int64_t kMostRunTokens = int64_t{1} << 62;
 
 int64_t read_size(JsonObject& root, std::string_view key) {
   const int64_t size = root.at_least(key, 1, 0);
-  if (size > kLargestBatch)
-    root.fail(key, fmt::format("is {}; the largest is {}", size, kLargestBatch));
-  return size;
+  if (size <= kLargestBatch) return size;
+  root.refuse(Group::conflict, key, fmt::format("is {}; the largest is {}", size, kLargestBatch));
+  return kLargestBatch;
 }
 
 // The product of two sizes and the ranks.
@@ -39,6 +46,33 @@ int64_t divide(JsonObject& root, std::string_view whole_key, int64_t whole, int6
   return whole / part;
 }
 
+// "; 8 ranks would do" if a number of ranks makes the sizes agree.
+std::string agreeing_ranks(const BatchConfig& batch) {
+  const int64_t of_rank = batch.micro * batch.accumulation;
+  if (batch.global % of_rank != 0) return "";
+  return fmt::format("; they do with --ranks {}", batch.global / of_rank);
+}
+
+// What one rank would hold. A vocabulary that only the tokenizer knows is guessed: it is checked
+// against the limit again when it is known.
+int64_t peak_bytes(const Config& config, const Hardware& hardware) {
+  ModelSpec spec = config.model;
+  if (spec.vocab_size == 0) spec.vocab_size = config.data.tokenizer == "bytes" ? 512 : 65536;
+  spec.complete("model");
+  const EngineOptions options{.threads = config.run.threads,
+                              .micro_batch = config.batch.micro,
+                              .sequence = config.data.sequence_length,
+                              .documents = config.data.documents == DocumentMode::kIsolated,
+                              .micros = static_cast<int>(config.batch.accumulation),
+                              .recompute = config.run.recompute,
+                              .frozen = config.run.freeze,
+                              .zero = config.zero,
+                              .optimizer = config.optimizer};
+  return Engine::plan(spec, options, static_cast<int>(config.batch.world_size), 0, hardware)
+      ->ledger()
+      .peak_bytes();
+}
+
 }  // namespace
 
 BatchConfig read_batch(JsonObject& root, int64_t world_size) {
@@ -52,12 +86,7 @@ BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   batch.micro = read_size(root, "train_micro_batch_size_per_gpu");
   batch.accumulation = read_size(root, "gradient_accumulation_steps");
 
-  if (batch.global == 0 && batch.micro == 0) {
-    root.finish();  // every other key has been read: a misspelt size is reported first
-    user_error(
-        "train_batch_size or train_micro_batch_size_per_gpu is missing: one of them must say how "
-        "many sequences a step has");
-  }
+  if (batch.global == 0 && batch.micro == 0) return batch;
   if (batch.global == 0) {
     if (batch.accumulation == 0) batch.accumulation = 1;
     batch.global = sequences(batch.micro, batch.accumulation, world_size);
@@ -75,9 +104,37 @@ BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   if (batch.global != product)
     user_error(
         "train_batch_size is {}, but train_micro_batch_size_per_gpu {} * "
-        "gradient_accumulation_steps {} * {} rank(s) = {}; leave one out or make them agree",
-        batch.global, batch.micro, batch.accumulation, world_size, product);
+        "gradient_accumulation_steps {} * {} rank(s) = {}; leave one out or make them agree{}",
+        batch.global, batch.micro, batch.accumulation, world_size, product, agreeing_ranks(batch));
   return batch;
+}
+
+// Hugging Face's trainer has micro-batches of 8 unless told otherwise. Where that is too much, as
+// many as fit run.memory, or most of this machine: of all its memory, because what happens to be
+// free would give another batch from run to run.
+void settle_batch(Config& config) {
+  BatchConfig& batch = config.batch;
+  if (batch.micro > 0) return;
+  constexpr int64_t kMost = 8;
+  constexpr double kShare = 0.75;
+  if (batch.accumulation == 0) batch.accumulation = 1;
+  batch.micro = 1;
+  batch.global = sequences(1, batch.accumulation, batch.world_size);
+  check_sizes(config);  // so that a plan has an end
+  const int cores = available_cores();
+  const auto here = std::min<int64_t>(batch.world_size, cores);
+  const int64_t machine = memory_bytes("MemTotal");
+  const int64_t limit =
+      config.run.memory_bytes > 0
+          ? config.run.memory_bytes
+          : static_cast<int64_t>(kShare * static_cast<double>(machine) / static_cast<double>(here));
+  const Hardware hardware = this_machine(static_cast<int>(cores / here));
+  for (batch.micro = kMost; batch.micro > 1; batch.micro /= 2)
+    if (peak_bytes(config, hardware) <= limit) break;
+  batch.global = sequences(batch.micro, batch.accumulation, batch.world_size);
+  config.notes.remarks.push_back(
+      fmt::format("the file leaves the batch open: micro-batches of {}{}", batch.micro,
+                  batch.micro < kMost ? ", by memory" : ""));
 }
 
 // Of the whole: a rank's step, and the counts of tokens that follow from its length.

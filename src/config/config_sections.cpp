@@ -13,6 +13,7 @@ namespace onefold {
 namespace {
 
 namespace fs = std::filesystem;
+using Group = JsonReport::Group;
 
 constexpr int64_t kDefaultSequenceLength = 1024;
 constexpr int64_t kDefaultEvalEvery = 100;
@@ -34,6 +35,12 @@ void read_named_model(const std::string& name, Config& config) {
   if (fs::is_directory(file, ignored)) {
     // The folder of a Hugging Face model: its weights and its tokenizer go with it.
     if (TensorFiles::in_folder(name)) config.model_weights = name;
+    if (const auto unread = TensorFiles::unreadable_in_folder(name); !unread.empty())
+      user_error(
+          "model: the folder {0} has weights that are not read: {1}. Load it in transformers and "
+          "save_pretrained(), which writes {2}; or, to begin with random weights, name "
+          "{0}/config.json",
+          name, join(unread, ", "), kHfWeights);
     const fs::path tokenizer = file / "tokenizer.json";
     if (fs::exists(tokenizer, ignored)) config.data.tokenizer = tokenizer.string();
     file /= "config.json";
@@ -160,9 +167,10 @@ void read_data(JsonObject& root, Config& config) {
   const int64_t longest = config.model.max_sequence_length;
   data.sequence_length =
       in.at_least("sequence_length", 1, std::min(longest, kDefaultSequenceLength));
-  if (data.sequence_length > longest)
-    in.fail("sequence_length", fmt::format("is {}, but the model's max_sequence_length is {}",
-                                           data.sequence_length, longest));
+  if (config.model.hidden_size > 0 && data.sequence_length > longest)  // else there is no model
+    in.refuse(Group::conflict, "sequence_length",
+              fmt::format("is {}, but the model's max_sequence_length is {}", data.sequence_length,
+                          longest));
   data.documents = parse_document_mode(
       in.choice("documents", {"packed", "isolated", "separated"}, "packed"), in.path("documents"));
   data.shuffle = in.get<bool>("shuffle", true);
@@ -178,7 +186,7 @@ void read_run(JsonObject& root, Config& config) {
   run.epochs = in.positive("epochs", 0);
   run.tokens = in.at_least("tokens", 1, 0);
   if ((run.steps > 0) + (run.epochs > 0) + (run.tokens > 0) > 1)
-    user_error("run.steps, run.epochs and run.tokens exclude each other: keep one");
+    in.refuse(Group::conflict, "steps, run.epochs and run.tokens", "exclude each other: keep one");
 
   if (!config.data.has_validation())
     for (const std::string_view key : {"eval_every", "eval_batches"})
@@ -191,7 +199,8 @@ void read_run(JsonObject& root, Config& config) {
 
   const int64_t threads = in.at_least("threads", 0, 0);
   if (threads > kMostThreads)
-    in.fail("threads", fmt::format("is {}; the largest is {}", threads, kMostThreads));
+    in.refuse(Group::conflict, "threads",
+              fmt::format("is {}; the largest is {}", threads, kMostThreads));
   run.threads = static_cast<int>(threads);
   if (in.has("memory")) {
     const Json memory = in.require<Json>("memory");
@@ -199,7 +208,7 @@ void read_run(JsonObject& root, Config& config) {
                            ? parse_bytes(memory.get<std::string>(), in.path("memory"))
                            : in.require<int64_t>("memory");
     if (run.memory_bytes < 1)
-      in.fail("memory", "must be greater than 0; leave it out for no limit");
+      in.refuse(Group::conflict, "memory", "must be greater than 0; leave it out for no limit");
   }
   if (run.output.empty())
     for (const std::string_view key :
@@ -215,9 +224,9 @@ void read_run(JsonObject& root, Config& config) {
   run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
   // Of a former version, whose runs all have it in their config.json: they can be resumed.
   if (in.choice("products", {"auto", "library", "paired"}, "auto") == "paired")
-    in.fail("products",
-            "must not be \"paired\": paired products were removed, because their gradients were "
-            "wrong where a softmax is peaked. Leave the key out: all products are the library's");
+    in.refuse(Group::conflict, "products",
+              "must not be \"paired\": paired products were removed, because their gradients were "
+              "wrong where a softmax is peaked. Leave the key out: all products are the library's");
   run.freeze = in.get<std::vector<std::string>>("freeze", {});
   run.timeout_seconds = in.positive("timeout", run.timeout_seconds);
   run.check_collectives = in.get<bool>("check_collectives", false);

@@ -1,107 +1,157 @@
-// DeepSpeed's keys that are known and not supported (yet). A configuration made for DeepSpeed may
-// name many of them only to switch them off; those are accepted. docs/config.md shows the same
-// table.
-#include <array>
+// DeepSpeed's keys outside of batch, optimizer, scheduler and zero_optimization. Most of them
+// change nothing here, or ask for what is not there; deepspeed_tables.cpp lists those.
+#include "config/deepspeed_keys.h"
+
+#include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/sections.h"
 
 namespace onefold {
 namespace {
 
-struct KnownKey {
-  std::string_view name;
-  const char*
-      off;  // the value, as JSON, that switches it off; sections may also have "enabled": false
-  std::string_view reason;
-};
+using Group = JsonReport::Group;
 
-constexpr const char* kFalse = "false";
-constexpr const char* kNone = "null";
-
-constexpr std::array kKnownKeys = {
-    KnownKey{"amp", kNone, "all arithmetic is in fp32"},
-    KnownKey{"torch_autocast", kNone, "all arithmetic is in fp32"},
-    KnownKey{"data_types", R"({"grad_accum_dtype": "fp32"})", "gradients are summed in fp32"},
-    KnownKey{"communication_data_type", R"("fp32")", "gradients are reduced in fp32"},
-    KnownKey{"seq_parallel_comm_data_type", R"("fp32")", "there is no sequence parallelism yet"},
-    KnownKey{"seq_parallel_communication_data_type", R"("fp32")",
-             "there is no sequence parallelism yet"},
-    KnownKey{"fp32_allreduce", "true", "gradients are always reduced in fp32"},
-    KnownKey{"prescale_gradients", kFalse, "gradients are averaged in one fixed way"},
-    KnownKey{"gradient_predivide_factor", "1.0", "gradients are averaged in one fixed way"},
-    KnownKey{"sparse_gradients", kFalse, "embedding gradients are dense"},
-    KnownKey{"disable_allgather", kFalse, "it is a detail of DeepSpeed's communication"},
-    KnownKey{"zero_allow_untested_optimizer", kFalse,
-             "every optimizer here is tested; leave it out"},
-    KnownKey{"zero_force_ds_cpu_optimizer", kFalse,
-             "there is one implementation of each optimizer; leave it out"},
-    KnownKey{"activation_checkpointing", kNone, "use run.recompute"},
-    KnownKey{"aio", kNone, "it belongs to offloading to NVMe, which is not supported yet"},
-    KnownKey{"pipeline", kNone, "there is no pipeline parallelism yet"},
-    KnownKey{"tensor_parallel", kNone, "there is no tensor parallelism yet"},
-    KnownKey{"sequence_parallel_size", "1", "there is no sequence parallelism yet"},
-    KnownKey{"use_data_before_expert_parallelism", kFalse, "there are no experts yet"},
-    KnownKey{"elasticity", kNone, "the batch does not change during a run"},
-    KnownKey{"autotuning", kNone, "`onefold plan` says what fits"},
-    KnownKey{"flops_profiler", kNone,
-             "the progress line shows the share of the measured matrix rate"},
-    KnownKey{"comms_logger", kNone,
-             "a table of all communication closes every run; --trace has more"},
-    KnownKey{"monitor_config", kNone, "use run.tensorboard; metrics are written as JSON lines"},
-    KnownKey{"tensorboard", kNone, "use run.tensorboard"},
-    KnownKey{"wandb", kNone, "metrics are written as JSON lines and with run.tensorboard"},
-    KnownKey{"comet", kNone, "metrics are written as JSON lines and with run.tensorboard"},
-    KnownKey{"csv_monitor", kNone, "metrics are written as JSON lines"},
-    KnownKey{"dump_state", kFalse, "the effective configuration is always printed"},
-    KnownKey{"memory_breakdown", kFalse, "peak memory is always printed, by kind"},
-    KnownKey{"vocabulary_size", kNone, "use model.vocab_size"},
-    KnownKey{"dataloader_drop_last", "true", "an incomplete last batch is always left out"},
-    KnownKey{"checkpoint", kNone, "checkpoints have one layout; use run.save_every"},
-    KnownKey{"nebula", kNone, "it is a service of Azure"},
-    KnownKey{"datastates", kNone, "checkpoints have one layout"},
-    KnownKey{"sparse_attention", kNone, "attention is dense and causal"},
-    KnownKey{"data_efficiency", kNone, "data is sampled in one way; see data.shuffle"},
-    KnownKey{"curriculum_learning", kNone, "the sequence length does not change during a run"},
-    KnownKey{"compression_training", kNone, "there is no compression"},
-    KnownKey{"weight_quantization", kNone, "there is no quantization"},
-    KnownKey{"quantize_training", kNone, "there is no quantization"},
-    KnownKey{"progressive_layer_drop", kNone, "layers are not dropped"},
-    KnownKey{"eigenvalue", kNone, "it belongs to DeepSpeed's quantization"},
-    KnownKey{"hybrid_engine", kNone, "there is no reinforcement learning"},
-    KnownKey{"graph_harvesting", kFalse, "it belongs to CUDA graphs"},
-    KnownKey{"compile", kNone, "nothing is compiled at run time"},
-    KnownKey{"timers", kNone, "use wall_clock_breakdown"},
-};
-
-bool is_off(const Json& value, const char* off) {
-  if (value.is_null() || value == Json::parse(off)) return true;
-  if (!value.is_object()) return false;
-  if (value.empty()) return true;
-  const auto enabled = value.find("enabled");
-  return enabled != value.end() && *enabled == false;
+bool is_one_of(const Json& value, const char* list) {
+  const Json values = Json::parse(list);
+  const auto same = [&](const Json& one) {
+    return one.is_string() && value.is_string()
+               ? lower(one.get<std::string>()) == lower(value.get<std::string>())
+               : one == value;
+  };
+  return std::any_of(values.begin(), values.end(), same);
 }
 
-// Sections whose other keys only tune them: with "enabled": false (or "auto", which means off here)
-// all are accepted.
-void read_precision(JsonObject& root, std::string_view key) {
+bool passes(const Json& value, std::string_view what, const char* list) {
+  if (what == "boolean") return value.is_boolean();
+  if (what == "integer")
+    return value.is_number() && std::floor(value.get<double>()) == value.get<double>();
+  if (what == "number") return value.is_number();
+  return is_one_of(value, list);
+}
+
+// Of a switch that is on: what is not there. Of a value that is none: what there is.
+Group group_of(const PlainKey& row) {
+  return row.reason.starts_with("it must be") ? Group::conflict : Group::missing;
+}
+
+bool any_enabled(const Json& value) {
+  if (!value.is_structured()) return false;
+  if (value.is_object() && value.value("enabled", Json()) == true) return true;
+  return std::any_of(value.begin(), value.end(), any_enabled);
+}
+
+// {"enabled": ...} of a number type. What else it says matters only to that type.
+void read_precision(JsonObject& root, std::string_view key, std::string_view keys) {
+  root.allow_auto({key});
   if (!root.has(key)) return;
   JsonObject section = root.object(key);
-  section.allow_auto({"enabled"});
+  section.allow_auto();
   if (section.get<bool>("enabled", false))
-    section.fail("enabled", "must be false: all arithmetic is in fp32 so far");
+    section.refuse(Group::missing, "enabled", "must be false: all arithmetic is in fp32 so far");
+  for (const std::string& other : split(keys, ' ')) section.idle(other);
+  section.finish();
+}
+
+void read_precisions(JsonObject& root, Config& config) {
+  constexpr std::string_view kBf16 =
+      "immediate_grad_update check_grad_overflow check_overflow bf16_master_weights_and_grads "
+      "bf16_optimizer_states";
+  read_precision(root, "bf16", kBf16);
+  read_precision(root, "bfloat16", kBf16);
+  read_precision(root, "fp16",
+                 "auto_cast loss_scale initial_scale_power loss_scale_window hysteresis "
+                 "consecutive_hysteresis min_loss_scale fp16_master_weights_and_grads");
+  std::vector<std::string> open;
+  for (const std::string key : {"bf16", "bfloat16", "fp16"}) {
+    const Json value = root.value().value(key, Json());
+    if (value == "auto" || (value.is_object() && value.value("enabled", Json()) == "auto"))
+      open.push_back(key);
+  }
+  if (!open.empty())
+    config.notes.remarks.push_back(
+        fmt::format("{} left to \"auto\": all arithmetic is in fp32 until there is another type",
+                    join(open, " and ")));
+}
+
+// A folder for events: output_path / job_name, as DeepSpeed names it.
+std::string read_monitor(JsonObject& root, std::string_view key) {
+  JsonObject section = root.object(key);
+  const bool enabled = section.get<bool>("enabled", false);
+  const std::string path = section.get<std::string>("output_path", "");
+  const std::string job = section.get<std::string>("job_name", "DeepSpeedJobName");
+  section.finish();
+  if (!enabled) {
+    root.idle(key);
+    return "";
+  }
+  return path.empty() ? job : path + "/" + job;
+}
+
+// {"checkpoint": {"tag_validation", ...}}: three of its values are words or sections.
+void check_checkpoint(JsonObject& root) {
+  if (!root.has("checkpoint") || !root.value()["checkpoint"].is_object()) return;
+  const Json mode = root.value()["checkpoint"].value("tag_validation", Json("Warn"));
+  if (!is_one_of(mode, R"(["ignore", "warn", "fail"])"))
+    root.refuse(Group::conflict, "checkpoint.tag_validation",
+                fmt::format("must be Ignore, Warn or Fail, not {}", brief_json(mode)));
 }
 
 }  // namespace
 
-void read_deepspeed_keys(JsonObject& root) {
-  for (const std::string_view key : {"bf16", "bfloat16", "fp16"}) read_precision(root, key);
-  for (const KnownKey& known : kKnownKeys) {
-    if (!root.value().contains(known.name)) continue;
-    if (!is_off(root.require<Json>(known.name), known.off))
-      root.fail(known.name,
-                fmt::format("is a DeepSpeed key that is not supported: {}", known.reason));
+void read_plain(JsonObject& in, const PlainKey& row) {
+  if (!in.has(row.name)) return;
+  const Json value = in.require<Json>(row.name);
+  if (passes(value, row.passes, row.passes)) return in.idle(row.name);
+  in.refuse(group_of(row), row.name, fmt::format("is {}: {}", brief_json(value), row.reason));
+}
+
+void read_section(JsonObject& in, const SectionKey& row) {
+  if (!in.has(row.name)) return;
+  const Json value = in.require<Json>(row.name);
+  if (value == false) return in.idle(row.name);
+  JsonObject section = in.object(row.name);
+  section.allow_auto();
+  for (const std::string& key : split(row.keys, ' '))
+    if (section.has(key)) section.require<Json>(key);
+  section.finish();
+  bool asks = false;
+  const std::vector<std::string> switches =
+      row.asks.empty() ? std::vector<std::string>() : split(row.asks, ' ');
+  for (const std::string& key : switches) {
+    if (section.has(key) ? is_one_of(section.value()[key], row.off)
+                         : !row.asks_if_absent || section.value().empty())
+      continue;
+    asks = true;
+    section.refuse(
+        Group::missing, key,
+        fmt::format("is {}: {}", section.has(key) ? brief_json(section.value()[key]) : "on",
+                    row.reason));
   }
+  if (!asks) in.idle(row.name);
+}
+
+void read_deepspeed_keys(JsonObject& root, Config& config) {
+  read_precisions(root, config);
+  check_checkpoint(root);
+  for (const PlainKey& row : plain_root_keys()) read_plain(root, row);
+  for (const SectionKey& row : root_sections()) read_section(root, row);
+  // Its parts are switched on deep inside.
+  if (root.has("compression_training")) {
+    if (any_enabled(root.require<Json>("compression_training")))
+      root.refuse(Group::missing, "compression_training",
+                  "is on: there is no pruning and no quantization");
+    else
+      root.idle("compression_training");
+  }
+  // JSON has no comments, so that people write keys for them.
+  for (const auto& [key, value] : root.value().items())
+    if (value.is_string() && (key == "comment" || key.starts_with('_') || key.starts_with("//")))
+      root.idle(key);
+  config.run.tensorboard_folder = read_monitor(root, "tensorboard");
+  config.run.csv_folder = read_monitor(root, "csv_monitor");
 }
 
 }  // namespace onefold

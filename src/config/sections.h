@@ -1,33 +1,34 @@
 // The pieces of Config::from_json, one for each part of the file. Private to src/config.
 #pragma once
 
-#include <span>
-#include <string_view>
+#include <cctype>
 
 #include "config/config.h"
 
 namespace onefold {
 
-// Refuses DeepSpeed's keys that are known and not supported, unless their value says "off".
-void read_deepspeed_keys(JsonObject& root);
-void read_zero(JsonObject& root, Config& config);
-// A key of zero_optimization for a detail of DeepSpeed that is fixed here.
-struct SettledKey {
-  std::string_view name;
-  const char* settled;  // the value, as JSON, that describes Onefold; it and null are accepted
-  std::string_view reason;
-};
-std::span<const SettledKey> settled_zero_keys();
+inline std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// All that has no section of its own below: DeepSpeed's keys that change nothing, monitors, number
+// types.
+void read_deepspeed_keys(JsonObject& root, Config& config);
+// After the model, whose width "auto" follows, and gradient_clipping.
+void read_zero(JsonObject& root, JsonReport& report, Config& config);
+// Any of the three may be open; 0 for a size that follows from nothing else (settle_batch).
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
+// A size that was left open: by memory. After all sections.
+void settle_batch(Config& config);
 // Refuses sizes whose products do not fit, or of which a plan would have no end. After all
 // sections.
 void check_sizes(const Config& config);
 // optimizer and scheduler together: either may set the learning rate.
 void read_optimizer(JsonObject& root, Config& config);
-// {"type", "params"} of "scheduler". `lr` is the optimizer's rate, and `lr_given` whether the user
-// wrote it: WarmupLR and WarmupDecayLR replace it by their warmup_max_lr, which must not contradict
-// it.
-ScheduleConfig read_schedule(JsonObject& scheduler, double& lr, bool lr_given);
+// {"type", "params"} of "scheduler". `lr` is the optimizer's rate; schedules with rates of their
+// own replace it.
+ScheduleConfig read_schedule(JsonObject& scheduler, double& lr);
 // model, data and run, in this order: data needs the model's longest sequence, run whether there is
 // validation data.
 void read_model(JsonObject& root, Config& config);

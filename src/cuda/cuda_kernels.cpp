@@ -145,6 +145,16 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
           rounding ? rounding->first : 0};
 }
 
+// With its slack, if that makes an odd vocabulary one that the fast kernels take.
+Gemm padded(Gemm g) {
+  constexpr int64_t kEven = 8;
+  const int64_t vocabulary = g.a_transposed ? g.a.cols : g.b.rows;
+  if (g.slack == 0 || vocabulary % kEven == 0) return g;
+  (g.a_transposed ? g.dst : g.b).rows += g.slack;
+  (g.b_transposed ? g.dst : g.a).cols += g.slack;
+  return g;
+}
+
 class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(cudaStream_t stream) : stream_(stream), scratch_(make_cuda_scratch()) {}
@@ -185,7 +195,7 @@ class CudaKernels final : public Kernels {
     if (!g.residual.empty())
       require_shape("gemm: the residual", g.residual, g.dst.rows, g.dst.cols);
     require_scratch("gemm", g.scratch, gemm_scratch_bytes(g));
-    products_.run(g, stream_);
+    products_.run(padded(g), stream_);
   }
 
   void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
@@ -394,10 +404,11 @@ class CudaKernels final : public Kernels {
                                1.0f - hyper.beta1,
                                hyper.beta2,
                                1.0f - hyper.beta2,
-                               1.0f - hyper.learning_rate * hyper.weight_decay,
+                               hyper.l2 ? 1.0f : 1.0f - hyper.learning_rate * hyper.weight_decay,
                                hyper.learning_rate / hyper.bias_correction1,
                                1.0f / hyper.bias_correction2,
-                               hyper.eps};
+                               hyper.eps,
+                               hyper.l2 ? hyper.weight_decay : 0.0f};
     cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, moment1.flat().f32(),
                 moment2.flat().f32(), stream_);
   }

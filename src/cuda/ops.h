@@ -152,6 +152,7 @@ struct SteppedArgs {
 };
 struct AdamWFactors {
   float beta1, rest1, beta2, rest2, keep, step, inv_bc2, eps;
+  float l2;  // times the parameter is added to the gradient; 0: nothing is
 };
 void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
            float* moment1, float* moment2, cudaStream_t stream);

@@ -124,7 +124,8 @@ struct Stepping {
   }
 };
 
-// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps)
+// p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
+// place, and p is not shrunk.
 template <class P, class G>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G> stepping, float* m, float* v,
@@ -142,7 +143,8 @@ __global__ void __launch_bounds__(kThreads)
   share.each([&](int i, int64_t, int64_t at) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float gradient = widen(gradients[i].values[k]) * scale;
+      float gradient = widen(gradients[i].values[k]) * scale;
+      if (f.l2 != 0) gradient = fmaf(f.l2, params[i].values[k], gradient);
       float& mean = means[i].values[k];
       float& square = squares[i].values[k];
       float& param = params[i].values[k];

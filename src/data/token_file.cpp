@@ -106,6 +106,7 @@ TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t e
   info_.token_bytes = token_bytes_for(vocab_size);
   const Header placeholder{};  // overwritten by finish()
   file_.append(std::as_bytes(std::span(&placeholder, 1)));
+  file_.overwrite(0, std::as_bytes(std::span(&placeholder, 1)));  // a pipe is refused now, not then
 }
 
 // A block at a time: appending token by token took as long as encoding.

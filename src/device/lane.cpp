@@ -1,6 +1,7 @@
 #include "device/lane.h"
 
 #include "base/clock.h"
+#include "base/start_thread.h"
 
 namespace onefold {
 
@@ -18,7 +19,7 @@ void InlineLane::after(const Ticket& ticket) {
   spans_.push_back({{}, begin, now_seconds(), ticket.lane});
 }
 
-ThreadLane::ThreadLane() : thread_([this] { run(); }) {}
+ThreadLane::ThreadLane() : thread_(start_thread([this] { run(); })) {}
 
 ThreadLane::~ThreadLane() {
   {

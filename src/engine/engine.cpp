@@ -119,7 +119,7 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
   return dry;
 }
 
-StepResult Engine::train_step(std::span<const BatchView> micros, double learning_rate) {
+StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates& rates) {
   require(options_.training, "train_step on an engine without training state");
   require(static_cast<int>(micros.size()) == options_.micros,
           "{} micro-batches, the program has {}", micros.size(), options_.micros);
@@ -141,7 +141,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, double learning
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
   Walk walk{.micros = batches,
             .training = true,
-            .learning_rate = learning_rate,
+            .rates = rates,
             .loss_scale = result.loss_scale,
             .updates = updates_done()};
   executor_.run(training_, walk, steps_done_);

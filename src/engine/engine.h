@@ -47,7 +47,7 @@ class Engine {
                                       const Hardware& hardware = {});
 
   // One optimizer step over this rank's options.micros micro-batches at this learning rate.
-  StepResult train_step(std::span<const BatchView> micros, double learning_rate);
+  StepResult train_step(std::span<const BatchView> micros, const StepRates& rates);
 
   // The sum of losses over the valid targets of one micro-batch, and their number, of this rank.
   std::pair<double, int64_t> evaluate(const BatchView& batch);

@@ -347,8 +347,8 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Wa
     stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
-  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.learning_rate,
-                 param.decay, scalars_.control(), stepped, states);
+  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates, param.decay,
+                 scalars_.control(), stepped, states);
 }
 
 void Executor::step(const Action& action, Walk& walk) {

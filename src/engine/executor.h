@@ -39,7 +39,7 @@ struct Walk {
   std::span<const UnitBatch> micros;
   std::span<KvCache> caches = {};  // by block; generation only
   bool training = false;
-  double learning_rate = 0;
+  StepRates rates = 0;
   double loss_scale = 1;
   int64_t updates = 0;  // steps before this one that changed the weights
 

@@ -18,6 +18,17 @@ void read_prompt(Decoder& decoder, std::span<const int32_t> prompt, int64_t piec
     decoder.feed(prompt.subspan(at, std::min(prompt.size() - at, static_cast<size_t>(piece))));
 }
 
+// NaN compares as nothing, so a token would be chosen all the same.
+std::span<float> finite_logits(Decoder& decoder, int64_t sequence) {
+  const std::span<float> logits = decoder.logits(sequence);
+  if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }))
+    user_error(
+        "what the model computes is not finite: its weights hold NaN or infinities, or numbers "
+        "that "
+        "overflow");
+  return logits;
+}
+
 std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt,
                             const GenerateOptions& options, int64_t count, int64_t piece,
                             const std::function<bool(int32_t)>& emit) {
@@ -25,7 +36,7 @@ std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt,
   read_prompt(decoder, prompt, piece);
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   for (int64_t i = 0; i < count; ++i) {
-    penalise_repetition(decoder.logits(0), all, options.sampling.repetition_penalty);
+    penalise_repetition(finite_logits(decoder, 0), all, options.sampling.repetition_penalty);
     const PhiloxWords words = philox(philox_key(options.sampling.seed, Draw::sampling),
                                      {static_cast<uint32_t>(i), 0, 0, 0});
     const int32_t token = pick_token(decoder.logits(0), options.sampling, philox_uniform(words[0]));
@@ -54,7 +65,7 @@ std::vector<Beam> extend(const std::vector<Beam>& beams, Decoder& decoder,
                          size_t wanted) {
   std::vector<Beam> candidates;
   for (size_t b = 0; b < beams.size(); ++b) {
-    std::span<float> logits = decoder.logits(static_cast<int64_t>(b));
+    std::span<float> logits = finite_logits(decoder, static_cast<int64_t>(b));
     std::vector<int32_t> present(prompt.begin(), prompt.end());
     present.insert(present.end(), beams[b].tokens.begin(), beams[b].tokens.end());
     penalise_repetition(logits, present, options.sampling.repetition_penalty);

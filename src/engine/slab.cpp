@@ -15,7 +15,7 @@ SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, DType narro
   const int64_t align_elems = Ledger::kAlignment / dtype_bytes(narrowest);
   for (const ParamSpec& param : params_) {
     offsets_.push_back(elems_);
-    elems_ = round_up(elems_ + param.elems(), align_elems);
+    elems_ = round_up(elems_ + param.elems() + param.slack_rows * param.cols, align_elems);
   }
   elems_ = round_up(elems_, align_elems * ranks);
 }

@@ -278,7 +278,9 @@ ModelOnDisk open_model(const std::string& path) {
     return {source, checkpoint_extras(path, source->model())};
   }
   const SavedRun run(path);
-  return {run.weights(), run_extras(run, run.model())};
+  std::vector<std::string> passed_over;
+  auto weights = run.weights(&passed_over);
+  return {std::move(weights), run_extras(run, run.model()), std::move(passed_over)};
 }
 
 ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,

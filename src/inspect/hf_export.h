@@ -34,6 +34,7 @@ struct ModelExtras {
 struct ModelOnDisk {
   std::shared_ptr<const ParameterSource> source;
   ModelExtras extras;
+  std::vector<std::string> passed_over = {};  // newer checkpoints of a run, and why
 };
 ModelOnDisk open_model(const std::string& path);
 

@@ -37,10 +37,10 @@ ModelSpec SavedRun::model() const {
   }
 }
 
-std::shared_ptr<const ParameterSource> SavedRun::weights() const {
+std::shared_ptr<const ParameterSource> SavedRun::weights(std::vector<std::string>* remarks) const {
   if (present(file(kRunWeights))) return std::make_shared<RunSource>(model(), file(kRunWeights));
-  std::vector<std::string> remarks;
-  return newest_whole(checkpoints(), remarks);
+  std::vector<std::string> unwanted;
+  return newest_whole(checkpoints(), remarks ? *remarks : unwanted);
 }
 
 std::optional<Tokenizer> SavedRun::tokenizer() const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/tokenizer.h"
 #include "inspect/parameter_source.h"
@@ -29,8 +30,9 @@ class SavedRun {
 
   ModelSpec model() const;
   // Those of the run's end; of a run that is under way or was killed, those of its newest whole
-  // checkpoint. Names, shapes and types must be the model's.
-  std::shared_ptr<const ParameterSource> weights() const;
+  // checkpoint. Names, shapes and types must be the model's. `remarks`, if given, gets why newer
+  // checkpoints were passed over.
+  std::shared_ptr<const ParameterSource> weights(std::vector<std::string>* remarks = nullptr) const;
   std::optional<Tokenizer> tokenizer() const;
 
  private:

@@ -1,7 +1,10 @@
 #include "io/checkpoint.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/file.h"
+#include "io/checkpoint_folder.h"
 #include "io/checksum.h"
 #include "io/half.h"
 
@@ -41,6 +44,10 @@ Checkpoint::Checkpoint(const std::string& folder)
     : folder_(folder),
       manifest_(
           Manifest::from_json(read_json(folder + "/" + kManifest), folder + "/" + kManifest)) {
+  const std::string name = (std::filesystem::absolute(folder) / "").parent_path().filename();
+  if (const int64_t named = step_of_name(name); named >= 0 && named != manifest_.step)
+    user_error("{} is named after step {}, and its manifest says step {}: it was renamed", folder,
+               named, manifest_.step);
   for (const CheckpointFile& file : manifest_.files) {
     const std::string path = folder + "/" + file.name;
     const int64_t bytes = file_bytes(path);

@@ -10,12 +10,14 @@
 namespace onefold {
 namespace {
 
-constexpr std::string_view kPrefix = "step-", kUnderWay = ".writing-";
+constexpr std::string_view kPrefix = "step-", kUnderWay = ".writing-", kAbandoned = "abandoned-",
+                           kReplaced = "replaced-";
 
 std::string name_of(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
-// The step of a complete checkpoint's name; -1 for any other.
-int64_t step_of(const std::string& name) {
+}  // namespace
+
+int64_t step_of_name(const std::string& name) {
   if (!name.starts_with(kPrefix)) return -1;
   int64_t step = -1;
   const char* end = name.data() + name.size();
@@ -23,14 +25,16 @@ int64_t step_of(const std::string& name) {
   return parsed.ec == std::errc() && parsed.ptr == end ? step : -1;
 }
 
-}  // namespace
-
 std::vector<CheckpointFolder::Entry> CheckpointFolder::list() const {
+  if (is_broken_link(path_))
+    user_error("{} is a link to what is not there; is the disk with the checkpoints mounted?",
+               path_);
   std::vector<Entry> entries;
   for (const Files::Entry& entry : list_folder(path_)) {
-    const int64_t step = step_of(entry.name);
+    const int64_t step = step_of_name(entry.name);
     const std::string path = path_ + "/" + entry.name;
-    if (step >= 0 && path_exists(path + "/" + kManifest)) entries.push_back({step, path});
+    if (step >= 0 && (path_exists(path + "/" + kManifest) || is_broken_link(path)))
+      entries.push_back({step, path});
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.step > b.step; });
@@ -85,6 +89,42 @@ std::vector<std::string> CheckpointFolder::prune(int64_t newest, int64_t last,
                       : try_remove_path(dying);
     }
     if (!problem.empty()) problems.push_back(problem);
+  }
+  return problems;
+}
+
+// Beside where it was, so that a link that says how to go from here stays right.
+std::string CheckpointFolder::set_aside(const Entry& entry, std::string_view prefix) const {
+  std::string to = fmt::format("{}/{}{}", path_, prefix, name_of(entry.step));
+  for (int number = 2; path_exists(to) || is_broken_link(to); ++number)
+    to = fmt::format("{}/{}{}.{}", path_, prefix, name_of(entry.step), number);
+  rename_path(entry.path, to);
+  return to;
+}
+
+std::vector<std::string> CheckpointFolder::abandon_after(
+    int64_t step, const std::vector<Entry>& passed_over) const {
+  std::vector<std::string> moved;
+  for (const Entry& entry : list()) {
+    const auto same = [&](const Entry& other) { return is_same_file(other.path, entry.path); };
+    if (entry.step > step && std::none_of(passed_over.begin(), passed_over.end(), same))
+      moved.push_back(set_aside(entry, kAbandoned));
+  }
+  return moved;
+}
+
+void CheckpointFolder::replace_all() const {
+  for (const Entry& entry : list()) set_aside(entry, kReplaced);
+}
+
+std::vector<std::string> CheckpointFolder::drop_replaced() const {
+  std::vector<std::string> problems;
+  std::vector<Files::Entry> entries;
+  (void)files().list(path_, entries);
+  for (const Files::Entry& entry : entries) {
+    if (!entry.name.starts_with(kReplaced)) continue;
+    if (std::string problem = try_remove_path(path_ + "/" + entry.name); !problem.empty())
+      problems.push_back(std::move(problem));
   }
   return problems;
 }

@@ -9,6 +9,9 @@
 
 namespace onefold {
 
+// The step in the name of a checkpoint's folder; -1 for any other name.
+int64_t step_of_name(const std::string& name);
+
 class CheckpointFolder {
  public:
   struct Entry {
@@ -19,8 +22,10 @@ class CheckpointFolder {
   explicit CheckpointFolder(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
-  // Those that are there whole, newest first. Nothing is said about their contents. UserError if
-  // the folder cannot be read: that there is none would be the wrong answer.
+  // Those that are there whole, newest first, by their names. Nothing is said about their contents.
+  // The folder, and any checkpoint, may be a link, to another disk perhaps. UserError if the folder
+  // cannot be read, or is a link to what is not there: that there is none would be the wrong
+  // answer. A checkpoint that is such a link is listed, for whoever reads it to say why it cannot.
   std::vector<Entry> list() const;
 
   // Where the files of a checkpoint under way are written; made if it is not there.
@@ -32,12 +37,21 @@ class CheckpointFolder {
   void discard(int64_t step) const;
   void discard_all() const;
   // Of `newest`, which is known to be good, and those before it, keeps the newest `last`, and each
-  // whose step is a multiple of `every` (0: none). Later ones are damaged, or were saved before the
-  // run went back to an earlier checkpoint: they are neither counted nor removed. Returns why
-  // others could not be removed.
+  // whose step is a multiple of `every` (0: none). Later ones are damaged: they are neither counted
+  // nor removed. Returns why others could not be removed.
   std::vector<std::string> prune(int64_t newest, int64_t last, int64_t every) const;
 
+  // The run has gone back to `step`, and what it saved after that is no longer its future: later
+  // checkpoints but those `passed_over` get names that list() does not know. Returns their new
+  // paths.
+  std::vector<std::string> abandon_after(int64_t step, const std::vector<Entry>& passed_over) const;
+  // A new run comes: all get names that list() does not know, and are there until drop_replaced().
+  void replace_all() const;
+  // Returns why some could not be removed.
+  std::vector<std::string> drop_replaced() const;
+
  private:
+  std::string set_aside(const Entry& entry, std::string_view prefix) const;
   std::string temporary(int64_t step) const;
 
   std::string path_;

@@ -1,5 +1,7 @@
 #include "io/hf_folder.h"
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/error.h"
@@ -48,6 +50,27 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
 
 bool TensorFiles::in_folder(const std::string& folder) {
   return path_exists(folder + "/" + kHfWeights) || path_exists(folder + "/" + kHfIndex);
+}
+
+std::vector<std::string> TensorFiles::unreadable_in_folder(const std::string& folder) {
+  static constexpr std::array<std::string_view, 10> kWeights = {
+      ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".npz", ".onnx"};
+  // What trainers leave beside a model.
+  static constexpr std::array<std::string_view, 5> kOthers = {"training_args.", "optimizer.",
+                                                              "scheduler.", "scaler.", "rng_state"};
+  std::vector<std::string> names;
+  if (in_folder(folder)) return names;
+  for (const Files::Entry& entry : list_folder(folder)) {
+    const std::string_view name = entry.name;
+    const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+    const auto begins = [&](std::string_view begin) { return name.starts_with(begin); };
+    const bool weights =
+        std::any_of(kWeights.begin(), kWeights.end(), ends) || name.ends_with(".index.json");
+    if (weights && std::none_of(kOthers.begin(), kOthers.end(), begins))
+      names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {

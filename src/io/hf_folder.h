@@ -22,6 +22,9 @@ class TensorFiles {
   static TensorFiles open_hf_folder(const std::string& folder);
   // Whether the folder has weights that open_hf_folder would look at.
   static bool in_folder(const std::string& folder);
+  // If not: files in it that hold weights by their names, of other formats, or shards without an
+  // index.
+  static std::vector<std::string> unreadable_in_folder(const std::string& folder);
 
   const std::string& path() const { return path_; }                 // what was opened
   const std::vector<std::string>& names() const { return names_; }  // file by file, by offset

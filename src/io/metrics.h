@@ -16,6 +16,9 @@ class MetricsWriter {
   MetricsWriter(const std::string& path, Mode mode);
 
   void write(const Json& object);
+  // What could not be written is tried again with the next, and by this.
+  void retry() { file_.retry(); }
+  size_t waiting_bytes() const { return file_.waiting_bytes(); }
   const std::string& path() const { return file_.path(); }
 
  private:

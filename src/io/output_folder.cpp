@@ -1,5 +1,6 @@
 #include "io/output_folder.h"
 
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -22,8 +23,9 @@ void require_replaceable(const std::string& path, const OutputFolder::Replaceabl
 
 OutputFolder::OutputFolder(const std::string& path, bool overwrite,
                            const Replaceable& replaceable) {
-  fs::path whole = fs::absolute(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // "models/new/"
+  if (is_broken_link(path)) user_error("{} is a link to what is not there", path);
+  fs::path whole = fs::weakly_canonical(fs::absolute(path));  // what a link leads to
+  if (!whole.has_filename()) whole = whole.parent_path();     // "models/new/"
   if (!whole.has_filename()) user_error("{} cannot be replaced; name another folder", path);
   path_ = whole.string();
   if (path_exists(path_)) {
@@ -36,7 +38,8 @@ OutputFolder::OutputFolder(const std::string& path, bool overwrite,
   if (path_exists(temporary_)) {  // left by a process that was killed
     require_replaceable(temporary_, [&](const std::string& name) {
       return replaceable(name) ||
-             (name.ends_with(".tmp") && replaceable(name.substr(0, name.size() - 4)));
+             (name.ends_with(kTemporarySuffix) &&
+              replaceable(name.substr(0, name.size() - std::strlen(kTemporarySuffix))));
     });
     remove_path(temporary_);
   }

@@ -36,6 +36,9 @@ class TensorBoardWriter {
   void scalars(int64_t step, std::initializer_list<std::pair<std::string_view, double>> values);
   void scalar(std::string_view tag, int64_t step, double value) { scalars(step, {{tag, value}}); }
 
+  // What could not be written is tried again with the next, and by this.
+  void retry() { file_.retry(); }
+  size_t waiting_bytes() const { return file_.waiting_bytes(); }
   const std::string& path() const { return file_.path(); }
 
  private:

@@ -18,6 +18,17 @@ constexpr AdamW kAdamW = {.learning_rate = 0.01f,
                           .weight_decay = 0.1f,
                           .bias_correction1 = 0.271f,
                           .bias_correction2 = 0.142625f};
+// Adam: the decay inside the gradient.
+constexpr AdamW kL2 = [] {
+  AdamW hyper = kAdamW;
+  hyper.l2 = true;
+  return hyper;
+}();
+constexpr AdamW kUncorrected = [] {
+  AdamW hyper = kAdamW;
+  hyper.bias_correction1 = hyper.bias_correction2 = 1;
+  return hyper;
+}();
 
 // How parameters are held.
 struct Held {
@@ -108,7 +119,7 @@ HostTensor squares(int64_t n) {
 }
 
 // Whole, or in shards that begin anywhere.
-Case adamw_case(int64_t n, float factor, bool shards = false, Held held = {}) {
+Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false, Held held = {}) {
   Case c;
   const bool skipped = std::isnan(factor);
   const auto state = [&](const char* name, const HostTensor& values) {
@@ -120,7 +131,7 @@ Case adamw_case(int64_t n, float factor, bool shards = false, Held held = {}) {
   c.run = [=](Call& call) {
     const auto step = [&](int64_t begin, int64_t end) {
       const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
-      call.kernels().adamw(kAdamW, control.of(call), t.shard(call, held, begin, end - begin),
+      call.kernels().adamw(hyper, control.of(call), t.shard(call, held, begin, end - begin),
                            shard(m), shard(v));
     };
     if (!shards) return step(0, n);
@@ -131,16 +142,19 @@ Case adamw_case(int64_t n, float factor, bool shards = false, Held held = {}) {
     if (skipped) return std::vector<Expected>{};  // what is an input keeps its bits
     Doubles ps, ms, vs;
     for (int64_t i = 0; i < n; ++i) {
-      const double b1 = kAdamW.beta1, b2 = kAdamW.beta2, lr = kAdamW.learning_rate;
-      const double gradient = static_cast<double>(in[t.grads].at(0, i)) * factor;
+      const double b1 = hyper.beta1, b2 = hyper.beta2, lr = hyper.learning_rate;
+      const double l2 = hyper.l2 ? hyper.weight_decay : 0, shrink = hyper.l2 ? 0 : lr;
+      const double old = in[t.stepped()].at(0, i);
+      const double gradient = static_cast<double>(in[t.grads].at(0, i)) * factor + l2 * old;
       ms.push_back(b1 * in[m].at(0, i) + (1 - b1) * gradient);
       vs.push_back(b2 * in[v].at(0, i) + (1 - b2) * gradient * gradient);
-      ps.push_back(in[t.stepped()].at(0, i) * (1 - lr * kAdamW.weight_decay) -
-                   lr * (ms.back() / kAdamW.bias_correction1) /
-                       (std::sqrt(vs.back() / kAdamW.bias_correction2) + kAdamW.eps));
+      ps.push_back(old * (1 - shrink * hyper.weight_decay) -
+                   lr * (ms.back() / hyper.bias_correction1) /
+                       (std::sqrt(vs.back() / hyper.bias_correction2) + hyper.eps));
     }
     // 1 - beta is rounded once in float (relative to 1 - beta2 = 0.05: 20 units); then up to 4
-    // roundings of values up to 4 (m) and 16 (v). The update is about lr * |m| / sqrt(v) <= 0.05,
+    // roundings of values up to 4 (m) and 16 (v). Adam's decay adds one rounding to the gradient.
+    // The update is about lr * |m| / sqrt(v) <= 0.05,
     // with some 60 units of relative error.
     std::vector<Expected> all = {close(m, ms, 4 * (4 + 10) * kUnit),
                                  close(v, vs, 4 * kUnit, 30 * kUnit)};
@@ -148,7 +162,7 @@ Case adamw_case(int64_t n, float factor, bool shards = false, Held held = {}) {
     return all;
   };
   if (shards)
-    c.twin = Twin{[=] { return adamw_case(n, factor, false, held); }, {{"p"}, {"m"}, {"v"}}};
+    c.twin = Twin{[=] { return adamw_case(hyper, n, factor, false, held); }, {{"p"}, {"m"}, {"v"}}};
   return c;
 }
 
@@ -241,11 +255,11 @@ void add_half_cases(CaseList& list, DType type) {
       for (const float factor : {0.5f, kNan})
         for (const int64_t n : {1, 17, 1031, 70001})
           list.push_back({"optimizer", fmt::format("adamw {} {} {}", name, n, control_name(factor)),
-                          [=] { return adamw_case(n, factor, false, held); }});
+                          [=] { return adamw_case(kAdamW, n, factor, false, held); }});
       list.push_back({"optimizer", fmt::format("adamw {} 1003 in shards", name),
-                      [=] { return adamw_case(1003, 0.5f, true, held); }});
+                      [=] { return adamw_case(kAdamW, 1003, 0.5f, true, held); }});
       list.push_back({"optimizer", fmt::format("adamw {} 0", name),
-                      [=] { return adamw_case(0, 0.5f, false, held); }});
+                      [=] { return adamw_case(kAdamW, 0, 0.5f, false, held); }});
       list.push_back({"optimizer", fmt::format("sgd {} plain", name),
                       [=] { return sgd_case(kPlain, 1031, 0.5f, held); }});
       list.push_back({"optimizer", fmt::format("sgd {} first nesterov", name),
@@ -266,11 +280,18 @@ void add_optimizer_cases(CaseList& list) {
     for (const int64_t n : {1, 15, 16, 17, 1031, 200003}) {
       if (n > 1031 && factor != 0.5f) continue;
       list.push_back({"optimizer", fmt::format("adamw {} {}", n, control_name(factor)),
-                      [=] { return adamw_case(n, factor); }});
+                      [=] { return adamw_case(kAdamW, n, factor); }});
     }
+  for (const auto& [name, hyper] : {std::pair{"adam", kL2}, {"adamw uncorrected", kUncorrected}})
+    for (const float factor : {1.0f, 0.5f, kNan})
+      for (const int64_t n : {1, 17, 1031})
+        list.push_back({"optimizer", fmt::format("{} {} {}", name, n, control_name(factor)),
+                        [=, hyper = hyper] { return adamw_case(hyper, n, factor); }});
   list.push_back(
-      {"optimizer", "adamw 1003 in shards", [] { return adamw_case(1003, 0.5f, true); }});
-  list.push_back({"optimizer", "adamw 0", [] { return adamw_case(0, 0.5f); }});
+      {"optimizer", "adamw 1003 in shards", [] { return adamw_case(kAdamW, 1003, 0.5f, true); }});
+  list.push_back(
+      {"optimizer", "adam 1003 in shards", [] { return adamw_case(kL2, 1003, 0.5f, true); }});
+  list.push_back({"optimizer", "adamw 0", [] { return adamw_case(kAdamW, 0, 0.5f); }});
   const std::pair<const char*, Sgd> kinds[] = {{"plain", kPlain},
                                                {"momentum", kHeavy},
                                                {"nesterov", kNesterov},
@@ -289,14 +310,14 @@ void add_optimizer_cases(CaseList& list) {
 void add_optimizer_benchmarks(CaseList& list) {
   constexpr int64_t kElems = int64_t{4} << 20;
   list.push_back(
-      {"optimizer", "adamw of 4 Mi parameters", [] { return adamw_case(kElems, 0.5f); }});
+      {"optimizer", "adamw of 4 Mi parameters", [] { return adamw_case(kAdamW, kElems, 0.5f); }});
   list.push_back(
       {"optimizer", "sgd of 4 Mi parameters", [] { return sgd_case(kHeavy, kElems, 0.5f); }});
   for (const Held& held :
        {Held{DType::bf16, DType::f32, true}, Held{DType::bf16, DType::bf16, true},
         Held{DType::bf16, DType::bf16, false, true}})
     list.push_back({"optimizer", fmt::format("adamw of 4 Mi parameters {}", name_of(held)),
-                    [=] { return adamw_case(kElems, 0.5f, false, held); }});
+                    [=] { return adamw_case(kAdamW, kElems, 0.5f, false, held); }});
 }
 
 }  // namespace onefold::cases

@@ -40,6 +40,11 @@ struct Gemm {
   Tensor bias = {};      // [1, n] or empty
   Tensor residual = {};  // [m, n] or empty; may be dst's own memory only through accumulate
   Tensor scratch = {};   // gemm_scratch_bytes(); empty where that is 0
+  // How much lies beyond the vocabulary, for devices that make an odd one even with it. Of logits =
+  // x · table': further rows of b (zeros) and columns of dst (may be written). Of logits · table:
+  // columns of a (zeros, if the first product wrote them) and rows of b. Of logits' · x: columns of
+  // a, and rows of dst (may be written).
+  int64_t slack = 0;
 };
 
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
@@ -105,7 +110,8 @@ struct Stepped {
 
 struct AdamW {
   float learning_rate, beta1, beta2, eps, weight_decay;
-  float bias_correction1, bias_correction2;  // 1 - beta^t
+  float bias_correction1, bias_correction2;  // 1 - beta^t, or 1 for none
+  bool l2 = false;  // Adam: the decay is added to the gradient, and so is part of both moments
 };
 
 struct Sgd {

@@ -86,8 +86,8 @@ class Attention final : public Branch {
 
   AttentionShape shape_of(const UnitCall& call) const {
     const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
-    return {call.batch.batch, call.batch.sequence, keys, spec_.num_heads, spec_.num_kv_heads,
-            spec_.head_dim,   call.batch.starts};
+    return {call.batch.batch, call.batch.sequence, keys,       spec_.num_heads, spec_.num_kv_heads,
+            spec_.head_dim,   call.batch.starts,   call.type()};
   }
 
   RowPositions positions_of(const UnitCall& call) const {

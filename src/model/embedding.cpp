@@ -9,7 +9,7 @@ constexpr uint32_t kDropoutSite = 0;
 class Embedding final : public Unit {
  public:
   explicit Embedding(const ModelSpec& spec) : Unit(spec, "embedding", 0) {
-    tokens_ = add(true, "embedding.tokens", spec.vocab_size, spec.hidden_size, Init::normal, true);
+    tokens_ = add_vocabulary(true, "embedding.tokens");
     positions_ = add(spec.positions == Positions::learned, "embedding.positions",
                      spec.max_sequence_length, spec.hidden_size, Init::normal, true);
   }

@@ -7,9 +7,6 @@
 namespace onefold {
 namespace {
 
-// Rows of logits begin at multiples of this many elements: products on a GPU want them aligned.
-constexpr int64_t kRowElems = 64;
-
 enum Temp : size_t { kNormed, kLogits };
 
 // Phases: the norm; two for each chunk of tokens, its logits and what follows from them; and, in
@@ -21,8 +18,7 @@ class Head final : public Unit {
     norm_ = add(true, "head.norm.weight", 1, s.hidden_size, Init::ones, false);
     norm_bias_ =
         add(s.norm == Norm::layernorm, "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
-    weight_ =
-        add(!s.tie_embeddings, "head.weight", s.vocab_size, s.hidden_size, Init::normal, true);
+    weight_ = add_vocabulary(!s.tie_embeddings, "head.weight");
     if (s.tie_embeddings) {
       shared_.push_back({0, 0});
       weight_ = static_cast<int>(params_.size());
@@ -93,12 +89,12 @@ class Head final : public Unit {
 
   void chunk_logits(UnitCall& call, int64_t chunk) const {
     if (chunk == 0) call.arena_mark = call.arena.mark();
-    const int64_t cols = (spec_.vocab_size + kRowElems - 1) / kRowElems * kRowElems;
-    call.temp(kLogits, chunk_tokens(call.input.rows), cols);
+    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size + vocabulary_slack(spec_));
     call.gemm({.a = rows_of(call, chunk),
                .b = at(call.params, weight_),
                .dst = logits_of(call, chunk),
-               .b_transposed = true});
+               .b_transposed = true,
+               .slack = vocabulary_slack(spec_)});
   }
 
   void chunk_loss(UnitCall& call, int64_t chunk, bool backward) const {
@@ -113,8 +109,10 @@ class Head final : public Unit {
                  .b = x,
                  .dst = dweight,
                  .a_transposed = true,
-                 .accumulate = call.accumulate || begin > 0});
-    call.gemm({.a = logits, .b = at(call.params, weight_), .dst = x});
+                 .accumulate = call.accumulate || begin > 0,
+                 .slack = vocabulary_slack(spec_)});
+    call.gemm(
+        {.a = logits, .b = at(call.params, weight_), .dst = x, .slack = vocabulary_slack(spec_)});
   }
 
   // Each chunk has replaced its rows of the normalised input by their gradient.

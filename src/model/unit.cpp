@@ -13,6 +13,12 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
   return place;
 }
 
+int Unit::add_vocabulary(bool present, const std::string& name) {
+  const int place = add(present, name, spec_.vocab_size, spec_.hidden_size, Init::normal, true);
+  if (place >= 0) params_.back().slack_rows = vocabulary_slack(spec_);
+  return place;
+}
+
 void Unit::run_all(bool backward, UnitCall& call) const {
   const int count = phases(backward, call.batch.tokens_count());
   for (int index = 0; index < count; ++index) run(backward, index, call);

@@ -37,6 +37,8 @@ struct ParamSpec {
   // What its random numbers are keyed by: the layer (0: embedding, then the blocks, then the head)
   // and the parameter's place in it, however a layer is divided into units.
   uint32_t layer_key = 0, place_key = 0;
+  // Rows of zeros that follow it in memory (Gemm::slack): no part of the parameter.
+  int64_t slack_rows = 0;
 
   int64_t elems() const { return rows * cols; }
 };
@@ -166,6 +168,9 @@ class Unit {
   int add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay);
   void run_all(bool backward, UnitCall& call) const;
 
+  // A table with a row for each token of the vocabulary, with slack up to an even size.
+  int add_vocabulary(bool present, const std::string& name);
+
   // The tensor at a place that add() returned; empty for -1.
   static Tensor at(std::span<const Tensor> list, int place) {
     return place < 0 ? Tensor{} : list[static_cast<size_t>(place)];
@@ -182,6 +187,12 @@ class Unit {
 // Larger chunks feed a processor's matrix products better (512 rows run 6 % faster than 256 on
 // GPT-2's vocabulary), smaller ones save memory.
 inline constexpr int64_t kLogitsBytes = int64_t{100} << 20;
+
+// What products over a vocabulary are padded to, where a device wants that.
+inline constexpr int64_t kVocabularyAlign = 64;
+inline int64_t vocabulary_slack(const ModelSpec& spec) {
+  return (kVocabularyAlign - spec.vocab_size % kVocabularyAlign) % kVocabularyAlign;
+}
 
 // A model is its units in order: embedding, then attention and MLP of each block, head. The head is
 // entered backwards only: its forward, the loss and its backward are one pass over chunks of

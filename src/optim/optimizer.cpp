@@ -16,12 +16,12 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) co
   return list;
 }
 
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, const StepControl& control, const Stepped& stepped,
-                    std::span<const Tensor> state) {
-  const double weight_decay = decay ? spec.weight_decay : 0.0;
+void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
+                    const StepRates& rates, bool decay, const StepControl& control,
+                    const Stepped& stepped, std::span<const Tensor> state) {
+  const double weight_decay = decay || spec.decay_all ? spec.weight_decay : 0.0;
   if (spec.type == OptimizerSpec::Type::sgd) {
-    const Sgd hyper{.learning_rate = static_cast<float>(learning_rate),
+    const Sgd hyper{.learning_rate = static_cast<float>(rates.learning_rate),
                     .momentum = static_cast<float>(spec.momentum),
                     .weight_decay = static_cast<float>(weight_decay),
                     .nesterov = spec.nesterov,
@@ -29,14 +29,19 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, d
     kernels.sgd(hyper, control, stepped, state.empty() ? Tensor{} : state[0].flat());
     return;
   }
-  const auto t = static_cast<double>(step);
-  const AdamW hyper{.learning_rate = static_cast<float>(learning_rate),
-                    .beta1 = static_cast<float>(spec.beta1),
-                    .beta2 = static_cast<float>(spec.beta2),
+  const auto [beta1, beta2] = rates.betas.value_or(std::pair(spec.beta1, spec.beta2));
+  const auto correction = [&](double beta) {
+    return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(step)))
+                                : 1.0f;
+  };
+  const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate),
+                    .beta1 = static_cast<float>(beta1),
+                    .beta2 = static_cast<float>(beta2),
                     .eps = static_cast<float>(spec.eps),
                     .weight_decay = static_cast<float>(weight_decay),
-                    .bias_correction1 = static_cast<float>(1 - std::pow(spec.beta1, t)),
-                    .bias_correction2 = static_cast<float>(1 - std::pow(spec.beta2, t))};
+                    .bias_correction1 = correction(beta1),
+                    .bias_correction2 = correction(beta2),
+                    .l2 = spec.l2};
   kernels.adamw(hyper, control, stepped, state[0].flat(), state[1].flat());
 }
 

@@ -2,7 +2,9 @@
 // kernel; how often and on what it runs is the engine's affair.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -28,6 +30,9 @@ struct OptimizerSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decay_all = false;       // decay: "all"; else matrices and embedding tables alone
+  bool l2 = false;              // Adam: the decay is part of the gradient
+  bool bias_correction = true;  // of the moments, which start at 0
   double momentum = 0;
   bool nesterov = false;
 
@@ -35,10 +40,18 @@ struct OptimizerSpec {
   std::vector<OptimizerState> states(const Precision& precision = {}) const;
 };
 
+// What a schedule sets for one step.
+struct StepRates {
+  double learning_rate = 0;
+  std::optional<std::pair<double, double>> betas = {};  // instead of the optimizer's own
+
+  StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
+};
+
 // One optimizer step (counted from 1) on one parameter and its state: states(), but for the master,
-// which is `stepped`'s.
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step, double learning_rate,
-                    bool decay, const StepControl& control, const Stepped& stepped,
-                    std::span<const Tensor> state);
+// which is `stepped`'s. `decay`: whether the parameter is a matrix or a table.
+void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
+                    const StepRates& rates, bool decay, const StepControl& control,
+                    const Stepped& stepped, std::span<const Tensor> state);
 
 }  // namespace onefold

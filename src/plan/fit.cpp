@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "model/spec_limits.h"
 
@@ -188,6 +189,15 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
   user_error("this run needs {}{} and run.memory allows {}:\n{}  what would fit:{}",
              format_bytes(peak), context.ranks > 1 ? " on each rank" : "",
              format_bytes(options.memory_limit_bytes), plan->ledger().table(), advice);
+}
+
+void require_available(int64_t peak_bytes, int ranks, const char* key) {
+  const int64_t needed = ranks * peak_bytes, available = memory_bytes("MemAvailable");
+  if (available > 0 && needed > available)
+    user_error(
+        "this run needs {} of memory and the machine has {} left; set {} to {} to be told what "
+        "would fit",
+        format_bytes(needed), format_bytes(available), key, format_bytes(available / ranks));
 }
 
 }  // namespace onefold

@@ -34,4 +34,9 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
 void require_fits(const ModelSpec& spec, const EngineOptions& options,
                   const FitContext& context = {});
 
+// Without a limit the limit is the machine: UserError if so many bytes are more than it has left.
+// Refusing is better than being ended by the system's out-of-memory killer. `ranks`: those that
+// share the machine; `key`: what sets a limit.
+void require_available(int64_t peak_bytes, int ranks, const char* key);
+
 }  // namespace onefold

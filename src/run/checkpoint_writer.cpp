@@ -1,6 +1,7 @@
 #include "run/checkpoint_writer.h"
 
 #include "base/clock.h"
+#include "base/start_thread.h"
 #include "inspect/parameter_source.h"
 
 namespace onefold {
@@ -69,7 +70,12 @@ void CheckpointWriter::begin() {
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
   job_->begin_seconds = now_seconds();
-  thread_ = std::thread([this, job = job_.get()] { write(*job); });
+  try {
+    thread_ = start_thread([this, job = job_.get()] { write(*job); });
+  } catch (const UserError& error) {  // a checkpoint that failed, like one on a full disk
+    job_->error = error.what();
+    job_->advance(static_cast<int>(engine_.model().units.size()), true);
+  }
 }
 
 void CheckpointWriter::write(Job& job) {

@@ -85,6 +85,15 @@ std::string model_text(const Config& config, const ModelSpec& model) {
                      counted(model.num_layers, "layer"), model.hidden_size, model.vocab_size);
 }
 
+std::string weights_text(const Config& config, const std::string& resumes) {
+  if (!resumes.empty()) return "weights of " + resumes;
+  if (!config.model_weights.empty()) return "weights of " + config.model_weights;
+  std::string text = fmt::format("random weights (run.seed {})", config.run.seed);
+  if (config.model_source.ends_with(".json"))
+    text += fmt::format(": {} is a configuration alone", config.model_source);
+  return text;
+}
+
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
   std::string text =
@@ -138,13 +147,25 @@ std::string traffic_text(const RankPlan& plan) {
   return fmt::format("sends    on each rank and step: {}\n", join(parts, ", "));
 }
 
+std::string notes_text(const Config& config) {
+  std::string text;
+  if (!config.notes.filled.empty())
+    text += fmt::format("auto     {}\n", join(config.notes.filled, ", "));
+  for (const std::string& remark : config.notes.remarks)
+    text += fmt::format("note     {}\n", remark);
+  if (!config.notes.idle.empty())
+    text += fmt::format("of no consequence here: {}\n", join(config.notes.idle, ", "));
+  return text;
+}
+
 std::string plan_text(const Config& config, const RunPlan& plan) {
   std::string text = model_text(config, plan.model);
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
+  text += "; " + weights_text(config, plan.resumes);
   return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
-         traffic_text(plan.rank);
+         traffic_text(plan.rank) + notes_text(config);
 }
 
 Json rank_json(const RankPlan& plan) {
@@ -174,7 +195,10 @@ Json plan_json(const Config& config, const RunPlan& plan) {
                {"tokens", plan.steps * step_tokens(config)},
                {"epochs", plan.data.train->epochs(plan.steps)},
                {"threads", plan.options.threads},
-               {"accumulate", order_name(plan.options.order)}};
+               {"accumulate", order_name(plan.options.order)},
+               {"auto", config.notes.filled},
+               {"notes", config.notes.remarks},
+               {"of_no_consequence", config.notes.idle}};
   json.update(rank_json(plan.rank));
   return json;
 }

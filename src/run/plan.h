@@ -38,6 +38,7 @@ struct RunPlan {
   EngineOptions options;  // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
   const char* transport = "threads";
+  std::string resumes;  // the checkpoint or run that the weights come from; "": a new run
   RankPlan rank;
 };
 
@@ -55,10 +56,14 @@ Json plan_json(const Config& config, const RunPlan& plan);
 
 // The parts that a plan without data shares with it.
 std::string model_text(const Config& config, const ModelSpec& model);
+// Where the weights come from that training begins with.
+std::string weights_text(const Config& config, const std::string& resumes = "");
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
+// What each "auto" became, remarks, and the keys that change nothing; "" if there are none.
+std::string notes_text(const Config& config);
 Json rank_json(const RankPlan& plan);
 
 }  // namespace onefold

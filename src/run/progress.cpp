@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "base/say.h"
 #include "base/text.h"
 
 namespace onefold {
@@ -30,7 +31,7 @@ Progress::Progress(int64_t steps_per_print, bool quiet)
     : steps_per_print_(steps_per_print), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void Progress::clear_live_line() {
-  if (live_) fmt::print(stderr, "\r\x1b[K");
+  if (live_) say("\r\x1b[K");
   live_ = false;
 }
 
@@ -39,10 +40,9 @@ void Progress::show(const ProgressState& state, double seconds_left) {
   const bool lasting = state.step % steps_per_print_ == 0 || state.step == state.total_steps;
   if (lasting) {
     clear_live_line();
-    fmt::print(stderr, "{}\n", line_of(state, seconds_left));
+    say("{}\n", line_of(state, seconds_left));
   } else if (terminal_ && now_seconds() - last_drawn_ > kRedrawSeconds) {
-    fmt::print(stderr, "\r\x1b[K{}", line_of(state, seconds_left));
-    std::fflush(stderr);
+    say("\r\x1b[K{}", line_of(state, seconds_left));
     live_ = true;
     last_drawn_ = now_seconds();
   }
@@ -51,12 +51,12 @@ void Progress::show(const ProgressState& state, double seconds_left) {
 void Progress::note(const std::string& text) {
   if (quiet_) return;
   clear_live_line();
-  fmt::print(stderr, "{}\n", text);
+  say("{}\n", text);
 }
 
 void Progress::warn(const std::string& text) {
   clear_live_line();
-  fmt::print(stderr, "onefold: warning: {}\n", text);
+  say("onefold: warning: {}\n", text);
 }
 
 }  // namespace onefold

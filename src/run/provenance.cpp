@@ -96,6 +96,20 @@ bool may_write_card(const std::string& path) {
 
 }  // namespace
 
+Json common_ground(const Config& config, const RunPlan& plan) {
+  return {{"program", {{"onefold", ONEFOLD_VERSION}, {"commit", build_commit()}}},
+          {"configuration", config.effective()},
+          {"model", plan.model.to_json()},
+          {"steps", plan.steps},
+          {"resumes", plan.resumes},
+          {"data",
+           {{"train_tokens", plan.data.train_tokens},
+            {"validation_tokens", plan.data.validation_tokens},
+            {"fingerprint", plan.data.fingerprint},
+            {"xxh3", plan.data.hash}}},
+          {"tokenizer", describe_tokenizer(plan)}};
+}
+
 Json describe_file(const std::string& path, DataFormat format) {
   const int64_t bytes = file_bytes(path);
   Json file = {{"path", path},
@@ -110,12 +124,7 @@ Json describe_file(const std::string& path, DataFormat format) {
   return file;
 }
 
-Provenance::Provenance(const RunFolder& folder, const Config& config, const RunPlan& plan)
-    : folder_(folder) {
-  // A new run's folder has no checkpoints, and what an older run has left there is not its past.
-  Json parts =
-      folder.checkpoints().list().empty() ? Json::array() : earlier_parts(folder.file(kRun));
-  parts.push_back(new_part(config, plan));
+Provenance::Provenance(const Config& config, const RunPlan& plan) {
   run_ = {{"format", "onefold-run"},
           {"version", 1},
           {"parameters", plan.model.parameter_count()},
@@ -124,8 +133,17 @@ Provenance::Provenance(const RunFolder& folder, const Config& config, const RunP
           {"model", plan.model.to_json()},
           {"tokenizer", describe_tokenizer(plan)},
           {"data", describe_data(config, plan)},
-          {"parts", parts},
+          {"parts", Json::array({new_part(config, plan)})},
           {"configuration", config.effective()}};
+}
+
+void Provenance::begin(const RunFolder& folder) {
+  folder_ = folder;
+  // A new run's folder has no checkpoints, and what an older run has left there is not its past.
+  Json parts =
+      folder.checkpoints().list().empty() ? Json::array() : earlier_parts(folder.file(kRun));
+  parts.push_back(run_["parts"].back());
+  run_["parts"] = std::move(parts);
   write();
 }
 
@@ -140,9 +158,9 @@ void Provenance::finish(const Json& summary) {
 }
 
 void Provenance::write() const {
-  write_file(folder_.file(kRun), json_text(run_) + "\n");
-  if (may_write_card(folder_.file(kCard)))
-    write_file(folder_.file(kCard), model_card(run_, folder_.path()));
+  write_file(folder_->file(kRun), json_text(run_) + "\n");
+  if (may_write_card(folder_->file(kCard)))
+    write_file(folder_->file(kCard), model_card(run_, folder_->path()));
 }
 
 }  // namespace onefold

@@ -9,10 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/say.h"
+#include "base/start_thread.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "comm/binding.h"
 #include "comm/local.h"
 #include "comm/mpi.h"
+#include "engine/control.h"
 
 namespace onefold {
 namespace {
@@ -89,7 +93,7 @@ class AllEnded {
       try {
         failure.rethrow();
       } catch (const std::exception& error) {
-        fmt::print(stderr, "onefold: error: {}\n", error.what());
+        say("onefold: error: {}\n", error.what());
       }
       std::fflush(nullptr);
       std::_Exit(1);
@@ -101,6 +105,34 @@ class AllEnded {
   std::condition_variable changed_;
   int left_;
 };
+
+// "rank 2: run.seed is 7, and rank 0 has 1", for each key in which a rank differs from the first;
+// no more than a screen of them.
+std::vector<std::string> differences_from_first(const std::vector<std::string>& texts) {
+  constexpr size_t kMost = 20;
+  std::vector<std::string> differences;
+  const auto flat = [](const std::string& text) { return parse_json(text, "ranks").flatten(); };
+  const Json first = flat(texts.front());
+  const auto dotted = [](std::string path) {
+    path.erase(0, 1);
+    std::replace(path.begin(), path.end(), '/', '.');
+    return path;
+  };
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts.front()) continue;
+    const Json other = flat(texts[rank]);
+    Json both = first;
+    both.update(other);
+    for (const auto& [path, ignored] : both.items()) {
+      const Json here = other.value(path, Json()), there = first.value(path, Json());
+      if (here == there) continue;
+      if (differences.size() == kMost) return differences;
+      differences.push_back(fmt::format("rank {}: {} is {}, and rank 0 has {}", rank, dotted(path),
+                                        brief_json(here), brief_json(there)));
+    }
+  }
+  return differences;
+}
 
 }  // namespace
 
@@ -136,6 +168,20 @@ void Ranks::after_leader(const std::function<void()>& prepare) {
   if (leads()) follow();
 }
 
+void Ranks::require_alike(const Json& mine) {
+  if (!mpi_) return;
+  Control control(*mpi_, *start_);
+  const std::vector<std::string> all = control.collect("what ranks were told", mine.dump());
+  const std::vector<std::string> differences = differences_from_first(all);
+  if (differences.empty()) return;
+  after_leader([&] {
+    throw AgreedError(fmt::format(
+        "ranks were not started with the same:\n  {}\nGive every rank the same program, "
+        "configuration, data and tokenizer",
+        join(differences, "\n  ")));
+  });
+}
+
 void Ranks::run(const RankBody& body) {
   if (count_ == 1 && !mpi_) return body(nullptr);
   if (!mpi_) return run_threads(body);
@@ -156,23 +202,32 @@ void Ranks::run_threads(const RankBody& body) {
   FirstFailure failure;
   AllEnded all(count_);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < count_; ++rank)
-    threads.emplace_back([&, rank] {
-      std::shared_ptr<Communicator> communicator = group.join(rank);
-      try {
-        bind_rank(rank, count_);
-        body(communicator);
-      } catch (const PeerError&) {
-        failure.add_by_peer();
-      } catch (const AgreedError&) {
-        failure.add_agreed();
-      } catch (const std::exception& error) {
-        failure.add_own(rank);
-        communicator->abort(error.what());
-      }
-      communicator.reset();
-      all.one_more();
-    });
+  const auto run_rank = [&](int rank) {
+    std::shared_ptr<Communicator> communicator = group.join(rank);
+    try {
+      bind_rank(rank, count_);
+      body(communicator);
+    } catch (const PeerError&) {
+      failure.add_by_peer();
+    } catch (const AgreedError&) {
+      failure.add_agreed();
+    } catch (const std::exception& error) {
+      failure.add_own(rank);
+      communicator->abort(error.what());
+    }
+    communicator.reset();
+    all.one_more();
+  };
+  for (int rank = 0; rank < count_; ++rank) {
+    try {
+      threads.push_back(start_thread([&run_rank, rank] { run_rank(rank); }));
+    } catch (const UserError& error) {  // those that have started wait for this one
+      failure.add_own(rank);
+      group.join(rank)->abort(error.what());
+      for (int left = rank; left < count_; ++left) all.one_more();
+      break;
+    }
+  }
   all.wait(failure);
   for (std::thread& thread : threads) thread.join();
   failure.rethrow();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/json.h"
 #include "comm/communicator.h"
 
 namespace onefold {
@@ -32,6 +33,10 @@ class Ranks {
   // Under MPI: the other processes wait here until the leading one has run `prepare`, so that an
   // error in the configuration is reported once.
   void after_leader(const std::function<void()>& prepare);
+
+  // Under MPI: whether every process was told the same. Each says what it knows, as JSON; what
+  // differs is an AgreedError that names ranks and keys. All processes call it together.
+  void require_alike(const Json& mine);
 
   // Runs the body on each rank of this process, bound to its share of the cores, and waits for all.
   // Throws the first failure that was not caused by another rank's. An AgreedError is thrown by the

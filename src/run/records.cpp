@@ -1,8 +1,10 @@
 #include "run/records.h"
 
 #include <sstream>
+#include <utility>
 
 #include "base/file.h"
+#include "base/text.h"
 
 namespace onefold {
 
@@ -26,8 +28,18 @@ void keep_lines_until(const std::string& path, int64_t step) {
 
 }  // namespace
 
-Records::Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step)
-    : breakdown_(config.wall_clock_breakdown) {
+Records::Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn,
+                 int64_t step, bool leads)
+    : breakdown_(config.wall_clock_breakdown),
+      warn_(std::move(warn)),
+      step_samples_(config.batch.global) {
+  if (!leads) return;
+  if (!config.run.tensorboard_folder.empty()) {
+    monitor_board_.emplace(config.run.tensorboard_folder);
+    if (step > 0) monitor_board_->restart(step + 1);
+  }
+  if (!config.run.csv_folder.empty())
+    tables_.emplace(config.run.csv_folder, step * config.batch.global);
   if (!folder) return;
   const std::string path = folder->file("metrics.jsonl");
   if (step > 0) keep_lines_until(path, step);
@@ -37,7 +49,45 @@ Records::Records(const Config& config, const std::optional<RunFolder>& folder, i
   if (step > 0) board_->restart(step + 1);
 }
 
+void Records::attempt(const std::function<void()>& write) {
+  try {
+    write();
+    failing_ = false;
+  } catch (const UserError& error) {
+    if (!std::exchange(failing_, true))
+      warn_(fmt::format("{}. Training goes on; what is missing is written when it can be",
+                        error.what()));
+  }
+}
+
+void Records::finish() {
+  size_t waiting = lines_ ? lines_->waiting_bytes() : 0;
+  for (const std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+    if (*board) waiting += (*board)->waiting_bytes();
+  if (waiting == 0) return;
+  try {
+    if (lines_) lines_->retry();
+    for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+      if (*board) (*board)->retry();
+  } catch (const UserError& error) {
+    warn_(fmt::format("{}: the last {} of metrics are lost", error.what(),
+                      format_bytes(static_cast<int64_t>(waiting))));
+  }
+}
+
 void Records::step(const ProgressState& s, double seconds, const VerbTimes& times) {
+  attempt([&] {
+    for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+      if (*board)
+        (*board)->scalars(s.step, {{"train/loss", s.loss},
+                                   {"train/gradient_norm", s.gradient_norm},
+                                   {"train/learning_rate", s.learning_rate},
+                                   {"speed/tokens_per_second", s.tokens_per_second}});
+    if (tables_)
+      tables_->write(s.step * step_samples_, {{"Train/Samples/train_loss", s.loss},
+                                              {"Train/Samples/gradient_norm", s.gradient_norm},
+                                              {"Train/Samples/lr", s.learning_rate}});
+  });
   if (!lines_) return;
   Json line = {{"event", "step"},
                {"step", s.step},
@@ -55,17 +105,16 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                           {"norm", times.squares},
                           {"step", times.step},
                           {"communication", times.communication}};
-  lines_->write(line);
-  if (board_)
-    board_->scalars(s.step, {{"train/loss", s.loss},
-                             {"train/gradient_norm", s.gradient_norm},
-                             {"train/learning_rate", s.learning_rate},
-                             {"speed/tokens_per_second", s.tokens_per_second}});
+  attempt([&] { lines_->write(line); });
 }
 
 void Records::evaluation(int64_t step, double loss) {
-  if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
-  if (board_) board_->scalar("validation/loss", step, loss);
+  attempt([&] {
+    if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
+    for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
+      if (*board) (*board)->scalar("validation/loss", step, loss);
+    if (tables_) tables_->write(step * step_samples_, {{"Validation/Samples/loss", loss}});
+  });
 }
 
 }  // namespace onefold

@@ -1,11 +1,16 @@
 // What a run writes down as it goes: metrics.jsonl always, TensorBoard events if asked for. Without
-// a run folder nothing is written.
+// a run folder neither is written; what DeepSpeed's "tensorboard" and "csv_monitor" ask for goes
+// into folders of its own. A line that cannot be written ends nothing: it is tried again with the
+// next, and the first failure is reported.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "config/config.h"
 #include "engine/engine.h"
+#include "io/csv_monitor.h"
 #include "io/metrics.h"
 #include "io/tensorboard.h"
 #include "run/progress.h"
@@ -15,17 +20,29 @@ namespace onefold {
 
 class Records {
  public:
-  // `step`: those that an earlier run has done; its lines and events up to there stay.
-  Records(const Config& config, const std::optional<RunFolder>& folder, int64_t step = 0);
+  using Warn = std::function<void(const std::string&)>;
+  // `step`: those that an earlier run has done; its lines and events up to there stay. Of all ranks
+  // one leads, and has the folder if there is one; the others write nothing.
+  Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn, int64_t step = 0,
+          bool leads = true);
 
   // `seconds` and `times` are those of this step.
   void step(const ProgressState& state, double seconds, const VerbTimes& times);
   void evaluation(int64_t step, double loss);
+  // The last try for what could not be written; says what is lost.
+  void finish();
 
  private:
+  void attempt(const std::function<void()>& write);
+
   const bool breakdown_;  // wall_clock_breakdown
+  Warn warn_;
+  bool failing_ = false;
   std::optional<MetricsWriter> lines_;
-  std::optional<TensorBoardWriter> board_;
+  const int64_t step_samples_;              // sequences of a step
+  std::optional<TensorBoardWriter> board_;  // of run.tensorboard
+  std::optional<TensorBoardWriter> monitor_board_;
+  std::optional<CsvMonitor> tables_;
 };
 
 }  // namespace onefold

@@ -11,7 +11,7 @@ namespace {
 
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
-constexpr std::array<std::string_view, 27> kHarmless = {"zero_optimization",
+constexpr std::array<std::string_view, 29> kHarmless = {"zero_optimization",
                                                         "train_micro_batch_size_per_gpu",
                                                         "gradient_accumulation_steps",
                                                         "steps_per_print",
@@ -34,6 +34,8 @@ constexpr std::array<std::string_view, 27> kHarmless = {"zero_optimization",
                                                         "run.keep_every",
                                                         "run.save_failures",
                                                         "run.tensorboard",
+                                                        "tensorboard",
+                                                        "csv_monitor",
                                                         "run.eval_every",
                                                         "run.eval_batches",
                                                         "data.format",
@@ -163,6 +165,12 @@ std::vector<std::string> changes_that_matter(const Json& saved, const Json& now)
   return changes;
 }
 
+bool same_data(const Json& saved_run, const std::string& hash, const std::string& fingerprint) {
+  const Json saved = saved_run.value("/data/xxh3"_json_pointer, Json());
+  if (saved.is_string() && !hash.empty()) return saved == hash;
+  return saved_run.value("/data/fingerprint"_json_pointer, Json()) == fingerprint;
+}
+
 Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates) {
   Resumed resumed;
   for (const CheckpointFolder::Entry& candidate : candidates) {
@@ -173,6 +181,7 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
       if (problem.empty()) problem = of_rank;
     if (!problem.empty()) {
       resumed.remarks.push_back(problem);
+      resumed.passed_over.push_back(candidate);
       continue;
     }
     load(engine, *checkpoint);

@@ -1,5 +1,6 @@
 #include "run/run_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
@@ -14,17 +15,33 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kTensorBoard = "tensorboard";
+constexpr const char* kReplaced = "replaced-";
+constexpr const char* kFiles[] = {kConfig,     kRunModel,       kRunTokenizer,
+                                  kRunWeights, "metrics.jsonl", "run.json"};
+
+std::string replaced_name(const std::string& name) {
+  const fs::path path = name;
+  return (path.parent_path() / (kReplaced + path.filename().string())).string();
+}
 
 }  // namespace
 
+bool RunFolder::is_own_file(const std::string& name) {
+  return std::find(std::begin(kFiles), std::end(kFiles), name) != std::end(kFiles) ||
+         name == "README.md" || name == "run.lock" || name.starts_with(kReplaced);
+}
+
+bool RunFolder::trained() const {
+  return path_exists(file(kRunWeights)) || !checkpoints().list().empty();
+}
+
 void RunFolder::require_free(const std::string& path, bool overwrite) {
   const RunFolder folder(path);
-  const bool trained =
-      path_exists(folder.file(kRunWeights)) || !folder.checkpoints().list().empty();
-  if (trained && !overwrite)
+  // No word of --overwrite: nobody is to lose a model by following a message.
+  if (folder.trained() && !overwrite)
     user_error(
         "run.output: {} already holds a trained model; name another folder, or pass --resume to go "
-        "on with it, or --overwrite to replace it",
+        "on with it",
         path);
   if (path_exists(folder.file(kRunModel))) return;
   for (const char* name : {kConfig, kRunTokenizer})
@@ -33,22 +50,53 @@ void RunFolder::require_free(const std::string& path, bool overwrite) {
                  name);
 }
 
-void RunFolder::remove_old_run() const {
-  for (const char* name : {kRunWeights, kRunTokenizer}) remove_path(file(name));
-  for (const CheckpointFolder::Entry& entry : checkpoints().list()) remove_path(entry.path);
-  checkpoints().discard_all();
+std::vector<std::string> RunFolder::event_files() const {
+  std::vector<std::string> names;
   for (const Files::Entry& entry : list_folder(file(kTensorBoard)))
     if (entry.name.starts_with("events.out.tfevents."))
-      remove_path(file(kTensorBoard) + "/" + entry.name);
+      names.push_back(std::string(kTensorBoard) + "/" + entry.name);
+  return names;
+}
+
+void RunFolder::set_aside(const std::string& name) const {
+  if (path_exists(file(name))) rename_path(file(name), file(replaced_name(name)));
+}
+
+// The checkpoints last: until then the folder counts as one that holds a trained model.
+void RunFolder::replace_old_run() const {
+  for (const char* name : kFiles) set_aside(name);
+  for (const std::string& name : event_files()) set_aside(name);
+  checkpoints().replace_all();
+}
+
+std::vector<std::string> RunFolder::drop_replaced() const {
+  std::vector<std::string> problems = checkpoints().drop_replaced();
+  const auto drop = [&](const std::string& name) {
+    if (std::string problem = try_remove_path(file(name)); !problem.empty())
+      problems.push_back(std::move(problem));
+  };
+  for (const char* name : kFiles) drop(replaced_name(name));
+  std::vector<Files::Entry> events;
+  (void)files().list(file(kTensorBoard), events);
+  for (const Files::Entry& entry : events)
+    if (entry.name.starts_with(replaced_name("events.out.tfevents.")))
+      drop(std::string(kTensorBoard) + "/" + entry.name);
   (void)files().remove(file(kTensorBoard));  // if it is empty now
+  return problems;
 }
 
 RunFolder RunFolder::create(const std::string& path, const Config& config, const ModelSpec& spec,
                             const Tokenizer* tokenizer, bool overwrite) {
   require_free(path, overwrite);
   const RunFolder folder(path);
-  folder.remove_old_run();
   make_folders(path);
+  if (folder.trained()) {
+    folder.replace_old_run();
+  } else {  // left by a run that saved nothing; what it had set aside stays
+    remove_path(folder.file(kRunTokenizer));
+    for (const std::string& name : folder.event_files()) remove_path(folder.file(name));
+  }
+  folder.checkpoints().discard_all();
   folder.describe(config, spec, tokenizer);
   return folder;
 }
@@ -75,6 +123,6 @@ void RunFolder::save_weights(Engine& engine) const {
   onefold::save_weights(engine, file(kRunWeights));
 }
 
-void RunFolder::drop_weights() const { remove_path(file(kRunWeights)); }
+void RunFolder::replace_weights() const { set_aside(kRunWeights); }
 
 }  // namespace onefold

@@ -41,6 +41,25 @@ std::string fingerprint_of(const SequenceSet& sequences) {
   return checksum.text();
 }
 
+// Of all tokens and where documents begin.
+std::string hash_of(const Dataset& dataset, TokenRange range) {
+  constexpr int64_t kMostTokens = int64_t{1} << 31, kBlock = int64_t{1} << 18;
+  if (range.tokens() > kMostTokens) return "";
+  Checksum checksum;
+  std::vector<int32_t> block(static_cast<size_t>(std::min(kBlock, range.tokens())));
+  for (int64_t at = range.begin; at < range.end; at += kBlock) {
+    const auto count = static_cast<size_t>(std::min(kBlock, range.end - at));
+    dataset.read(at, std::span(block).first(count));
+    checksum.add(std::as_bytes(std::span(block).first(count)));
+  }
+  for (int64_t document = 0; document < dataset.documents(); ++document) {
+    const int64_t start = dataset.document_start(document);
+    if (start >= range.end) break;
+    checksum.add(std::as_bytes(std::span(&start, 1)));
+  }
+  return checksum.text();
+}
+
 }  // namespace
 
 RunData open_data(const Config& config) {
@@ -57,6 +76,7 @@ RunData open_data(const Config& config) {
                                    .accumulation = config.batch.accumulation,
                                    .ranks = config.batch.world_size});
   result.fingerprint = fingerprint_of(result.train->sequences());
+  result.hash = hash_of(train, split.train);
   result.vocab_size = train.vocab_size();
   result.train_tokens = split.train.tokens();
   result.documents = train.documents();
@@ -112,13 +132,13 @@ BatchView view_of(Batch& batch) {
           .sequence = batch.sequence};
 }
 
-StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate) {
+StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates) {
   std::vector<Batch> batches;
   for (int64_t micro = 0; micro < loader.layout().accumulation; ++micro)
     batches.push_back(loader.get(engine.steps_done(), micro, engine.rank()));
   std::vector<BatchView> views;
   for (Batch& batch : batches) views.push_back(view_of(batch));
-  return engine.train_step(views, learning_rate);
+  return engine.train_step(views, rates);
 }
 
 double validation_loss(Engine& engine, const ValidationLoader& loader) {

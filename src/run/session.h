@@ -22,7 +22,9 @@ struct RunData {
   int64_t vocab_size = 0;
   int64_t train_tokens = 0, validation_tokens = 0, documents = 0;
   int64_t memory_bytes = 0;  // tokens held in memory; mapped files are not counted
-  std::string fingerprint;   // of the training sequences: whether a resumed run has the same
+  // Whether a resumed run has the same training data: of some sequences; and of all tokens, "" of
+  // so many that hashing them would take long.
+  std::string fingerprint, hash;
 };
 
 // "bytes", or a tokenizer.json's path; nothing for "".
@@ -40,7 +42,7 @@ EngineOptions engine_options(const Config& config);
 BatchView view_of(Batch& batch);
 
 // One optimizer step of this rank on the loader's batches.
-StepResult train_step(Engine& engine, const BatchLoader& loader, double learning_rate);
+StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates);
 
 // The mean loss over the validation batches, which ranks share out.
 double validation_loss(Engine& engine, const ValidationLoader& loader);

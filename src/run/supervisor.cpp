@@ -12,13 +12,15 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/say.h"
 
 namespace onefold {
 namespace {
 
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGUSR1};
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 volatile std::sig_atomic_t watched = 0, stop_asked = 0;
+bool hang_up_ignored = false;
 
 extern "C" void pass_on(int number) {
   if (number != SIGUSR1) stop_asked = 1;
@@ -51,7 +53,8 @@ pid_t start(const std::function<int(int)>& work, int number) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != watcher) std::_Exit(EXIT_FAILURE);
-  for (const int signal : kPassedOn) std::signal(signal, SIG_DFL);
+  std::signal(SIGHUP, hang_up_ignored ? SIG_IGN : SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1}) std::signal(signal, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -62,7 +65,12 @@ pid_t start(const std::function<int(int)>& work, int number) {
 
 int supervise(int restarts, const std::function<int(int start)>& work,
               const std::function<bool(int code)>& again) {
-  for (const int signal : kPassedOn) std::signal(signal, pass_on);
+  for (const int signal : kPassedOn)
+    if (std::signal(signal, pass_on) == SIG_IGN && signal == SIGHUP) {  // nohup
+      std::signal(SIGHUP, SIG_IGN);
+      hang_up_ignored = true;
+    }
+  std::signal(SIGPIPE, SIG_IGN);  // a line that nobody reads does not end the watch
   for (int number = 0;; ++number) {
     const pid_t child = start(work, number);
     int status = 0;
@@ -71,8 +79,7 @@ int supervise(int restarts, const std::function<int(int start)>& work,
     watched = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (!again(code) || stop_asked || number == restarts) return code;
-    fmt::print(stderr, "onefold: the run ended with {}; restart {} of {}\n", code, number + 1,
-               restarts);
+    say("onefold: the run ended with {}; restart {} of {}\n", code, number + 1, restarts);
   }
 }
 

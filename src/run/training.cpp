@@ -39,11 +39,9 @@ EngineOptions with_weights(EngineOptions options, const Config& config, const Mo
 }  // namespace
 
 Training::Training(const Config& config, const RunPlan& plan,
-                   std::shared_ptr<Communicator> communicator, std::optional<RunFolder> folder,
-                   const TrainingOptions& options)
+                   std::shared_ptr<Communicator> communicator, const TrainingOptions& options)
     : config_(config),
       plan_(plan),
-      folder_(std::move(folder)),
       signals_(options.signals),
       schedule_(config.schedule, config.learning_rate, plan.steps),
       batches_(*plan.data.train),
@@ -54,27 +52,43 @@ Training::Training(const Config& config, const RunPlan& plan,
       progress_(config.steps_per_print, options.quiet || engine_.rank() != 0) {
   state_.total_steps = plan.steps;
   if (options.trace) engine_.trace().switch_on();
-  if (saves()) {
-    checkpoints_.emplace(engine_, CheckpointFolder(config.run.output + "/checkpoints"));
-    if (leads()) checkpoints_->folder().discard_all();
-  }
+  if (saves()) checkpoints_.emplace(engine_, CheckpointFolder(config.run.output + "/checkpoints"));
   if (!options.resume_from.empty()) resume_from(options.resume_from);
-  records_.emplace(config, folder_, state_.step);
+  // With a folder, write_to() opens them once it is there.
+  open_records(leads() && !saves());
+}
+
+void Training::write_to(RunFolder folder) {
+  folder_ = std::move(folder);
+  checkpoints_->folder().discard_all();
+  if (first_step_ > 0)
+    for (const std::string& path :
+         checkpoints_->folder().abandon_after(first_step_, resumed_.passed_over))
+      progress_.note(fmt::format("set aside, as the run goes on before it: {}", path));
+  // From here on the checkpoints are ahead of the weights that the run's earlier end has left.
+  if (first_step_ > 0 && !done()) folder_->replace_weights();
+  open_records(leads());
+}
+
+void Training::open_records(bool writes) {
+  records_.emplace(
+      config_, folder_, [this](const std::string& text) { progress_.warn(text); }, state_.step,
+      writes);
 }
 
 void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {
-  const Resumed resumed = resume(engine_, candidates);
+  resumed_ = resume(engine_, candidates);
+  const Resumed& resumed = resumed_;
   if (resumed.step > plan_.steps)
     throw AgreedError(
         fmt::format("{} has {} steps behind it, and the run has {}; set run.steps to more",
                     resumed.path, resumed.step, plan_.steps));
-  for (const std::string& remark : resumed.remarks)
-    progress_.note(fmt::format("passed over: {}", remark));
+  if (leads())
+    for (const std::string& remark : resumed.remarks)
+      progress_.warn(fmt::format("passed over: {}", remark));
   progress_.note(fmt::format("resumed from {}", resumed.path));
   state_.step = first_step_ = saved_step_ = resumed.step;
   batches_ = batches_.from_origin(resumed.position - resumed.step * config_.batch.global);
-  // From here on the checkpoints are ahead of the weights that the run's earlier end has left.
-  if (folder_ && !done()) folder_->drop_weights();
 }
 
 void Training::run() {
@@ -91,6 +105,7 @@ void Training::run() {
     if (checkpoint_due()) begin_checkpoint();
   }
   if (saves()) save_last();
+  records_->finish();
   seconds_ = now_seconds() - begin_;
 }
 
@@ -132,6 +147,7 @@ void Training::settle_checkpoint(bool wait) {
   if (errors.empty()) {
     failures_ = 0;
     saved_step_ = step;
+    drop_replaced();
     if (leads())
       for (const std::string& problem :
            checkpoints_->folder().prune(step, config_.run.keep_last, config_.run.keep_every))
@@ -157,6 +173,13 @@ void Training::settle_checkpoint(bool wait) {
                                                     retry_step_)));
 }
 
+// The run has a checkpoint of its own: what it replaces is no longer the only thing to go back to.
+void Training::drop_replaced() {
+  if (!folder_ || std::exchange(replaced_dropped_, true)) return;
+  for (const std::string& problem : folder_->drop_replaced())
+    progress_.warn(fmt::format("of the run that was replaced something stays: {}", problem));
+}
+
 // The end of a run is the one checkpoint that cannot be left for later.
 void Training::save_last() {
   settle_checkpoint(true);
@@ -177,6 +200,7 @@ void Training::save_last() {
     // Rank 0 needs the shards.
     engine_.state().for_each_parameter(engine_.channel(Lane::gather),
                                        [](const ParamSpec&, std::span<const float>) {});
+  drop_replaced();  // also where a finished checkpoint was resumed, and there was nothing to save
 }
 
 // What a manifest says about the run it belongs to.
@@ -188,7 +212,9 @@ Json Training::run_record() const {
           {"total_steps", plan_.steps},
           {"position", batches_.layout().position(step)},
           {"data",
-           {{"fingerprint", plan_.data.fingerprint}, {"sequences", batches_.sequences().count()}}},
+           {{"fingerprint", plan_.data.fingerprint},
+            {"xxh3", plan_.data.hash.empty() ? Json() : Json(plan_.data.hash)},
+            {"sequences", batches_.sequences().count()}}},
           {"model", plan_.model.to_json()},
           {"configuration", config_.effective()}};
 }
@@ -201,10 +227,11 @@ double Training::seconds_left() const {
 void Training::step() {
   const double begin = now_seconds();
   const VerbTimes times_before = engine_.times();
-  state_.learning_rate = schedule_.rate(engine_.updates_done());
+  const StepRates rates = schedule_.rates(engine_.updates_done());
+  state_.learning_rate = rates.learning_rate;
   StepResult result;
   try {
-    result = train_step(engine_, batches_, state_.learning_rate);
+    result = train_step(engine_, batches_, rates);
   } catch (const DivergedError& error) {
     // What is being written is of the step before, and still unchanged.
     settle_checkpoint(true);
@@ -265,6 +292,7 @@ Json Training::summary() {
   const int64_t tokens = step_tokens() * (state_.step - first_step_);
   return {{"steps", state_.step},
           {"resumed_from_step", first_step_},
+          {"passed_over", resumed_.remarks},
           {"interrupted", interrupted_},
           {"loss", state_.loss},
           {"validation_loss", state_.validation_loss >= 0 ? Json(state_.validation_loss) : Json()},

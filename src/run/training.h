@@ -26,9 +26,13 @@ struct TrainingOptions {
 
 class Training {
  public:
-  // `folder`: where rank 0 writes; the others pass none.
+  // Loads what it goes on from, and writes nothing.
   Training(const Config& config, const RunPlan& plan, std::shared_ptr<Communicator> communicator,
-           std::optional<RunFolder> folder, const TrainingOptions& options);
+           const TrainingOptions& options);
+
+  // Where rank 0 writes from now on: a folder that is made, or emptied for this run, only once what
+  // the run needs has been loaded. The others have none.
+  void write_to(RunFolder folder);
 
   // To the last step, or to the one before whose end a signal came.
   void run();
@@ -44,10 +48,12 @@ class Training {
   void evaluate();
   void measure_ceiling();
   void show_times();
+  void open_records(bool writes);
   void resume_from(const std::vector<CheckpointFolder::Entry>& candidates);
   void begin_checkpoint();
   void settle_checkpoint(bool wait);
   void save_last();
+  void drop_replaced();
   Json run_record() const;
   // Agreed between ranks after each step.
   void agree();
@@ -70,7 +76,7 @@ class Training {
 
   const Config& config_;
   const RunPlan& plan_;
-  const std::optional<RunFolder> folder_;
+  std::optional<RunFolder> folder_;
   StopSignals* const signals_;
   const Schedule schedule_;
   BatchLoader batches_;
@@ -84,6 +90,8 @@ class Training {
   double step_seconds_ = 0;  // smoothed
   VerbTimes shown_times_;
   int64_t first_step_ = 0;  // steps that an earlier run has done
+  Resumed resumed_;
+  bool replaced_dropped_ = false;
   int64_t saved_step_ = 0;
   int64_t retry_step_ = -1, failures_ = 0;  // of checkpoints
   double saved_at_ = 0, stalled_before_ = 0;

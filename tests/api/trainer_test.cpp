@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 namespace {
@@ -45,8 +46,58 @@ TEST(Trainer, LearnsCountsStepsAndKeepsItsMemoryPromise) {
   EXPECT_EQ(trainer.generate(ramp(4, 0), {.max_tokens = 4, .temperature = 0}), ramp(4, 4));
 }
 
+TEST(Trainer, AFileThatIsThereIsNotReplacedUnasked) {
+  const std::string path = testing::TempDir() + "onefold_api_existing.safetensors";
+  std::ofstream(path) << "mine";
+  const Trainer trainer(tiny());
+  EXPECT_NE(error_of([&] { trainer.save(path); }).find("already exists"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(path), 4);
+  trainer.save(path, true);
+  EXPECT_GT(std::filesystem::file_size(path), 4);
+  std::filesystem::remove(path);
+}
+
+TEST(Trainer, ALinkStaysALink) {
+  const std::string path = testing::TempDir() + "onefold_api_link.safetensors";
+  const std::string target = path + ".target";
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(target, path);
+  Trainer(tiny()).save(path);
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+  EXPECT_TRUE(std::filesystem::remove(target));
+  std::filesystem::remove(path);
+}
+
+TEST(Trainer, NumbersThatAreNoneAreRefused) {
+  const double nan = std::nan(""), infinite = INFINITY;
+  for (const double bad : {nan, infinite, -1.0}) {
+    const auto error_with = [&](double TrainerOptions::*field) {
+      TrainerOptions options = tiny();
+      options.*field = bad;
+      return error_of([&] { Trainer trainer(options); });
+    };
+    EXPECT_NE(error_with(&TrainerOptions::beta1).find("beta1"), std::string::npos) << bad;
+    EXPECT_NE(error_with(&TrainerOptions::beta2).find("beta2"), std::string::npos) << bad;
+    EXPECT_NE(error_with(&TrainerOptions::eps).find("eps"), std::string::npos) << bad;
+    EXPECT_NE(error_with(&TrainerOptions::weight_decay).find("weight_decay"), std::string::npos);
+    EXPECT_NE(error_with(&TrainerOptions::gradient_clipping).find("gradient_clipping"),
+              std::string::npos);
+    Trainer trainer(tiny());
+    EXPECT_NE(error_of([&] { trainer.step(ramp(32, 0), ramp(32, 1), bad); }).find("learning rate"),
+              std::string::npos);
+  }
+}
+
+TEST(Trainer, AModelThatTheMachineCannotHoldIsRefused) {
+  TrainerOptions options;
+  options.model = R"({"preset": "llama-2-70b", "num_layers": 8000})";
+  const std::string error = error_of([&] { Trainer trainer(options); });
+  EXPECT_NE(error.find("of memory and the machine has"), std::string::npos) << error;
+}
+
 TEST(Trainer, SavedWeightsLoadToTheSameLoss) {
   const std::string path = testing::TempDir() + "onefold_api_weights.safetensors";
+  std::filesystem::remove(path);
   Trainer first(tiny());
   first.step(ramp(32, 0), ramp(32, 1), 1e-2);
   first.save(path);

@@ -26,6 +26,7 @@ enum class Call : uint8_t {
   flush,
   map,
   status,
+  read_link,
   list,
   make_folders,
   rename,
@@ -33,7 +34,7 @@ enum class Call : uint8_t {
   remove,
   flush_folder,
 };
-inline constexpr size_t kCalls = 13;
+inline constexpr size_t kCalls = 14;
 
 class BrokenFiles final : public Files {
  public:
@@ -88,6 +89,10 @@ class BrokenFiles final : public Files {
   std::error_code status(const std::string& path, Status& status) override {
     const std::error_code error = begin(Call::status, path);
     return error ? error : real_.status(path, status);
+  }
+  std::error_code read_link(const std::string& path, std::string& target) override {
+    const std::error_code error = begin(Call::read_link, path);
+    return error ? error : real_.read_link(path, target);
   }
   std::error_code list(const std::string& folder, std::vector<Entry>& entries) override {
     const std::error_code error = begin(Call::list, folder);

@@ -108,6 +108,26 @@ TEST_F(BrokenFilesTest, ASystemThatTakesNothingIsAnError) {
   EXPECT_ERROR(growing.append("x"), "cannot write", at("a"), "accepts no more bytes");
 }
 
+// A run's log on a disk that is full for a while.
+TEST_F(BrokenFilesTest, WhatAGrowingFileCouldNotWriteComesFirstNextTime) {
+  BrokenFiles files;
+  GrowingFile growing(at("a"), Files::Mode::append);
+  files.fill_up_after(3);
+  EXPECT_ERROR(growing.append("one\ntwo\n"), "cannot write", at("a"), "No space left");
+  EXPECT_ERROR(growing.append("three\n"), "No space left");
+  EXPECT_EQ(growing.waiting_bytes(), 11);
+  files.fill_up_after(-1);
+  growing.append("four\n");
+  EXPECT_EQ(read_file(at("a")), "oldone\ntwo\nthree\nfour\n");
+  files.fill_up_after(0);
+  const std::string much(GrowingFile::kMostWaiting, 'x');
+  EXPECT_ERROR(growing.append("five\n"), "No space left");
+  EXPECT_ERROR(growing.append(much), "No space left");
+  files.fill_up_after(-1);
+  growing.retry();
+  EXPECT_EQ(read_file(at("a")), "oldone\ntwo\nthree\nfour\nfive\n");
+}
+
 TEST_F(BrokenFilesTest, EveryCallThatFailsIsNamedAndKeepsTheOldFile) {
   const std::pair<Call, const char*> faults[] = {{Call::open_output, "cannot create"},
                                                  {Call::write, "cannot write"},

@@ -1,13 +1,17 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
+#include "base/mapped_faults.h"
 
 namespace onefold {
 namespace {
@@ -56,7 +60,7 @@ TEST_F(File, WritingLeavesNoTemporaryBehind) {
 
 TEST_F(File, AWriteThatFailsKeepsTheOldFile) {
   write_file(at("a"), "old");
-  fs::create_directory(at("a.tmp"));  // the temporary file cannot be made
+  fs::create_directory(at("a.onefold-tmp"));  // the temporary file cannot be made
   EXPECT_THROW(write_file(at("a"), "new"), UserError);
   EXPECT_EQ(read_file(at("a")), "old");
 }
@@ -108,6 +112,98 @@ TEST_F(File, AMapCanBeMoved) {
   moved = MappedFile(at("b"));
   ASSERT_EQ(moved.bytes().size(), 3u);
   EXPECT_EQ(std::memcmp(moved.bytes().data(), "bbb", 3), 0);
+}
+
+TEST_F(File, ALinkStaysAndWhatItLeadsToIsReplaced) {
+  fs::create_directories(at("disk"));
+  write_file(at("disk/real"), "old");
+  fs::create_symlink("disk/real", at("one"));
+  fs::create_symlink("one", at("two"));
+  fs::create_symlink("disk/new", at("dangling"));
+  write_file(at("two"), "new");
+  EXPECT_TRUE(fs::is_symlink(at("one")) && fs::is_symlink(at("two")));
+  EXPECT_EQ(read_file(at("disk/real")), "new");
+  write_file(at("dangling"), "made");
+  EXPECT_TRUE(fs::is_symlink(at("dangling")));
+  EXPECT_EQ(read_file(at("disk/new")), "made");
+  EXPECT_EQ(std::distance(fs::directory_iterator(at("disk")), fs::directory_iterator()), 2);
+  fs::create_symlink("round", at("round"));
+  EXPECT_NE(user_error_of([&] { write_file(at("round"), "x"); }).find(at("round")),
+            std::string::npos);
+}
+
+TEST_F(File, APipeGetsTheBytesAndStaysAPipe) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", at("link"));
+  for (const char* name : {"pipe", "link"}) {
+    std::string got;
+    std::thread reader([&] { got = read_file(at("pipe")); });
+    write_file(at(name), "through");
+    reader.join();
+    EXPECT_EQ(got, "through");
+    EXPECT_TRUE(fs::is_fifo(at("pipe")));
+  }
+  std::thread reader([&] { read_file(at("pipe")); });
+  const std::string error = user_error_of([&] {
+    OutputFile file(at("pipe"));
+    file.append(std::as_bytes(std::span("0123", 4)));
+    file.overwrite(0, std::as_bytes(std::span("x", 1)));
+  });
+  reader.join();
+  EXPECT_NE(error.find("it is a pipe"), std::string::npos) << error;
+  EXPECT_TRUE(fs::is_fifo(at("pipe")));
+}
+
+TEST_F(File, ADeviceStaysADevice) {
+  if (::mknod(at("null").c_str(), S_IFCHR | 0600, ::makedev(1, 3)) != 0)
+    GTEST_SKIP() << "this user may not make devices";
+  write_file(at("null"), "into nothing");
+  {
+    OutputFile file(at("null"));
+    file.append(std::as_bytes(std::span("0123", 4)));
+  }  // never committed
+  EXPECT_TRUE(fs::is_character_file(at("null")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(File, TwoDoNotWriteOneFileAtOnce) {
+  OutputFile first(at("a"));
+  EXPECT_NE(user_error_of([&] { OutputFile second(at("a")); }).find("another process"),
+            std::string::npos);
+  first.append(std::as_bytes(std::span("first", 5)));
+  first.commit();
+  OutputFile third(at("a"));  // of a name that another file has had
+  third.append(std::as_bytes(std::span("third", 5)));
+  EXPECT_EQ(read_file(at("a")), "first");
+  third.commit();
+  EXPECT_EQ(read_file(at("a")), "third");
+}
+
+TEST_F(File, IsKnownUnderAllItsNames) {
+  write_file(at("a"), "1");
+  write_file(at("b"), "1");
+  fs::create_symlink("a", at("link"));
+  fs::create_hard_link(at("a"), at("hard"));
+  fs::create_symlink("nowhere", at("broken"));
+  EXPECT_TRUE(is_same_file(at("a"), at("link")) && is_same_file(at("hard"), at("link")));
+  EXPECT_FALSE(is_same_file(at("a"), at("b")) || is_same_file(at("none"), at("none")));
+  EXPECT_TRUE(is_plain_file(at("link")));
+  EXPECT_FALSE(is_plain_file(folder_) || is_plain_file("/dev/null") || is_plain_file(at("none")));
+  EXPECT_TRUE(is_broken_link(at("broken")));
+  EXPECT_FALSE(is_broken_link(at("link")) || is_broken_link(at("none")));
+}
+
+// Without the handler this is a signal and no word.
+TEST_F(File, AMapThatIsCutShortIsNamed) {
+  write_file(at("a"), std::string(100'000, 'x'));
+  EXPECT_EXIT(
+      {
+        report_faults_of_maps();
+        const MappedFile mapped(at("a"));
+        fs::resize_file(at("a"), 10);
+        std::_Exit(mapped.bytes()[50'000] == std::byte{'x'} ? 2 : 3);
+      },
+      testing::ExitedWithCode(1), at("a") + " was cut short");
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <stdexcept>
 #include <vector>
 
@@ -104,6 +108,31 @@ TEST(ThreadPool, SignalsWaitUntilTheWorkIsDone) {
     }
   }
   std::signal(SIGUSR1, before);
+}
+
+rlim_t address_space_bytes() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Threads need address space for their stacks.
+TEST(ThreadPool, ASystemWithoutAnotherThreadIsAnError) {
+  EXPECT_EXIT(
+      {
+        rlimit limit{};
+        ::getrlimit(RLIMIT_AS, &limit);
+        limit.rlim_cur = address_space_bytes() + (rlim_t{24} << 20);
+        ::setrlimit(RLIMIT_AS, &limit);
+        try {
+          const ThreadPool pool(32);
+        } catch (const UserError& error) {
+          std::fprintf(stderr, "%s\n", error.what());
+          std::_Exit(7);
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(7), "cannot start another thread: .*ulimit -u");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST_F(Generate, GreedyIsDeterministicAndBeginsWithThePrompt) {
 
 TEST_F(Generate, JsonHasTextAndTokens) {
   const Json result = generated({"--prompt", "The fox", "--greedy"});
-  expect_keys(result, {"prompt", "text", "tokens", "prompt_tokens", "seconds"});
+  expect_keys(result, {"prompt", "text", "tokens", "prompt_tokens", "passed_over", "seconds"});
   EXPECT_EQ(result["prompt"], "The fox");
   EXPECT_EQ(result["prompt_tokens"], 7);
   EXPECT_LE(result["tokens"].size(), 20u);

@@ -102,6 +102,23 @@ class CliMpi : public CliRanks {
   }
 };
 
+// Each would train on its own, and the sums of their gradients would mean nothing.
+TEST_F(CliMpi, RanksThatWereToldDifferentThingsAreNamed) {
+  folder_.write("other.txt", read("book.txt") + "One line more, that nobody else has.\n");
+  const auto with_second = [&](const std::string& assignment) {
+    return mpi(1, {"train", "config.json", "--quiet", ":", "-n", "1", ONEFOLD_BINARY, "train",
+                   "config.json", "--quiet", "--set", assignment});
+  };
+  const Outcome seed = with_second("run.seed=7");
+  EXPECT_EQ(seed.code, 1);
+  expect_in(seed.err, {"rank 1: configuration.run.seed is 7, and rank 0 has 1"});
+  const Outcome data = with_second("data.train=other.txt");
+  EXPECT_EQ(data.code, 1);
+  expect_in(data.err, {"rank 1: data.xxh3 is", "rank 1: data.train_tokens is"});
+  EXPECT_FALSE(exists("run/checkpoints"));
+  EXPECT_EQ(with_second("run.seed=1").code, 0);
+}
+
 TEST_F(CliMpi, WritesTheWeightsOfThreads) {
   const std::string threads = weights_after("threads", kStageThree, {"--ranks", "2"});
   const Outcome outcome =

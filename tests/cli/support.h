@@ -33,6 +33,7 @@ struct Environment {
   std::string out_path;     // where standard output goes instead, like /dev/full
   int64_t file_limit = -1;  // bytes that a file may have: what a full disk looks like
   std::vector<std::string> launcher = {};  // words before the binary, like mpirun -n 2
+  std::string err_path = {};               // where standard error goes instead
 };
 
 // The binary under way. Must be waited for.
@@ -40,7 +41,7 @@ class Process {
  public:
   Process(const std::string& folder, const Arguments& arguments, const Environment& environment)
       : out_(environment.out_path.empty() ? logs_.path("out") : environment.out_path),
-        err_(logs_.path("err")) {
+        err_(environment.err_path.empty() ? logs_.path("err") : environment.err_path) {
     pid_ = ::fork();
     if (pid_ == 0) become(folder, arguments, environment);
   }
@@ -56,7 +57,7 @@ class Process {
     Outcome outcome;
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (out_ == logs_.path("out")) outcome.out = read_file(out_);
-    outcome.err = read_file(err_);
+    if (err_ == logs_.path("err")) outcome.err = read_file(err_);
     return outcome;
   }
 
@@ -114,6 +115,10 @@ class Cli : public ::testing::Test {
 
   Outcome onefold(const Arguments& arguments, const Environment& environment = {}) const {
     return Process(folder_.path(""), arguments, environment).wait();
+  }
+  // A shell's command line, in which $onefold is the binary.
+  Outcome shell(const std::string& line) const {
+    return onefold({}, {.launcher = {"sh", "-c", "onefold=$0; " + line}});
   }
   // onefold train config.json --quiet, with these keys and flags.
   Outcome train(const Arguments& keys, const Arguments& flags = {"--quiet"}) const {

@@ -60,9 +60,9 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const Json summary = Json::parse(outcome.out);
-  expect_keys(summary, {"steps", "resumed_from_step", "interrupted", "loss", "validation_loss",
-                        "seconds", "tokens", "tokens_per_second", "gemm_gflops", "ranks",
-                        "planned_peak_bytes", "ledger_peak_bytes", "peak_rss_bytes",
+  expect_keys(summary, {"steps", "resumed_from_step", "passed_over", "interrupted", "loss",
+                        "validation_loss", "seconds", "tokens", "tokens_per_second", "gemm_gflops",
+                        "ranks", "planned_peak_bytes", "ledger_peak_bytes", "peak_rss_bytes",
                         "communication", "checkpoint_stall_seconds", "output"});
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["interrupted"], false);
@@ -135,7 +135,7 @@ TEST_F(Cli, ATrainedModelIsReplacedOnlyWithOverwrite) {
   make_folders(folder_.path("run/tensorboard"));
   // Refused before anything else, even before the data is read.
   expect_error(train({"data.train=missing.txt"}), 1,
-               {"run.output: run already holds a trained model", "--overwrite"});
+               {"run.output: run already holds a trained model", "--resume"});
   EXPECT_EQ(read("run/weights.safetensors"), weights);
 
   ASSERT_EQ(onefold({"tokenize", "encode", "book.txt", "--output", "book.tokens"}).code, 0);
@@ -200,7 +200,7 @@ TEST_P(StoppedBy, FinishesTheStepAndSavesLoadableWeights) {
   const int64_t steps = lines("run/metrics.jsonl").back()["step"].get<int64_t>();
   const SafetensorsFile weights(folder_.path("run/weights.safetensors"));
   EXPECT_EQ(weights.metadata().at("step"), std::to_string(steps));
-  EXPECT_FALSE(exists("run/weights.safetensors.tmp"));
+  EXPECT_FALSE(exists("run/weights.safetensors.onefold-tmp"));
   const Outcome text = onefold({"generate", "run", "--prompt", "Number", "--tokens", "4"});
   EXPECT_EQ(text.code, 0) << text.err;
 }
@@ -211,8 +211,8 @@ TEST_P(StoppedBy, SaysSoInItsSummary) {
   EXPECT_EQ(Json::parse(outcome.out)["interrupted"], true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cli, StoppedBy, ::testing::Values(SIGINT, SIGTERM),
-                         [](const auto& test) { return test.param == SIGINT ? "Int" : "Term"; });
+INSTANTIATE_TEST_SUITE_P(Cli, StoppedBy, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& test) { return std::string(::sigabbrev_np(test.param)); });
 
 TEST_F(Cli, DivergenceNamesStepAndUnitAndWhatIsSaved) {
   expect_error(train({"optimizer.params.lr=1e30"}), 3,

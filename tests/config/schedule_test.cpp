@@ -16,10 +16,10 @@ struct Read {
   double lr;
 };
 
-Read read(const char* text, double lr = 1.0, bool lr_given = true) {
+Read read(const char* text, double lr = 1.0) {
   JsonObject in(parse_json(text, "test"), "scheduler");
   Read result{{}, lr};
-  result.config = read_schedule(in, result.lr, lr_given);
+  result.config = read_schedule(in, result.lr);
   in.finish();
   return result;
 }
@@ -127,12 +127,61 @@ TEST(DeepSpeedSchedule, WarmupCosineLR) {
   EXPECT_DOUBLE_EQ(s.rate(70), 0.2);
 }
 
-TEST(ReadSchedule, TheRatesOfSchedulerAndOptimizerMustAgree) {
-  const char* with_max = R"({"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
-  EXPECT_ERROR(read(with_max, 1.0), "optimizer.params.lr is 1", "warmup_max_lr 0.5");
-  EXPECT_EQ(read(with_max, 1.0, /*lr_given=*/false).lr, 0.5);
+// The values are the formulas of DeepSpeed's _get_scale_factor and _get_decay_lr by hand.
+TEST(DeepSpeedSchedule, OneCycleRisesFallsAndDecays) {
+  const Schedule s = schedule(
+      R"({"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1.1,
+          "cycle_first_step_size": 10, "cycle_second_step_size": 20, "decay_step_size": 5,
+          "decay_lr_rate": 2, "cycle_min_mom": 0.85, "cycle_max_mom": 0.95}})");
+  EXPECT_DOUBLE_EQ(s.rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(s.rate(5), 0.6);
+  EXPECT_DOUBLE_EQ(s.rate(10), 1.1);
+  EXPECT_DOUBLE_EQ(s.rate(15), 0.1 + 0.75);
+  EXPECT_DOUBLE_EQ(s.rate(30), 0.1);
+  EXPECT_DOUBLE_EQ(s.rate(35), 0.1 / (1 + 2 * 5 / 5.0));
+  EXPECT_DOUBLE_EQ(s.rates(0).betas->first, 0.85) << "DeepSpeed starts at the lowest";
+  EXPECT_DOUBLE_EQ(s.rates(5).betas->first, 0.9);
+  EXPECT_DOUBLE_EQ(s.rates(10).betas->first, 0.85);
+  EXPECT_DOUBLE_EQ(s.rates(40).betas->first, 0.95);
+  EXPECT_EQ(s.rates(5).betas->second, 0.99);
+}
+
+TEST(DeepSpeedSchedule, OneCycleWithStairsAndWithoutMomentum) {
+  const Schedule s = schedule(
+      R"({"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1,
+          "cycle_first_step_size": 10, "cycle_first_stair_count": 2, "cycle_momentum": false}})");
+  EXPECT_EQ(s.rate(4), 0.0);
+  EXPECT_EQ(s.rate(5), 0.5);
+  EXPECT_EQ(s.rate(10), 1.0);
+  EXPECT_EQ(s.rate(14), 0.5) << "as many stairs down, unless said otherwise";
+  EXPECT_EQ(s.rate(60), 0.0) << "no decay";
+  EXPECT_FALSE(s.rates(5).betas);
+}
+
+TEST(DeepSpeedSchedule, OneCyclesMomentumMayGrowButNotTo1) {
+  const char* grows = R"({"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1,
+      "cycle_first_step_size": 10, "decay_step_size": 10, "decay_mom_rate": 0.01}})";
+  EXPECT_DOUBLE_EQ(schedule(grows).rates(40).betas->first, 0.9 * 1.02);
+  EXPECT_ERROR(schedule(grows, 1.0, 1000), "decay_mom_rate is 0.01", "reach 1 within 1000 steps");
+}
+
+TEST(DeepSpeedSchedule, LRRangeTestGrowsWithoutEnd) {
+  const Schedule smooth = schedule(
+      R"({"type": "LRRangeTest", "params": {"lr_range_test_min_lr": 0.1,
+          "lr_range_test_step_size": 4, "lr_range_test_step_rate": 5}})");
+  EXPECT_DOUBLE_EQ(smooth.rate(0), 0.1);
+  EXPECT_DOUBLE_EQ(smooth.rate(6), 0.1 * (1 + 5 * 1.5));
+  const Schedule stairs = schedule(
+      R"({"type": "LRRangeTest", "params": {"lr_range_test_step_size": 4,
+          "lr_range_test_staircase": true}})");
+  EXPECT_DOUBLE_EQ(stairs.rate(7), 0.002);
+  EXPECT_DOUBLE_EQ(stairs.rate(8), 0.003);
+}
+
+TEST(ReadSchedule, ASchedulesOwnRateReplacesTheOptimizers) {
+  EXPECT_EQ(read(R"({"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})", 1.0).lr, 0.5);
   EXPECT_EQ(read(R"({"type": "WarmupLR"})", 0.3).lr, 0.3);
-  EXPECT_ERROR(read(R"({"type": "WarmupDecayLR"})", 0.3), "DeepSpeed's default of 0.001");
+  EXPECT_EQ(read(R"({"type": "WarmupDecayLR"})", 0.3).lr, 0.001) << "DeepSpeed's default";
   EXPECT_EQ(read(R"({"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto"}})", 0.3).lr, 0.3);
 }
 
@@ -148,11 +197,16 @@ TEST(ReadSchedule, KeysOfAnotherTypeHaveNoEffectAndSayso) {
 }
 
 TEST(ReadSchedule, TypeErrors) {
-  EXPECT_ERROR(read(R"({"type": "OneCycle"})"), "scheduler.type", "not supported");
+  EXPECT_ERROR(read(R"({"type": "OneCycle"})"), "scheduler.params.cycle_min_lr is missing");
+  EXPECT_ERROR(read(R"({"type": "LRRangeTest", "params": {"warmup_type": "log"}})"),
+               "scheduler.params.warmup_type has no effect");
   EXPECT_ERROR(read(R"({"type": "cosin"})"), "did you mean \"cosine\"?");
   EXPECT_ERROR(read(R"({"params": {}})"), "scheduler.type is missing");
-  EXPECT_ERROR(read(R"({"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}})"),
-               "scheduler.params.warmup_num_steps must be an integer", "write the value");
+  EXPECT_ERROR(read(R"({"type": "WarmupLR", "params": {"warmup_type": "auto"}})"),
+               "scheduler.params.warmup_type must be one of");
+  EXPECT_EQ(
+      read(R"({"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}})").config.warmup_steps,
+      1);
 }
 
 TEST(ReadSchedule, PrintsWhatItReads) {

@@ -454,7 +454,7 @@ TEST_F(Export, AFailedExportLeavesNothing) {
   EXPECT_NO_THROW(run_export(run, {.dtype = "BF16"}));
   // What a killed export left is no obstacle.
   make_folders(out_ + ".tmp");
-  write_file(out_ + ".tmp/model.safetensors.tmp", "half");
+  write_file(out_ + ".tmp/model.safetensors.onefold-tmp", "half");
   EXPECT_NO_THROW(run_export(run, {.overwrite = true}));
   make_folders(out_ + ".tmp");
   write_file(out_ + ".tmp/mine", "");

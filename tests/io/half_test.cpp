@@ -81,6 +81,49 @@ TEST(Half, WhatIsTooLargeBecomesInfiniteAndIsCounted) {
   EXPECT_EQ(from_f32("BF16", values, bytes), 0);
 }
 
+// Of all words, exactly the share that a value lies above its lower neighbour choose the upper one.
+TEST(Half, RandomWordsChooseNeighboursByTheirDistance) {
+  struct Drawn {
+    uint16_t (*draw)(float, uint32_t);
+    float (*widen)(uint16_t);
+    float value;
+    uint16_t low;
+    double share;
+  };
+  const Drawn all[] = {
+      {f32_to_bf16_drawn, bf16_to_f32, 1.0f, 0x3F80, 0},
+      {f32_to_bf16_drawn, bf16_to_f32, 1 + 0x1p-9f, 0x3F80, 0.25},
+      {f32_to_bf16_drawn, bf16_to_f32, -1 - 0x1.8p-8f, 0xBF80, 0.75},
+      {f32_to_bf16_drawn, bf16_to_f32, 1 + 0x1p-23f, 0x3F80, 0x1p-16},
+      {f32_to_f16_drawn, f16_to_f32, 1 + 0x1p-12f, 0x3C00, 0.25},
+      {f32_to_f16_drawn, f16_to_f32, 1 + 0x1p-23f, 0x3C00, 0x1p-13},
+      {f32_to_f16_drawn, f16_to_f32, 0x1.4p-24f, 0x0001, 0.25},  // subnormal
+      {f32_to_f16_drawn, f16_to_f32, 0x1p-28f, 0x0000, 0.0625},
+      {f32_to_f16_drawn, f16_to_f32, -0x1p-34f, 0x8000, 0x1p-10},
+      {f32_to_f16_drawn, f16_to_f32, 65504 + 8, 0x7BFF, 0.25},  // the upper one is infinite
+  };
+  for (const Drawn& d : all) {
+    uint32_t above = 0;
+    for (uint32_t i = 0; i < 0x10000; ++i) {
+      const uint16_t bits = d.draw(d.value, i << 16 | 0xFFFF);
+      ASSERT_TRUE(bits == d.low || bits == d.low + 1) << d.value;
+      above += bits != d.low;
+    }
+    EXPECT_EQ(above, d.share * 0x10000) << d.value;
+  }
+}
+
+TEST(Half, RandomWordsLeaveWhatIsNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const uint32_t word : {0u, ~0u}) {
+    EXPECT_EQ(f32_to_bf16_drawn(-infinity, word), 0xFF80);
+    EXPECT_EQ(f32_to_f16_drawn(infinity, word), 0x7C00);
+    EXPECT_EQ(f32_to_f16_drawn(1e6f, word), 0x7C00);
+    EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16_drawn(NAN, word))));
+    EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16_drawn(NAN, word))));
+  }
+}
+
 TEST(Half, SpansConvertAtAnyAlignment) {
   const std::vector<float> values = {0.5f, -3, 1e-3f, 0};
   for (const char* dtype : {"F32", "F16", "BF16"}) {

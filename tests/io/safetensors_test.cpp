@@ -60,7 +60,7 @@ TEST_F(Safetensors, RoundTrip) {
     EXPECT_FALSE(std::filesystem::exists(path_)) << "the name appears only with commit()";
     writer.commit();
   }
-  EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + kTemporarySuffix));
 
   const SafetensorsFile file(path_);
   ASSERT_EQ(file.entries().size(), 6u);

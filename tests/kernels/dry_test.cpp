@@ -76,6 +76,11 @@ TEST(DryKernels, AskForTheScratchOfTheDeviceTheyStandInFor) {
         const Gemm gemm{
             .a = no_memory(rows, 300), .b = no_memory(300, cols), .dst = no_memory(rows, cols)};
         EXPECT_EQ(dry.gemm_scratch_bytes(gemm), cpu->gemm_scratch_bytes(gemm));
+        const Gemm half{.a = no_memory(rows, 300, DType::bf16),
+                        .b = no_memory(300, cols, DType::bf16),
+                        .dst = no_memory(rows, cols, DType::bf16)};
+        EXPECT_GT(cpu->gemm_scratch_bytes(half), 0);
+        EXPECT_EQ(dry.gemm_scratch_bytes(half), cpu->gemm_scratch_bytes(half));
         EXPECT_EQ(dry.embedding_backward_scratch_bytes(rows, cols),
                   cpu->embedding_backward_scratch_bytes(rows, cols));
         EXPECT_EQ(dry.column_sum_scratch_bytes(rows, cols),

@@ -137,6 +137,40 @@ TEST_F(Refusals, DropoutRatesOutsideZeroToOne) {
     EXPECT_THROW(kernels().dropout(x, {rate, {}, samples}, 1, {}, x), InternalError);
 }
 
+// Activations and parameters of a call are of one type; gradients of parameters may be f32.
+TEST_F(Refusals, TypesThatDisagree) {
+  Kernels& k = kernels();
+  const Tensor x = tensor(2, 6, DType::bf16), wide = tensor(2, 6), six = tensor(1, 6, DType::bf16),
+               other = tensor(1, 6, DType::f16);
+  const auto gemm = [&](Tensor a, Tensor b, Tensor dst) {
+    Gemm g{.a = a, .b = b, .dst = dst, .b_transposed = true};
+    g.scratch = scratch(4 << 20);
+    k.gemm(g);
+  };
+  EXPECT_THROW(gemm(x, wide, tensor(2, 2, DType::bf16)), InternalError);
+  EXPECT_THROW(gemm(wide, wide, tensor(2, 2, DType::bf16)), InternalError);
+  EXPECT_THROW(gemm(x, x, tensor(2, 2, DType::f16)), InternalError);
+  EXPECT_THROW(k.norm_forward(Norm::rmsnorm, x, 1, other, {}, 1e-5f, x), InternalError);
+  EXPECT_THROW(k.norm_forward(Norm::rmsnorm, x, 1, six, {}, 1e-5f, wide), InternalError);
+  EXPECT_THROW(k.activation_forward(Activation::relu, false, wide, x), InternalError);
+  EXPECT_THROW(k.add(x, x, wide), InternalError);
+  EXPECT_THROW(k.fill(tensor(1, 4, DType::i32), 0), InternalError);
+  const AttentionShape shape{1, 2, 2, 1, 1, 6};  // of f32
+  EXPECT_THROW(k.attention_forward(shape, x, x, x, x, tensor(1, 2), {}, scratch(1 << 20)),
+               InternalError);
+}
+
+TEST_F(Refusals, OptimizersOfWhatNeedsNoRounding) {
+  const Tensor x = tensor(1, 8), half = tensor(1, 8, DType::bf16);
+  const StepControl control{tensor(1, 1), copied(row_of(std::vector<int32_t>{1}))};
+  const StochasticRounding rounding{{1, 2}, 0};
+  EXPECT_THROW(kernels().adamw({}, control, {x, x, x}, x, x), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {x, x, {}, rounding}, x, x), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {half, x, x, rounding}, x, x), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {half, tensor(1, 8, DType::f16), x}, x, x),
+               InternalError);
+}
+
 TEST_F(Refusals, CopyBetweenTypes) {
   EXPECT_THROW(kernels().copy(tensor(1, 4, DType::i32), tensor(1, 4)), InternalError);
   EXPECT_THROW(kernels().copy(tensor(1, 4), tensor(1, 5)), InternalError);

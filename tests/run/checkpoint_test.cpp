@@ -238,7 +238,7 @@ TEST(CheckpointWriterTest, NoUnitStepsBeforeItIsWritten) {
   const CheckpointFolder folder(scratch.path("checkpoints"));
   // In the place of the file there is a pipe that is not read from yet. The token table fills it
   // and the buffer before it, and the writer blocks.
-  const std::string pipe = folder.begin(1) + "/rank-00000.safetensors.tmp";
+  const std::string pipe = folder.begin(1) + "/rank-00000.safetensors.onefold-tmp";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int held = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(held, 0);
@@ -284,7 +284,7 @@ TEST(CheckpointWriterTest, NoUnitStepsBeforeItIsWritten) {
 TEST(CheckpointWriterTest, ARankThatCannotWriteIsNamedAndNothingIsLeft) {
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path("checkpoints"));
-  fs::create_directories(folder.begin(0) + "/rank-00001.safetensors.tmp");  // in its place
+  fs::create_directories(folder.begin(0) + "/rank-00001.safetensors.onefold-tmp");  // in its place
   on_ranks(2, [&](int, std::shared_ptr<Communicator> communicator) {
     Engine engine(small_model(), options_of(1), std::move(communicator));
     CheckpointWriter writer(engine, folder);

@@ -19,7 +19,9 @@ class ProvenanceTest : public RunTest {
     const RunFolder folder =
         goes_on ? RunFolder::reopen(config_.run.output, config_, plan_.model, tokenizer)
                 : RunFolder::create(config_.run.output, config_, plan_.model, tokenizer, true);
-    return {folder, config_, plan_};
+    Provenance provenance(config_, plan_);
+    provenance.begin(folder);
+    return provenance;
   }
   static Json summary(int64_t from, int64_t steps, bool interrupted) {
     return {{"resumed_from_step", from},

@@ -1,7 +1,9 @@
 #include "run/records.h"
 
 #include <algorithm>
+#include <sstream>
 
+#include "base/broken_files.h"
 #include "io/events.h"
 #include "run/support.h"
 
@@ -11,7 +13,7 @@ namespace {
 class RecordsTest : public RunTest {
  protected:
   void write(const Config& c) const {
-    Records records(c, RunFolder::create(folder_.path("run"), c, c.model, nullptr, false));
+    Records records(c, RunFolder::create(folder_.path("run"), c, c.model, nullptr, false), nullptr);
     records.step({.step = 1, .loss = 2}, 0.5, {.forward = 0.25});
     records.evaluation(1, 3);
   }
@@ -34,6 +36,45 @@ TEST_F(RecordsTest, TimesAndTensorBoardIfAskedFor) {
   EXPECT_TRUE(std::filesystem::exists(folder_.path("run/tensorboard")));
 }
 
+TEST_F(RecordsTest, MonitorsNeedNoRunFolderAndOneRankThatLeads) {
+  Config c = config();
+  c.run.csv_folder = folder_.path("csv");
+  c.run.tensorboard_folder = folder_.path("events");
+  Records(c, std::nullopt, nullptr, 0, /*leads=*/false).step({.step = 1}, 0.5, {});
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("csv")));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("events")));
+  Records records(c, std::nullopt, nullptr);
+  records.step({.step = 2, .loss = 3, .learning_rate = 0.5}, 0.5, {});
+  records.evaluation(2, 4);
+  EXPECT_EQ(read_file(folder_.path("csv/Train_Samples_train_loss.csv")), "step,train_loss\n8,3\n");
+  EXPECT_EQ(read_file(folder_.path("csv/Validation_Samples_loss.csv")), "step,loss\n8,4\n");
+  EXPECT_FALSE(std::filesystem::is_empty(folder_.path("events")));
+}
+
+// Losing a line never loses training: a warning, and the lines are there once there is room.
+TEST_F(RecordsTest, AFullDiskIsWarnedOfOnceAndCaughtUpWith) {
+  const Config c = config({"run.output=x", "run.tensorboard=true"});
+  std::vector<std::string> warnings;
+  test::BrokenFiles files;
+  Records records(c, RunFolder::create(folder_.path("run"), c, c.model, nullptr, false),
+                  [&](const std::string& text) { warnings.push_back(text); });
+  records.step({.step = 1}, 0.5, {});
+  files.fill_up_after(20);
+  for (int64_t step = 2; step <= 4; ++step) records.step({.step = step}, 0.5, {});
+  records.evaluation(4, 3);
+  ASSERT_EQ(warnings.size(), 1);
+  expect_in(warnings[0], {"metrics.jsonl", "No space left", "Training goes on"});
+  records.finish();
+  ASSERT_EQ(warnings.size(), 2);
+  expect_in(warnings[1], {"of metrics are lost"});
+  files.fill_up_after(-1);
+  records.step({.step = 5}, 0.5, {});
+  std::istringstream lines(metrics());
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(lines, line);) steps.push_back(Json::parse(line)["step"]);
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 4, 5}));
+}
+
 TEST_F(RecordsTest, ANewRunBeginsANewFile) {
   write(config());
   const std::string first = metrics();
@@ -46,7 +87,7 @@ TEST_F(RecordsTest, AResumedRunDropsLaterStepsAndBrokenLinesAndNothingElse) {
   const RunFolder folder = RunFolder::create(folder_.path("run"), c, c.model, nullptr, false);
   write_file(folder_.path("run/metrics.jsonl"),
              "{\"step\":1}\n{\"step\":2}\n{\"step\":\"one\"}\n[3]\n{\"note\":7}\n{\"step\":3");
-  Records(c, folder, 1);
+  Records(c, folder, nullptr, 1);
   EXPECT_EQ(metrics(), "{\"step\":1}\n{\"step\":\"one\"}\n[3]\n{\"note\":7}\n");
 }
 
@@ -72,7 +113,7 @@ TEST_F(RecordsTest, AResumedRunHasEachStepOnceAndTheNewest) {
   const Config c = config({"run.output=x", "run.tensorboard=true"});
   const RunFolder run = RunFolder::create(folder_.path("run"), c, c.model, nullptr, false);
   const auto write_steps = [&](int64_t from, int64_t to, double loss) {
-    Records records(c, run, from);
+    Records records(c, run, nullptr, from);
     for (int64_t step = from + 1; step <= to; ++step)
       records.step({.step = step, .loss = loss}, 0.5, {});
     records.evaluation(to, loss);
@@ -92,7 +133,7 @@ TEST_F(RecordsTest, AResumedRunHasEachStepOnceAndTheNewest) {
 
 TEST_F(RecordsTest, WithoutAFolderNothingIsWritten) {
   const int64_t before = folder_.files();
-  Records records(config(), std::nullopt);
+  Records records(config(), std::nullopt, nullptr);
   records.step({.step = 1}, 1, {});
   records.evaluation(1, 1);
   EXPECT_EQ(folder_.files(), before);

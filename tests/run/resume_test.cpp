@@ -38,13 +38,12 @@ class Resume : public RunTest {
     const RunPlan plan = plan_run(config, all);
     std::vector<CheckpointFolder::Entry> candidates;
     if (!resume_from.empty()) candidates.push_back({0, folder_.path(resume_from)});
-    const RunFolder folder =
-        RunFolder::create(config.run.output, config, plan.model, nullptr, true);
     all.run([&](std::shared_ptr<Communicator> communicator) {
       const bool leads = !communicator || communicator->rank() == 0;
       Training training(config, plan, std::move(communicator),
-                        leads ? std::optional(folder) : std::nullopt,
                         {.quiet = true, .trace = false, .resume_from = candidates});
+      if (leads)
+        training.write_to(RunFolder::create(config.run.output, config, plan.model, nullptr, true));
       training.run();
     });
     return read_course(output);
@@ -205,6 +204,33 @@ TEST(ChangesThatMatter, AKeyThatIsNoMoreMattersNot) {
   Json saved = now;
   saved["run"]["products"] = "paired";
   EXPECT_TRUE(changes_that_matter(saved, now).empty());
+}
+
+// In the middle of the data, where no sample of 256 sequences looks.
+TEST_F(Resume, DataThatChangedWhereNoSampleLooksIsOther) {
+  std::string text;
+  for (int i = 0; i < 40'000; ++i) text += fmt::format("line {:06}\n", i);
+  const auto data = [&] {
+    folder_.write("long.txt", text);
+    const Config c =
+        Config::from_json({{"model", "gpt2-tiny"},
+                           {"train_batch_size", 1},
+                           {"data", {{"train", folder_.path("long.txt")}, {"sequence_length", 8}}},
+                           {"run", {{"steps", 1}}}});
+    return open_data(c);
+  };
+  const RunData before = data();
+  text[text.size() / 2 + 8 * 40] ^= 1;
+  const RunData after = data();
+  EXPECT_EQ(before.fingerprint, after.fingerprint) << "choose another place";
+  EXPECT_NE(before.hash, after.hash);
+  const Json saved = {{"data", {{"fingerprint", before.fingerprint}, {"xxh3", before.hash}}}};
+  EXPECT_TRUE(same_data(saved, before.hash, before.fingerprint));
+  EXPECT_FALSE(same_data(saved, after.hash, after.fingerprint));
+  // Checkpoints of a former version, and data too large to hash, have the fingerprint alone.
+  const Json former = {{"data", {{"fingerprint", before.fingerprint}}}};
+  EXPECT_TRUE(same_data(former, after.hash, after.fingerprint));
+  EXPECT_FALSE(same_data(former, after.hash, "another"));
 }
 
 }  // namespace

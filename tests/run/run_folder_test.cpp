@@ -6,6 +6,7 @@
 #include "inspect/saved_run.h"
 #include "run/session.h"
 #include "run/support.h"
+#include "run/weights.h"
 
 namespace onefold {
 namespace {
@@ -59,8 +60,10 @@ TEST_F(RunFolderTest, IsFreeUntilItHasWeights) {
   Engine engine(c.model, options(1));
   RunFolder run = create(c);
   run.save_weights(engine);
-  EXPECT_ERROR(create(c), path(), "already holds a trained model", "--overwrite");
-  EXPECT_ERROR(RunFolder::require_free(path(), false), "--overwrite");
+  EXPECT_ERROR(create(c), path(), "already holds a trained model", "--resume");
+  EXPECT_EQ(error_text([&] { create(c); }).find("--overwrite"), std::string::npos)
+      << "nobody is to lose a model by following a message";
+  EXPECT_ERROR(RunFolder::require_free(path(), false), "--resume");
   RunFolder::require_free(path(), true);
   create(c, true);
   EXPECT_ERROR(SavedRun(path()), "has no weights yet");  // not the old run's
@@ -99,28 +102,50 @@ TEST_F(RunFolderTest, AFullDiskKeepsTheWeightsThatWereThere) {
     EXPECT_ERROR(run.save_weights(second), "cannot write", run.file("weights.safetensors"),
                  "No space left on device");
   }
-  EXPECT_FALSE(path_exists(run.file("weights.safetensors.tmp")));
+  EXPECT_FALSE(path_exists(run.file("weights.safetensors.onefold-tmp")));
   loaded.state().write_parameters(reader_of(SavedRun(path()).weights()));
   EXPECT_EQ(weights_of(loaded), weights_of(first));
 }
 
 // What stayed would be taken for the new run's.
-TEST_F(RunFolderTest, AnOldRunThatCannotBeRemovedIsAnError) {
+TEST_F(RunFolderTest, AnOldRunThatCannotBeSetAsideIsAnError) {
   const Config c = config();
   const RunFolder run = create(c);
   Engine engine(c.model, options(1));
   run.save_weights(engine);
   make_folders(run.file("checkpoints/step-00000002"));
   write_file(run.file("checkpoints/step-00000002/manifest.json"), "{}");
-  for (const char* name : {"weights.safetensors", "step-00000002/manifest.json"}) {
+  for (const char* name : {"weights.safetensors", "step-00000002"}) {
     test::BrokenFiles files;
-    files.fail(test::Call::remove, std::errc::operation_not_permitted, name);
-    EXPECT_ERROR(create(c, true), "cannot remove", name, "Operation not permitted");
+    files.fail(test::Call::rename, std::errc::operation_not_permitted, name);
+    EXPECT_ERROR(create(c, true), "cannot rename", name, "Operation not permitted");
   }
-  run.save_weights(engine);
+  create(c, true);
   test::BrokenFiles files;
   files.fail(test::Call::remove, std::errc::operation_not_permitted);
-  EXPECT_ERROR(run.drop_weights(), "cannot remove", run.file("weights.safetensors"));
+  const std::vector<std::string> problems = run.drop_replaced();
+  ASSERT_FALSE(problems.empty());
+  expect_in(problems.front(), {"cannot remove", "replaced-step-00000002"});
+}
+
+TEST_F(RunFolderTest, AReplacedRunIsThereUntilTheNewOneHasSaved) {
+  const Config c = config();
+  const RunFolder old = create(c);
+  Engine first(c.model, options(1)), loaded(c.model, options(3));
+  old.save_weights(first);
+  write_file(old.file("metrics.jsonl"), "{}\n");
+  make_folders(old.file("checkpoints/step-00000002"));
+  write_file(old.file("checkpoints/step-00000002/manifest.json"), "{}");
+  for (int started = 0; started < 3; ++started) {  // runs that are killed before they save
+    create(c, true);
+    load_weights(loaded, old.file("replaced-weights.safetensors"));
+    EXPECT_EQ(weights_of(loaded), weights_of(first));
+    EXPECT_EQ(read_file(old.file("replaced-metrics.jsonl")), "{}\n");
+    EXPECT_EQ(read_file(old.file("checkpoints/replaced-step-00000002/manifest.json")), "{}");
+  }
+  EXPECT_EQ(create(c).drop_replaced(), std::vector<std::string>());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path()))
+    EXPECT_EQ(entry.path().string().find("replaced"), std::string::npos) << entry.path();
 }
 
 }  // namespace

@@ -49,6 +49,35 @@ TEST_P(StopSignalsTest, ANewWatchForgetsTheOldSignal) {
   EXPECT_FALSE(StopSignals().stop_wanted());
 }
 
+// A terminal that closes sends several, and a program that prints while it saves gets one a line.
+TEST(StopSignals, AnyNumberOfHangUpsAskOnce) {
+  const StopSignals signals;
+  EXPECT_FALSE(signals.stop_wanted());
+  for (const int number : {SIGHUP, SIGPIPE, SIGHUP, SIGPIPE, SIGTERM, SIGHUP}) {
+    std::raise(number);
+    EXPECT_TRUE(signals.stop_wanted());
+  }
+}
+
+TEST(StopSignals, ASecondRequestAfterAHangUpEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        const StopSignals signals;
+        for (const int number : {SIGHUP, SIGINT, SIGTERM}) std::raise(number);
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(StopSignals, UnderNohupAHangUpIsIgnored) {
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(signals.stop_wanted());
+  }
+  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
+}
+
 TEST(StopSignals, RestoreTheHandlersThatWereThereBefore) {
   std::signal(SIGTERM, SIG_IGN);
   { const StopSignals signals; }
@@ -87,7 +116,7 @@ class SignalledRun : public RunTest {
     const RunPlan plan = plan_run(config, ranks);
     ranks.run([&](std::shared_ptr<Communicator> communicator) {
       const int rank = communicator->rank();
-      Training training(config, plan, std::move(communicator), std::nullopt,
+      Training training(config, plan, std::move(communicator),
                         {.quiet = true, .signals = &signals});
       training.run();
       after(training, rank);

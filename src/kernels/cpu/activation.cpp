@@ -64,8 +64,8 @@ struct Silu {  // x σ(x)
   }
 };
 
-template <class F>
-HWY_INLINE void ForwardWith(const float* x, const float* up, size_t n, float* dst) {
+template <class F, class T>
+HWY_INLINE void ForwardWith(const T* x, const T* up, size_t n, T* dst) {
   const DF d;
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
     const VF value = F::At(d, io.Load(d, x + i)).value;
@@ -74,18 +74,19 @@ HWY_INLINE void ForwardWith(const float* x, const float* up, size_t n, float* ds
 }
 
 // up, dup: null unless gated. y: null if not wanted.
+template <class T>
 struct BackwardRow {
-  const float* x;
-  const float* up;
-  const float* dy;
-  float* dx;
-  float* dup;
-  float* y;
+  const T* x;
+  const T* up;
+  const T* dy;
+  T* dx;
+  T* dup;
+  T* y;
   size_t n;
 };
 
-template <class F>
-HWY_INLINE void PlainBackwardWith(const BackwardRow& row) {
+template <class F, class T>
+HWY_INLINE void PlainBackwardWith(const BackwardRow<T>& row) {
   const DF d;
   Sweep(row.n, [&](size_t i, auto io) HWY_ATTR {
     const ValueAndSlope f = F::At(d, io.Load(d, row.x + i));
@@ -95,8 +96,8 @@ HWY_INLINE void PlainBackwardWith(const BackwardRow& row) {
   });
 }
 
-template <class F>
-HWY_INLINE void GatedBackwardWith(const BackwardRow& row) {
+template <class F, class T>
+HWY_INLINE void GatedBackwardWith(const BackwardRow<T>& row) {
   const DF d;
   Sweep(row.n, [&](size_t i, auto io) HWY_ATTR {
     const ValueAndSlope f = F::At(d, io.Load(d, row.x + i));
@@ -108,12 +109,13 @@ HWY_INLINE void GatedBackwardWith(const BackwardRow& row) {
   });
 }
 
-template <class F>
-HWY_INLINE void BackwardWith(const BackwardRow& row) {
+template <class F, class T>
+HWY_INLINE void BackwardWith(const BackwardRow<T>& row) {
   row.up ? GatedBackwardWith<F>(row) : PlainBackwardWith<F>(row);
 }
 
-void Forward(Activation act, const float* x, const float* up, size_t n, float* dst) {
+template <class T>
+HWY_INLINE void ForwardOf(Activation act, const T* x, const T* up, size_t n, T* dst) {
   switch (act) {
     case Activation::relu:
       return ForwardWith<Relu>(x, up, n, dst);
@@ -126,9 +128,8 @@ void Forward(Activation act, const float* x, const float* up, size_t n, float* d
   }
 }
 
-void Backward(Activation act, const float* x, const float* up, const float* dy, float* dx,
-              float* dup, float* y, size_t n) {
-  const BackwardRow row{x, up, dy, dx, dup, y, n};
+template <class T>
+HWY_INLINE void BackwardOf(Activation act, const BackwardRow<T>& row) {
   switch (act) {
     case Activation::relu:
       return BackwardWith<Relu>(row);
@@ -139,6 +140,24 @@ void Backward(Activation act, const float* x, const float* up, const float* dy, 
     case Activation::silu:
       return BackwardWith<Silu>(row);
   }
+}
+
+// up is empty unless gated.
+void Forward(Activation act, const Tensor& x, const Tensor& up, const Tensor& dst) {
+  with_type(dst.dtype, "activation", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    ForwardOf<T>(act, x.as<T>(), or_null<T>(up), static_cast<size_t>(dst.cols), dst.as<T>());
+  });
+}
+
+// up and dup are empty unless gated; y is, if it is not wanted.
+void Backward(Activation act, const Tensor& x, const Tensor& up, const Tensor& dy, const Tensor& dx,
+              const Tensor& dup, const Tensor& y) {
+  with_type(dy.dtype, "activation", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    BackwardOf<T>(act, {x.as<T>(), or_null<T>(up), dy.as<T>(), dx.as<T>(), or_null<T>(dup),
+                        or_null<T>(y), static_cast<size_t>(dy.cols)});
+  });
 }
 
 }  // namespace
@@ -165,9 +184,9 @@ void activation_forward(ThreadPool& pool, Activation act, bool gated, Tensor x, 
   check(gated, x, dst, "dst");
   const auto forward = HWY_DYNAMIC_DISPATCH(Forward);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    const float* src = x.f32() + row * x.stride + begin;
-    forward(act, src, gated ? src + dst.cols : nullptr, static_cast<size_t>(end - begin),
-            dst.f32() + row * dst.stride + begin);
+    forward(act, piece_of(x, row, begin, end),
+            gated ? piece_of(x, row, dst.cols + begin, dst.cols + end) : Tensor{},
+            piece_of(dst, row, begin, end));
   });
 }
 
@@ -178,12 +197,11 @@ void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x,
   if (!y.empty()) check(gated, x, y, "y");
   const auto backward = HWY_DYNAMIC_DISPATCH(Backward);
   for_each_piece(pool, dy.rows, dy.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    const float* src = x.f32() + row * x.stride + begin;
-    float* gradient = dx.f32() + row * dx.stride + begin;
-    backward(act, src, gated ? src + dy.cols : nullptr, dy.f32() + row * dy.stride + begin,
-             gradient, gated ? gradient + dy.cols : nullptr,
-             y.empty() ? nullptr : y.f32() + row * y.stride + begin,
-             static_cast<size_t>(end - begin));
+    const auto up_of = [&](const Tensor& both) {
+      return gated ? piece_of(both, row, dy.cols + begin, dy.cols + end) : Tensor{};
+    };
+    backward(act, piece_of(x, row, begin, end), up_of(x), piece_of(dy, row, begin, end),
+             piece_of(dx, row, begin, end), up_of(dx), piece_of(y, row, begin, end));
   });
 }
 

@@ -7,6 +7,9 @@
 // Backward shares out (sequence, key head) and walks its tiles in order: gradients of keys and
 // values are summed over queries and over the heads of a group without partial buffers, at the
 // price of batch * kv_heads chunks of parallelism.
+//
+// Tensors of 16 bits are widened tile by tile into a thread's scratch, where results are summed in
+// floats and rounded once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "kernels/cpu/targets.h"
@@ -18,10 +21,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/dropout-inl.h"
 #include "kernels/cpu/math-inl.h"
+#include "kernels/cpu/types.h"
 
 #ifndef ONEFOLD_ATTENTION_TILE_
 #define ONEFOLD_ATTENTION_TILE_
@@ -125,18 +131,27 @@ void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out
   }
 }
 
-// delta[r] = dout[r] · out[r]
-void RowDots(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-             int64_t n, float* dots) {
+// dots[r] = a[r] · b[r]
+template <class T>
+HWY_INLINE void RowDotsOf(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t rows,
+                          size_t n, float* dots) {
   const DF d;
   for (int64_t r = 0; r < rows; ++r) {
     VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-    SweepBy4(static_cast<size_t>(n), [&](size_t i, auto io, auto k) HWY_ATTR {
+    SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
       sums[k] =
           hn::MulAdd(io.Load(d, a + r * a_stride + i), io.Load(d, b + r * b_stride + i), sums[k]);
     });
     dots[r] = Total(sums);
   }
+}
+
+void RowDots(const Tensor& a, const Tensor& b, float* dots) {
+  with_type(a.dtype, "attention", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    RowDotsOf<T>(a.as<T>(), a.stride, b.as<T>(), b.stride, a.rows, static_cast<size_t>(a.cols),
+                 dots);
+  });
 }
 
 // Scores become probabilities (with dropout's multipliers: what the values were weighted with), and
@@ -181,6 +196,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "kernels/cpu/chunk.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/sgemm.h"
 
@@ -193,13 +209,38 @@ HWY_EXPORT(RowDots);
 HWY_EXPORT(BackwardTile);
 
 // One head's rows of a [batch*length, heads*head_dim] tensor.
-struct HeadRows {
+Tensor head_of(const Tensor& t, int64_t first_row, int64_t rows, int64_t head, int64_t head_dim) {
+  return t.row_range(first_row, rows).col_range(head * head_dim, head_dim);
+}
+
+// Rows as floats: where they lie, or in `room` if they are of 16 bits.
+struct Rows {
   float* data;
   int64_t stride;
-  HeadRows(Tensor t, int64_t first_row, int64_t head, int64_t head_dim)
-      : data(t.f32() + first_row * t.stride + head * head_dim), stride(t.stride) {}
-  float* row(int64_t r) const { return data + r * stride; }
 };
+
+Rows in_room(const Tensor& rows, float* room) {
+  return rows.dtype == DType::f32 ? Rows{rows.f32(), rows.stride} : Rows{room, rows.cols};
+}
+Rows read(const Tensor& rows, float* room) {
+  if (rows.dtype != DType::f32) widen_rows(rows, room, rows.cols);
+  return in_room(rows, room);
+}
+// What was summed in `room` goes where it belongs.
+void write(const Tensor& rows, const float* room) {
+  if (rows.dtype != DType::f32) narrow_rows(room, rows.cols, rows);
+}
+
+// Hands out parts of a thread's scratch.
+struct Scratch {
+  float* next;
+  float* take(int64_t elems) { return std::exchange(next, next + elems); }
+};
+
+// Floats of rows of 16 bits of one head; none for f32.
+int64_t room_for(const AttentionShape& s, int64_t rows) {
+  return s.dtype == DType::f32 ? 0 : rows * s.head_dim;
+}
 
 TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h,
                          int64_t query, int64_t key) {
@@ -216,17 +257,23 @@ const int32_t* starts_from(const AttentionShape& s, int64_t b, int64_t row) {
 
 void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range queries, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor lse, const Dropout& dropout,
-                        float* scores) {
+                        Scratch scratch) {
   const int64_t hd = s.head_dim, kv_head = h / (s.heads / s.kv_heads),
-                offset = s.key_length - s.query_length;
-  const HeadRows query(q, b * s.query_length + queries.begin, h, hd),
-      result(out, b * s.query_length + queries.begin, h, hd);
-  const HeadRows keys(k, b * s.key_length, kv_head, hd), values(v, b * s.key_length, kv_head, hd);
+                offset = s.key_length - s.query_length, rows = queries.size();
+  const int64_t first_query = b * s.query_length + queries.begin;
+  const Tensor keys = head_of(k, b * s.key_length, s.key_length, kv_head, hd),
+               values = head_of(v, b * s.key_length, s.key_length, kv_head, hd),
+               target = head_of(out, first_query, rows, h, hd);
+  float *scores = scratch.take(kTile * kTile), *key_room = scratch.take(room_for(s, kTile)),
+        *value_room = scratch.take(room_for(s, kTile)),
+        *result_room = scratch.take(room_for(s, kTile));
+  const Rows query = read(head_of(q, first_query, rows, h, hd), scratch.take(room_for(s, kTile)));
+  const Rows result = in_room(target, result_room);
   const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
   float maxima[kTile], sums[kTile];
   std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, kTile, 0.0f);
-  const int64_t rows = queries.size(), last_key = queries.end + offset;
+  const int64_t last_key = queries.end + offset;
   // No row sees a key before the first row's document: starts grow along a sequence.
   const int32_t* starts = starts_from(s, b, queries.begin);
   const int64_t first_key = starts ? starts[0] / kTile * kTile : 0;
@@ -234,64 +281,129 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
     const ScoreTile tile{
         scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1,
         starts, key};
-    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, keys.row(key),
-          keys.stride, 0, scores, kTile);
+    const Rows key_tile = read(keys.row_range(key, tile.cols), key_room),
+               value_tile = read(values.row_range(key, tile.cols), value_room);
+    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, key_tile.data,
+          key_tile.stride, 0, scores, kTile);
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
     (tile, key == first_key, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums,
      result.data, result.stride, hd);
-    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, values.row(key), values.stride,
+    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, value_tile.data, value_tile.stride,
           key == first_key ? 0.0f : 1.0f, result.data, result.stride);
   }
   HWY_DYNAMIC_DISPATCH(FinishRows)
   (rows, maxima, sums, result.data, result.stride, hd,
    lse.f32() + (b * s.heads + h) * lse.stride + queries.begin);
+  write(target, result_room);
 }
 
 struct BackwardTensors {
   Tensor q, k, v, out, dout, lse, dq, dk, dv;
 };
 
-// All tiles of one query head against its key head. `first_of_group` starts the sums of dk and dv.
-void backward_head(const AttentionShape& s, int64_t b, int64_t h, bool first_of_group,
-                   const BackwardTensors& t, const Dropout& dropout, float* scratch) {
-  const int64_t hd = s.head_dim, length = s.query_length, kv_head = h / (s.heads / s.kv_heads),
-                start = b * length;
-  const HeadRows q(t.q, start, h, hd), k(t.k, start, kv_head, hd), v(t.v, start, kv_head, hd);
-  const HeadRows out(t.out, start, h, hd), dout(t.dout, start, h, hd);
-  const HeadRows dq(t.dq, start, h, hd), dk(t.dk, start, kv_head, hd), dv(t.dv, start, kv_head, hd);
-  const float* lse = t.lse.f32() + (b * s.heads + h) * t.lse.stride;
+// What a thread needs beside tiles of operands: two tiles of scores, a number for each query, and
+// for results of 16 bits their sums: dq's of a head, and dk's and dv's of a tile of keys, or of all
+// keys where several heads add to them.
+struct BackwardScratch {
+  float *scores, *gradient, *delta;
+  float *q, *dout, *k, *v;  // a tile of each
+  float *dq, *dk, *dv;
+
+  static int64_t key_rows(const AttentionShape& s) {
+    return s.heads == s.kv_heads ? kTile : s.key_length;
+  }
+  static int64_t delta_elems(const AttentionShape& s) { return ceil_div(s.query_length, 16) * 16; }
+  static int64_t elems(const AttentionShape& s) {
+    return 2 * kTile * kTile + delta_elems(s) +
+           room_for(s, 4 * kTile + s.query_length + 2 * key_rows(s));
+  }
+  BackwardScratch(const AttentionShape& s, Scratch all)
+      : scores(all.take(kTile * kTile)),
+        gradient(all.take(kTile * kTile)),
+        delta(all.take(delta_elems(s))),
+        q(all.take(room_for(s, kTile))),
+        dout(all.take(room_for(s, kTile))),
+        k(all.take(room_for(s, kTile))),
+        v(all.take(room_for(s, kTile))),
+        dq(all.take(room_for(s, s.query_length))),
+        dk(all.take(room_for(s, key_rows(s)))),
+        dv(all.take(room_for(s, key_rows(s)))) {}
+};
+
+// One head's tensors, and the key head's that it reads.
+struct BackwardHead {
+  Tensor q, k, v, out, dout, dq, dk, dv;
+  const float* lse;
+
+  BackwardHead(const AttentionShape& s, int64_t b, int64_t h, const BackwardTensors& t) {
+    const int64_t kv_head = h / (s.heads / s.kv_heads);
+    const auto of = [&](const Tensor& x, int64_t head) {
+      return head_of(x, b * s.query_length, s.query_length, head, s.head_dim);
+    };
+    q = of(t.q, h), out = of(t.out, h), dout = of(t.dout, h), dq = of(t.dq, h);
+    k = of(t.k, kv_head), v = of(t.v, kv_head), dk = of(t.dk, kv_head), dv = of(t.dv, kv_head);
+    lse = t.lse.f32() + (b * s.heads + h) * t.lse.stride;
+  }
+};
+
+// All tiles of one query head against its key head, which is the `member`-th of its group: the
+// first starts the sums of dk and dv, and the last ends them.
+void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member,
+                   const BackwardTensors& tensors, const Dropout& dropout,
+                   const BackwardScratch& room) {
+  const BackwardHead t(s, b, h, tensors);
+  const int64_t hd = s.head_dim, length = s.query_length, group = s.heads / s.kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
-  float* scores = scratch;
-  float* gradient = scratch + kTile * kTile;
-  float* delta = scratch + 2 * kTile * kTile;
-  HWY_DYNAMIC_DISPATCH(RowDots)(length, dout.data, dout.stride, out.data, out.stride, hd, delta);
+  HWY_DYNAMIC_DISPATCH(RowDots)(t.dout, t.out, room.delta);
   for (int64_t key = 0; key < length; key += kTile) {
-    const int64_t cols = std::min(kTile, length - key);
+    const int64_t cols = std::min(kTile, length - key), sum = group == 1 ? 0 : room_for(s, key);
+    const Tensor dk_tile = t.dk.row_range(key, cols), dv_tile = t.dv.row_range(key, cols);
+    const Rows k = read(t.k.row_range(key, cols), room.k),
+               v = read(t.v.row_range(key, cols), room.v), dk = in_room(dk_tile, room.dk + sum),
+               dv = in_room(dv_tile, room.dv + sum);
     for (int64_t query = key; query < length; query += kTile) {
       const int64_t rows = std::min(kTile, length - query);
-      const ScoreTile tile{scores, rows, cols, query - key + 1, starts_from(s, b, query), key};
-      const float onto_keys = first_of_group && query == key ? 0.0f : 1.0f;
+      const ScoreTile tile{room.scores, rows, cols, query - key + 1, starts_from(s, b, query), key};
+      const float onto_keys = member == 0 && query == key ? 0.0f : 1.0f;
       const float onto_queries = key == 0 ? 0.0f : 1.0f;
-      sgemm(false, true, rows, cols, hd, scale, q.row(query), q.stride, k.row(key), k.stride, 0,
-            scores, kTile);
-      sgemm(false, true, rows, cols, hd, 1, dout.row(query), dout.stride, v.row(key), v.stride, 0,
-            gradient, kTile);
+      const Rows q = read(t.q.row_range(query, rows), room.q),
+                 dout = read(t.dout.row_range(query, rows), room.dout),
+                 dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
+      sgemm(false, true, rows, cols, hd, scale, q.data, q.stride, k.data, k.stride, 0, room.scores,
+            kTile);
+      sgemm(false, true, rows, cols, hd, 1, dout.data, dout.stride, v.data, v.stride, 0,
+            room.gradient, kTile);
       HWY_DYNAMIC_DISPATCH(BackwardTile)
-      (tile, gradient, lse + query, delta + query, scale,
+      (tile, room.gradient, t.lse + query, room.delta + query, scale,
        tile_dropout(dropout, s, b, h, query, key));
-      sgemm(true, false, cols, hd, rows, 1, scores, kTile, dout.row(query), dout.stride, onto_keys,
-            dv.row(key), dv.stride);
-      sgemm(false, false, rows, hd, cols, 1, gradient, kTile, k.row(key), k.stride, onto_queries,
-            dq.row(query), dq.stride);
-      sgemm(true, false, cols, hd, rows, 1, gradient, kTile, q.row(query), q.stride, onto_keys,
-            dk.row(key), dk.stride);
+      sgemm(true, false, cols, hd, rows, 1, room.scores, kTile, dout.data, dout.stride, onto_keys,
+            dv.data, dv.stride);
+      sgemm(false, false, rows, hd, cols, 1, room.gradient, kTile, k.data, k.stride, onto_queries,
+            dq.data, dq.stride);
+      sgemm(true, false, cols, hd, rows, 1, room.gradient, kTile, q.data, q.stride, onto_keys,
+            dk.data, dk.stride);
+    }
+    if (member == group - 1) {
+      write(dk_tile, dk.data);
+      write(dv_tile, dv.data);
     }
   }
+  write(t.dq, room.dq);
+}
+
+// All of the shape's type, or empty.
+void check_types(const AttentionShape& s, std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors)
+    if (t.dtype != s.dtype)
+      throw TypeError(
+          fmt::format("attention: {} beside {}", dtype_name(t.dtype), dtype_name(s.dtype)));
 }
 
 // q, k, v of the shape, and scratch as large as its twin says.
 void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout& dropout,
            Tensor scratch, int64_t needed) {
+  require(s.dtype == DType::f32 || s.dtype == DType::bf16 || s.dtype == DType::f16,
+          "attention takes no tensor of {}", dtype_name(s.dtype));
   require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads over {} key heads", s.heads, s.kv_heads);
   require(q.rows == s.batch * s.query_length && q.cols == s.heads * s.head_dim,
@@ -310,23 +422,24 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
 }
 
 // In elements of f32.
-int64_t backward_scratch_of_thread(const AttentionShape& s) {
-  return 2 * kTile * kTile + ceil_div(s.query_length, 16) * 16;
+int64_t forward_scratch_of_thread(const AttentionShape& s) {
+  return kTile * kTile + 4 * room_for(s, kTile);
 }
 
 }  // namespace
 
-int64_t attention_forward_scratch_bytes(const AttentionShape&, int threads) {
-  return threads * kTile * kTile * 4;
+int64_t attention_forward_scratch_bytes(const AttentionShape& s, int threads) {
+  return threads * forward_scratch_of_thread(s) * 4;
 }
 
 int64_t attention_backward_scratch_bytes(const AttentionShape& s, int threads) {
-  return threads * backward_scratch_of_thread(s) * 4;
+  return threads * BackwardScratch::elems(s) * 4;
 }
 
 void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
                        Tensor out, Tensor lse, const Dropout& dropout, Tensor scratch) {
   check(s, q, k, v, dropout, scratch, attention_forward_scratch_bytes(s, pool.threads()));
+  check_types(s, {q, k, v, out});
   const Chunks tiles{s.query_length, kTile};
   pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
     // The last tiles see the most keys: hand them out first, so that no thread is left with a long
@@ -334,7 +447,7 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
     const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads),
                   rest = chunk % (s.batch * s.heads);
     forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
-                       scratch.as_f32() + thread * kTile * kTile);
+                       {scratch.as_f32() + thread * forward_scratch_of_thread(s)});
   });
 }
 
@@ -343,13 +456,14 @@ void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Ten
                         const Dropout& dropout, Tensor scratch) {
   require(s.query_length == s.key_length, "attention backward over a cache");
   check(s, q, k, v, dropout, scratch, attention_backward_scratch_bytes(s, pool.threads()));
+  check_types(s, {q, k, v, out, dout, dq, dk, dv});
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
   const int64_t group = s.heads / s.kv_heads;
   pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
     const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    float* mine = scratch.as_f32() + thread * backward_scratch_of_thread(s);
+    const BackwardScratch mine(s, {scratch.as_f32() + thread * BackwardScratch::elems(s)});
     for (int64_t member = 0; member < group; ++member)
-      backward_head(s, b, kv_head * group + member, member == 0, tensors, dropout, mine);
+      backward_head(s, b, kv_head * group + member, member, tensors, dropout, mine);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/thread_pool.h"
-#include "tensor/tensor.h"
+#include "kernels/cpu/types.h"
 
 namespace onefold::cpu {
 
@@ -66,8 +66,12 @@ inline void add_partials(ThreadPool& pool, const float* partials, int64_t chunks
       const float* partial = partials + chunk * spacing + range.begin;
       for (int64_t i = 0; i < range.size(); ++i) sums[i] += partial[i];
     }
-    float* out = dst.f32() + range.begin;
-    for (int64_t i = 0; i < range.size(); ++i) out[i] = accumulate ? out[i] + sums[i] : sums[i];
+    with_type(dst.dtype, "a sum over rows", [&](auto type) {
+      using T = decltype(type);
+      T* out = dst.as<T>() + range.begin;
+      for (int64_t i = 0; i < range.size(); ++i)
+        out[i] = narrowed<T>(accumulate ? widened(out[i]) + sums[i] : sums[i]);
+    });
   });
 }
 

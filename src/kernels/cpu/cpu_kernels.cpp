@@ -9,7 +9,9 @@ class CpuScratch : public Base {
  public:
   explicit CpuScratch(int threads) : threads_(threads) {}
 
-  int64_t gemm_scratch_bytes(const Gemm&) const override { return 0; }
+  int64_t gemm_scratch_bytes(const Gemm& args) const override {
+    return cpu::gemm_scratch_bytes(args, threads_);
+  }
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     return cpu::norm_backward_scratch_bytes(rows, cols, groups);
   }

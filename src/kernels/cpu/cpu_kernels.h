@@ -12,6 +12,7 @@
 namespace onefold::cpu {
 
 void gemm(ThreadPool& pool, const Gemm& args);
+int64_t gemm_scratch_bytes(const Gemm& args, int threads);
 
 void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                   float eps, Tensor dst);

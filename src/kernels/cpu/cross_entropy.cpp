@@ -1,5 +1,6 @@
 // Softmax cross-entropy over rows of logits, loss and gradient in one visit of each row.
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/chunk.h"
@@ -19,7 +20,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // NaN may get lost here; it comes back in the sum.
-HWY_INLINE float RowMax(const float* x, size_t n) {
+template <class T>
+HWY_INLINE float RowMax(const T* x, size_t n) {
   const DF d;
   const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   VF best[4] = {lowest, lowest, lowest, lowest};
@@ -34,19 +36,22 @@ HWY_INLINE float RowMax(const float* x, size_t n) {
       hn::MaxOfLanes(d, hn::Max(hn::Max(best[0], best[1]), hn::Max(best[2], best[3]))));
 }
 
-// The sum of e^(x - max), which replaces x if `write`. Blocks are summed in float and added up in
-// double, so the error does not grow with the vocabulary.
-HWY_INLINE double SumExp(float* x, size_t n, float max, bool write) {
+// The sum of e^(x - max), which replaces x if `write` and x is f32: exponentials are not rounded to
+// 16 bits. Blocks are summed in float and added up in double, so the error does not grow with the
+// vocabulary.
+template <class T>
+HWY_INLINE double SumExp(T* x, size_t n, float max, bool write) {
   constexpr size_t kBlock = 2048;
   const DF d;
   const VF shift = hn::Set(d, max);
   double total = 0;
   for (size_t begin = 0; begin < n; begin += kBlock) {
     VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-    float* block = x + begin;
+    T* block = x + begin;
     SweepBy4(std::min(kBlock, n - begin), [&](size_t i, auto io, auto k) HWY_ATTR {
       const VF e = io.OnlyValid(d, Exp(d, hn::Sub(io.Load(d, block + i), shift)));
-      if (write) io.Store(e, d, block + i);
+      if constexpr (std::is_same_v<T, float>)
+        if (write) io.Store(e, d, block + i);
       sums[k] = hn::Add(sums[k], e);
     });
     total += Total(sums);
@@ -54,22 +59,41 @@ HWY_INLINE double SumExp(float* x, size_t n, float max, bool write) {
   return total;
 }
 
-HWY_INLINE void Scale(float* x, size_t n, float factor) {
+// x = factor * e^(x - max) where SumExp left the logits, factor * x where it left exponentials.
+template <class T>
+HWY_INLINE void ScaleExp(T* x, size_t n, float max, float factor) {
   const DF d;
-  const VF f = hn::Set(d, factor);
-  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(f, io.Load(d, x + i)), d, x + i); });
+  const VF f = hn::Set(d, factor), shift = hn::Set(d, max);
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR {
+    VF e = io.Load(d, x + i);
+    if constexpr (!std::is_same_v<T, float>) e = Exp(d, hn::Sub(e, shift));
+    io.Store(hn::Mul(f, e), d, x + i);
+  });
 }
 
 // The loss of one row; the row becomes its gradient, times the scale, if that is wanted.
-float RowLoss(float* logits, size_t n, size_t target, bool gradient, float gradient_scale) {
-  const float max = RowMax(logits, n);
-  const double below_max = static_cast<double>(logits[target]) - max;
+template <class T>
+HWY_INLINE float RowLossOf(T* logits, size_t n, size_t target, bool gradient,
+                           float gradient_scale) {
+  const DF d;
+  const float max = RowMax(logits, n), logit = widened(logits[target]);
+  const double below_max = static_cast<double>(logit) - max;
   const double sum = SumExp(logits, n, max, gradient);
   if (gradient) {
-    Scale(logits, n, static_cast<float>(gradient_scale / sum));
-    logits[target] -= gradient_scale;
+    const auto factor = static_cast<float>(gradient_scale / sum);
+    ScaleExp(logits, n, max, factor);
+    // From the target's probability before it was rounded.
+    const VF e = Exp(d, hn::Sub(hn::Set(d, logit), hn::Set(d, max)));
+    logits[target] = narrowed<T>(hn::GetLane(hn::Mul(hn::Set(d, factor), e)) - gradient_scale);
   }
   return static_cast<float>(std::log(sum) - below_max);
+}
+
+float RowLoss(const Tensor& logits, size_t target, bool gradient, float gradient_scale) {
+  return with_type(logits.dtype, "cross_entropy", [&](auto type) HWY_ATTR {
+    return RowLossOf(logits.as<decltype(type)>(), static_cast<size_t>(logits.cols), target,
+                     gradient, gradient_scale);
+  });
 }
 
 }  // namespace
@@ -95,16 +119,15 @@ void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradi
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      float* x = logits.f32() + row * logits.stride;
+      const Tensor x = logits.row_range(row, 1);
       const int64_t target = targets.i32()[row];
       require(target < logits.cols, "cross_entropy: target {} of row {} with {} classes", target,
               row, logits.cols);
       if (target >= 0) {
-        losses.f32()[row] = row_loss(x, static_cast<size_t>(logits.cols),
-                                     static_cast<size_t>(target), gradient, scale);
+        losses.f32()[row] = row_loss(x, static_cast<size_t>(target), gradient, scale);
       } else {
         losses.f32()[row] = 0;
-        if (gradient) std::fill_n(x, logits.cols, 0.0f);
+        if (gradient) std::memset(x.data, 0, static_cast<size_t>(x.cols * dtype_bytes(x.dtype)));
       }
     }
   });

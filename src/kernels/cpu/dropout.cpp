@@ -17,12 +17,12 @@ namespace {
 
 // dst = residual + x * multiplier for elements [first, first + n) of the sample; residual may be
 // null. The multipliers pass through a buffer in the first-level cache, a block at a time.
-void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const float* x,
-             const float* residual, size_t n, float* dst) {
+template <class T>
+HWY_INLINE void DropRowOf(const KeepMask& mask, uint64_t first, const T* x, const T* residual,
+                          size_t n, T* dst) {
   constexpr size_t kBlock = 1024;
   const DF d;
   HWY_ALIGN float multipliers[kBlock];
-  const KeepMask mask(key, sample, rate);
   for (size_t begin = 0; begin < n; begin += kBlock) {
     const size_t count = std::min(kBlock, n - begin);
     mask.FillMultipliers(first + begin, count, multipliers);
@@ -34,6 +34,15 @@ void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const fl
                d, dst + begin + i);
     });
   }
+}
+
+void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const Tensor& x,
+             const Tensor& residual, const Tensor& dst) {
+  with_type(dst.dtype, "dropout", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    DropRowOf(KeepMask(key, sample, rate), first, x.as<T>(), or_null<T>(residual),
+              static_cast<size_t>(dst.cols), dst.as<T>());
+  });
 }
 
 }  // namespace
@@ -58,10 +67,8 @@ void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length,
   const auto drop_row = HWY_DYNAMIC_DISPATCH(DropRow);
   for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
     drop_row(dropout.key, dropout.samples.i64()[row / length], dropout.rate,
-             static_cast<uint64_t>((row % length) * x.cols + begin),
-             x.f32() + row * x.stride + begin,
-             residual.empty() ? nullptr : residual.f32() + row * residual.stride + begin,
-             static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+             static_cast<uint64_t>((row % length) * x.cols + begin), piece_of(x, row, begin, end),
+             piece_of(residual, row, begin, end), piece_of(dst, row, begin, end));
   });
 }
 

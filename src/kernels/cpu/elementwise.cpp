@@ -17,42 +17,61 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-void AddPiece(const float* a, const float* b, size_t n, float* dst) {
+template <class A, class B, class T>
+HWY_INLINE void AddTo(const A* a, const B* b, size_t n, T* dst) {
   const DF d;
   Sweep(n, [&](size_t i, auto io)
                HWY_ATTR { io.Store(hn::Add(io.Load(d, a + i), io.Load(d, b + i)), d, dst + i); });
 }
 
-void FillPiece(float value, size_t n, float* dst) {
-  const DF d;
-  const VF v = hn::Set(d, value);
-  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(v, d, dst + i); });
+void AddPiece(const Tensor& a, const Tensor& b, const Tensor& dst) {
+  with_type(dst.dtype, "add", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    AddTo(a.as<T>(), b.as<T>(), static_cast<size_t>(dst.cols), dst.as<T>());
+  });
+}
+
+void FillPiece(float value, const Tensor& dst) {
+  with_type(dst.dtype, "fill", [&](auto type) HWY_ATTR {
+    const DF d;
+    const VF v = hn::Set(d, value);
+    auto* to = dst.as<decltype(type)>();
+    Sweep(static_cast<size_t>(dst.cols),
+          [&](size_t i, auto io) HWY_ATTR { io.Store(v, d, to + i); });
+  });
 }
 
 // sums = the sum of the rows. Four rows at a time: a quarter of the traffic to the sums, while x is
 // still read front to back.
-void SumRows(const Tensor& x, Range rows, float* sums) {
+template <class T>
+HWY_INLINE void SumRowsOf(const T* x, int64_t stride, Range rows, size_t n, float* sums) {
   const DF d;
-  const auto n = static_cast<size_t>(x.cols);
   std::fill_n(sums, n, 0.0f);
   int64_t row = rows.begin;
   for (; row + 4 <= rows.end; row += 4) {
-    const float* r0 = x.f32() + row * x.stride;
-    const float* r1 = r0 + x.stride;
-    const float* r2 = r1 + x.stride;
-    const float* r3 = r2 + x.stride;
+    const T* r0 = x + row * stride;
+    const T* r1 = r0 + stride;
+    const T* r2 = r1 + stride;
+    const T* r3 = r2 + stride;
     Sweep(n, [&](size_t i, auto io) HWY_ATTR {
       const VF s01 = hn::Add(io.Load(d, r0 + i), io.Load(d, r1 + i));
       const VF s23 = hn::Add(io.Load(d, r2 + i), io.Load(d, r3 + i));
       io.Store(hn::Add(io.Load(d, sums + i), hn::Add(s01, s23)), d, sums + i);
     });
   }
-  for (; row < rows.end; ++row) AddPiece(sums, x.f32() + row * x.stride, n, sums);
+  for (; row < rows.end; ++row) AddTo(sums, x + row * stride, n, sums);
+}
+
+void SumRows(const Tensor& x, Range rows, float* sums) {
+  with_type(x.dtype, "column_sum", [&](auto type) HWY_ATTR {
+    SumRowsOf(x.as<decltype(type)>(), x.stride, rows, static_cast<size_t>(x.cols), sums);
+  });
 }
 
 // In double throughout: squares of large gradients must not overflow, and the norm of billions of
 // elements must not drift.
-double SumSquares(const float* x, size_t n) {
+template <class T>
+HWY_INLINE double SumSquaresOf(const T* x, size_t n) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> half;  // as many floats as a vector of double has lanes
   const size_t lanes = hn::Lanes(d);
@@ -69,6 +88,12 @@ double SumSquares(const float* x, size_t n) {
   for (; i < n; i += lanes) add(i, Part{std::min(lanes, n - i)}, sums[0]);
   return hn::GetLane(
       hn::SumOfLanes(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+}
+
+double SumSquares(const Tensor& x) {
+  return with_type(x.dtype, "sum_squares", [&](auto type) HWY_ATTR {
+    return SumSquaresOf(x.as<decltype(type)>(), static_cast<size_t>(x.cols));
+  });
 }
 
 }  // namespace
@@ -117,9 +142,7 @@ void copy(ThreadPool& pool, Tensor src, Tensor dst) {
   if (src.data == dst.data) return;
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
     const auto bytes = static_cast<size_t>((end - begin) * dtype_bytes(dst.dtype));
-    const Tensor from = src.row_range(row, 1).col_range(begin, end - begin);
-    const Tensor to = dst.row_range(row, 1).col_range(begin, end - begin);
-    std::memcpy(to.data, from.data, bytes);
+    std::memcpy(piece_of(dst, row, begin, end).data, piece_of(src, row, begin, end).data, bytes);
   });
 }
 
@@ -127,7 +150,7 @@ void fill(ThreadPool& pool, Tensor dst, float value) {
   dst = joined(dst, dst.contiguous());
   const auto fill_piece = HWY_DYNAMIC_DISPATCH(FillPiece);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    fill_piece(value, static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+    fill_piece(value, piece_of(dst, row, begin, end));
   });
 }
 
@@ -140,8 +163,8 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst) {
   dst = joined(dst, contiguous);
   const auto add_piece = HWY_DYNAMIC_DISPATCH(AddPiece);
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
-    add_piece(a.f32() + row * a.stride + begin, b.f32() + row * b.stride + begin,
-              static_cast<size_t>(end - begin), dst.f32() + row * dst.stride + begin);
+    add_piece(piece_of(a, row, begin, end), piece_of(b, row, begin, end),
+              piece_of(dst, row, begin, end));
   });
 }
 
@@ -165,7 +188,7 @@ void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch) {
   auto* sums = static_cast<double*>(scratch.data);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
-    sums[chunk] = chunk_sum(x.f32() + range.begin, static_cast<size_t>(range.size()));
+    sums[chunk] = chunk_sum(x.col_range(range.begin, range.size()));
   });
   double total = 0;
   for (int64_t chunk = 0; chunk < chunks.count(); ++chunk) total += sums[chunk];

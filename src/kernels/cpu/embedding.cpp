@@ -20,34 +20,56 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-void AddRows(const float* a, const float* b, size_t n, float* dst) {
-  const DF d;
-  Sweep(n, [&](size_t i, auto io)
-               HWY_ATTR { io.Store(hn::Add(io.Load(d, a + i), io.Load(d, b + i)), d, dst + i); });
+void AddRows(const Tensor& a, const Tensor& b, const Tensor& dst) {
+  with_type(dst.dtype, "embedding", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const DF d;
+    const T *x = a.as<T>(), *y = b.as<T>();
+    T* sum = dst.as<T>();
+    Sweep(static_cast<size_t>(dst.cols), [&](size_t i, auto io) HWY_ATTR {
+      io.Store(hn::Add(io.Load(d, x + i), io.Load(d, y + i)), d, sum + i);
+    });
+  });
 }
 
-// dst (+)= the sum of rows rows[0], rows[1], ... of x, in that order.
-void SumRows(const Tensor& x, const int32_t* rows, int64_t count, bool accumulate, float* dst) {
+// dst (+)= the sum of `count` rows of x, row_of(0), row_of(1), ..., in that order.
+template <class T, class G, class RowOf>
+HWY_INLINE void SumRowsTo(const T* x, int64_t stride, size_t n, int64_t count, const RowOf& row_of,
+                          bool accumulate, G* dst) {
   const DF d;
-  const float* base = x.f32();
-  Sweep(static_cast<size_t>(x.cols), [&](size_t i, auto io) HWY_ATTR {
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR {
     VF sum = accumulate ? io.Load(d, dst + i) : hn::Zero(d);
-    for (int64_t r = 0; r < count; ++r)
-      sum = hn::Add(sum, io.Load(d, base + rows[r] * x.stride + i));
+    for (int64_t r = 0; r < count; ++r) sum = hn::Add(sum, io.Load(d, x + row_of(r) * stride + i));
     io.Store(sum, d, dst + i);
   });
+}
+
+template <class RowOf>
+HWY_INLINE void SumTypedRows(const Tensor& x, int64_t count, const RowOf& row_of, bool accumulate,
+                             const Tensor& dst) {
+  with_type(x.dtype, "embedding", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const auto n = static_cast<size_t>(x.cols);
+    if (dst.dtype == DType::f32)
+      SumRowsTo(x.as<T>(), x.stride, n, count, row_of, accumulate, dst.f32());
+    else
+      SumRowsTo(x.as<T>(), x.stride, n, count, row_of, accumulate, dst.as<T>());
+  });
+}
+
+// dst (+)= the sum of rows rows[0], rows[1], ... of x.
+void SumRows(const Tensor& x, const int32_t* rows, int64_t count, bool accumulate,
+             const Tensor& dst) {
+  SumTypedRows(
+      x, count, [=](int64_t r) HWY_ATTR { return int64_t{rows[r]}; }, accumulate, dst);
 }
 
 // The same for rows first, first + step, ...
-void SumStridedRows(const Tensor& x, int64_t first, int64_t step, bool accumulate, float* dst) {
-  const DF d;
-  const float* base = x.f32();
-  Sweep(static_cast<size_t>(x.cols), [&](size_t i, auto io) HWY_ATTR {
-    VF sum = accumulate ? io.Load(d, dst + i) : hn::Zero(d);
-    for (int64_t row = first; row < x.rows; row += step)
-      sum = hn::Add(sum, io.Load(d, base + row * x.stride + i));
-    io.Store(sum, d, dst + i);
-  });
+void SumStridedRows(const Tensor& x, int64_t first, int64_t step, bool accumulate,
+                    const Tensor& dst) {
+  SumTypedRows(
+      x, ceil_div(x.rows - first, step), [=](int64_t r) HWY_ATTR { return first + r * step; },
+      accumulate, dst);
 }
 
 }  // namespace
@@ -70,63 +92,69 @@ int32_t checked_token(const Tensor& tokens, int64_t row, int64_t vocabulary) {
   return token;
 }
 
-// Rows by token, in row order within each: the rows of a token are order[ends[token - 1] ..
-// ends[token]), with ends[-1] = 0. A counting sort: one thread is enough for vocabulary + rows
-// steps.
-void sort_rows(const Tensor& tokens, int64_t rows, int64_t vocabulary, int32_t* ends,
+// Rows by where they go (a token, a position), in row order within each: the rows of a target are
+// order[ends[target - 1] .. ends[target]), with ends[-1] = 0. A counting sort: one thread is enough
+// for targets + rows steps.
+template <class TargetOf>
+void sort_rows(int64_t rows, int64_t targets, const TargetOf& target_of, int32_t* ends,
                int32_t* order) {
-  std::fill_n(ends, vocabulary, 0);
-  for (int64_t row = 0; row < rows; ++row) ++ends[checked_token(tokens, row, vocabulary)];
+  std::fill_n(ends, targets, 0);
+  for (int64_t row = 0; row < rows; ++row) ++ends[target_of(row)];
   int32_t begin = 0;
-  for (int64_t token = 0; token < vocabulary; ++token) {
-    const int32_t count = ends[token];
-    ends[token] = begin;  // as yet the place of the token's next row
+  for (int64_t target = 0; target < targets; ++target) {
+    const int32_t count = ends[target];
+    ends[target] = begin;  // as yet the place of the target's next row
     begin += count;
   }
   for (int64_t row = 0; row < rows; ++row)
-    order[ends[tokens.i32()[row]]++] = static_cast<int32_t>(row);
+    order[ends[target_of(row)]++] = static_cast<int32_t>(row);
 }
 
+// Zeros, or what was there.
+void no_gradient(const Tensor& dst, bool accumulate) {
+  if (!accumulate) std::memset(dst.data, 0, static_cast<size_t>(dst.cols * dtype_bytes(dst.dtype)));
+}
+
+// The first `targets` rows of dst (+)= the sums of their sorted rows of dx; the others have none.
+void add_sorted_rows(ThreadPool& pool, const Tensor& dx, int64_t targets, const int32_t* ends,
+                     const int32_t* order, const Tensor& dst, bool accumulate) {
+  const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
+  const Chunks chunks = row_chunks(dst.rows, dst.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range range = chunks[chunk];
+    for (int64_t target = range.begin; target < range.end; ++target) {
+      const int32_t begin = target == 0 || target >= targets ? 0 : ends[target - 1];
+      const int32_t count = target < targets ? ends[target] - begin : 0;
+      if (count > 0)
+        sum_rows(dx, order + begin, count, accumulate, dst.row_range(target, 1));
+      else
+        no_gradient(dst.row_range(target, 1), accumulate);
+    }
+  });
+}
+
+// scratch: where the rows of each target end, then the order of rows.
 void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& dx,
                          const Tensor& dtable, bool accumulate, const Tensor& scratch) {
-  const int64_t vocabulary = dtable.rows;
-  auto* ends = static_cast<int32_t*>(scratch.data);  // [vocabulary]
-  int32_t* order = ends + vocabulary;                // [rows]
-  sort_rows(tokens, dx.rows, vocabulary, ends, order);
-  const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
-  const Chunks chunks = row_chunks(vocabulary, dtable.cols);
-  pool.run(chunks.count(), [&](int64_t chunk, int) {
-    const Range range = chunks[chunk];
-    for (int64_t token = range.begin; token < range.end; ++token) {
-      const int32_t begin = token == 0 ? 0 : ends[token - 1];
-      const int32_t count = ends[token] - begin;
-      float* dst = dtable.f32() + token * dtable.stride;
-      if (count > 0)
-        sum_rows(dx, order + begin, count, accumulate, dst);
-      else if (!accumulate)
-        std::fill_n(dst, dtable.cols, 0.0f);
-    }
-  });
+  auto* ends = static_cast<int32_t*>(scratch.data);
+  int32_t* order = ends + dtable.rows;
+  sort_rows(
+      dx.rows, dtable.rows, [&](int64_t row) { return checked_token(tokens, row, dtable.rows); },
+      ends, order);
+  add_sorted_rows(pool, dx, dtable.rows, ends, order, dtable, accumulate);
 }
 
-// Where documents begin anywhere: the rows of a position are found by looking at all of them.
+// Where documents begin anywhere. Positions are below the length of a sequence, and so below the
+// number of rows.
 void add_document_position_gradients(ThreadPool& pool, const Tensor& dx,
                                      const RowPositions& positions, const Tensor& dpositions,
-                                     bool accumulate) {
-  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
-  const Chunks chunks = row_chunks(dpositions.rows, dpositions.cols);
-  pool.run(chunks.count(), [&](int64_t chunk, int) {
-    const Range range = chunks[chunk];
-    if (!accumulate)
-      for (int64_t position = range.begin; position < range.end; ++position)
-        std::fill_n(dpositions.f32() + position * dpositions.stride, dpositions.cols, 0.0f);
-    for (int64_t row = 0; row < dx.rows; ++row) {
-      const int64_t position = position_of(positions, row);
-      if (position < range.begin || position >= range.end) continue;
-      float* dst = dpositions.f32() + position * dpositions.stride;
-      add_rows(dst, dx.f32() + row * dx.stride, static_cast<size_t>(dx.cols), dst);
-    }
-  });
+                                     bool accumulate, const Tensor& scratch) {
+  const int64_t targets = dx.rows == 0 ? 0 : positions.length;
+  auto* ends = static_cast<int32_t*>(scratch.data);
+  int32_t* order = ends + targets;
+  sort_rows(
+      dx.rows, targets, [&](int64_t row) { return position_of(positions, row); }, ends, order);
+  add_sorted_rows(pool, dx, targets, ends, order, dpositions, accumulate);
 }
 
 void add_position_gradients(ThreadPool& pool, const Tensor& dx, const RowPositions& positions,
@@ -136,12 +164,12 @@ void add_position_gradients(ThreadPool& pool, const Tensor& dx, const RowPositio
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
     for (int64_t position = range.begin; position < range.end; ++position) {
-      float* dst = dpositions.f32() + position * dpositions.stride;
+      const Tensor dst = dpositions.row_range(position, 1);
       const int64_t in_sequence = position - positions.first;
       if (in_sequence >= 0 && in_sequence < positions.length)
         sum_rows(dx, in_sequence, positions.length, accumulate, dst);
-      else if (!accumulate)
-        std::fill_n(dst, dpositions.cols, 0.0f);
+      else
+        no_gradient(dst, accumulate);
     }
   });
 }
@@ -153,6 +181,8 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
   require(tokens.elems() == dst.rows && table.cols == dst.cols,
           "embedding: {} tokens and a table of {} columns for {}x{}", tokens.elems(), table.cols,
           dst.rows, dst.cols);
+  require(table.dtype == dst.dtype, "embedding: a table of {} for {}", dtype_name(table.dtype),
+          dtype_name(dst.dtype));
   if (!position_table.empty()) {
     require(position_table.cols == dst.cols, "embedding: positions of {} columns for {}",
             position_table.cols, dst.cols);
@@ -163,13 +193,12 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row) {
-      const float* src = table.f32() + checked_token(tokens, row, table.rows) * table.stride;
-      float* out = dst.f32() + row * dst.stride;
+      const Tensor src = table.row_range(checked_token(tokens, row, table.rows), 1);
+      const Tensor out = dst.row_range(row, 1);
       if (position_table.empty())
-        std::memcpy(out, src, static_cast<size_t>(dst.cols) * sizeof(float));
+        std::memcpy(out.data, src.data, static_cast<size_t>(dst.cols * dtype_bytes(dst.dtype)));
       else
-        add_rows(src, position_table.f32() + position_of(positions, row) * position_table.stride,
-                 static_cast<size_t>(dst.cols), out);
+        add_rows(src, position_table.row_range(position_of(positions, row), 1), out);
     }
   });
 }
@@ -190,11 +219,11 @@ void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPos
   if (positions.starts.empty())
     add_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
   else
-    add_document_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
+    add_document_position_gradients(pool, dx, positions, dpositions, accumulate_positions, scratch);
 }
 
 int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) {
-  return (vocabulary + rows) * static_cast<int64_t>(sizeof(int32_t));
+  return (std::max(vocabulary, rows) + rows) * static_cast<int64_t>(sizeof(int32_t));
 }
 
 }  // namespace onefold::cpu

@@ -3,52 +3,91 @@
 // what follows the product (bias, residual) is done on each tile while it is still in the core's L2
 // cache.
 //
+// Operands of 16 bits are widened, block by block of their common dimension, to panels of floats
+// that the same sgemm multiplies: right on every processor, at the price of one conversion of an
+// operand for each tile that it has part in (1 to 5 % of the time). A result of 16 bits is summed
+// in a tile of floats and rounded once. One row (a token to generate) is multiplied by our own dot
+// products instead: each weight is used once, and widening it into memory took twice fp32's time.
+//
 // Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours),
 // OpenBLAS (5-8 % slower on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but
 // the cut would follow the thread count), Winograd's inner product, one multiplication and two
 // additions for two multiplications (1.2 to 1.4 times the rate where adders are idle, but its error
 // grows with the largest operands of a row, not with the products: gradients of a peaked softmax
 // were wrong).
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cpp"
-#include "kernels/cpu/targets.h"
-// clang-format off: foreach_target must come before highway.h
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-// clang-format on
-
-HWY_BEFORE_NAMESPACE();
-namespace onefold::cpu::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// dst[i] += src[i] for each row of a tile; src_stride 0 adds the same row (a bias) everywhere.
-void AddRows(float* HWY_RESTRICT dst, int64_t dst_stride, const float* HWY_RESTRICT src,
-             int64_t src_stride, int64_t rows, int64_t cols) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t r = 0; r < rows; ++r) {
-    float* to = dst + r * dst_stride;
-    const float* from = src + r * src_stride;
-    int64_t c = 0;
-    for (; c + lanes <= cols; c += lanes)
-      hn::StoreU(hn::Add(hn::LoadU(d, to + c), hn::LoadU(d, from + c)), d, to + c);
-    for (; c < cols; ++c) to[c] += from[c];
-  }
-}
-
-}  // namespace onefold::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 #include <algorithm>
 
+#include "kernels/cpu/chunk.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/sgemm.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm.cpp"
+#include "kernels/cpu/targets.h"
+// Compiles this file again for each target.
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onefold::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// dst[i] += src[i] for each row of a tile; src_stride 0 adds the same row (a bias) everywhere.
+template <class T>
+HWY_INLINE void AddRowsOf(float* HWY_RESTRICT dst, int64_t dst_stride, const T* HWY_RESTRICT src,
+                          int64_t src_stride, int64_t rows, int64_t cols) {
+  const DF d;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = dst + r * dst_stride;
+    const T* from = src + r * src_stride;
+    Sweep(static_cast<size_t>(cols), [&](size_t i, auto io) HWY_ATTR {
+      io.Store(hn::Add(io.Load(d, to + i), io.Load(d, from + i)), d, to + i);
+    });
+  }
+}
+
+void AddRows(float* dst, int64_t dst_stride, const Tensor& src, int64_t src_stride, int64_t rows) {
+  with_type(src.dtype, "gemm", [&](auto type) HWY_ATTR {
+    AddRowsOf(dst, dst_stride, src.as<decltype(type)>(), src_stride, rows, src.cols);
+  });
+}
+
+// dst[i] (+)= a · b[i], each in four sums of one vector.
+template <class T>
+HWY_INLINE void DotRowsOf(const T* a, const T* b, int64_t b_stride, int64_t rows, size_t n,
+                          bool onto, float* dst) {
+  const DF d;
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* other = b + row * b_stride;
+    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
+      sums[k] = hn::MulAdd(io.Load(d, a + i), io.Load(d, other + i), sums[k]);
+    });
+    dst[row] = onto ? dst[row] + Total(sums) : Total(sums);
+  }
+}
+
+void DotRows(const Tensor& a, const Tensor& b, bool onto, float* dst) {
+  with_type(a.dtype, "gemm", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    DotRowsOf<T>(a.as<T>(), b.as<T>(), b.stride, b.rows, static_cast<size_t>(b.cols), onto, dst);
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace onefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace onefold::cpu {
 namespace {
 
 HWY_EXPORT(AddRows);
+HWY_EXPORT(DotRows);
 
 struct Tiles {
   int64_t rows, cols, row_count, col_count;
@@ -58,12 +97,11 @@ struct Tiles {
 // threads. Measured on GPT-2's shapes, 512x384 is within 2 % of the best tile and 256x384 within 4
 // %, so tiles shrink only when there would be fewer than eight.
 Tiles cut(int64_t m, int64_t n) {
-  const auto pieces = [](int64_t total, int64_t piece) { return (total + piece - 1) / piece; };
   Tiles t{512, 384, 0, 0};
-  while (t.rows > 64 && pieces(m, t.rows) * pieces(n, t.cols) < 8) t.rows /= 2;
-  while (t.cols > 48 && pieces(m, t.rows) * pieces(n, t.cols) < 8) t.cols /= 2;
-  t.row_count = pieces(m, t.rows);
-  t.col_count = pieces(n, t.cols);
+  while (t.rows > 64 && ceil_div(m, t.rows) * ceil_div(n, t.cols) < 8) t.rows /= 2;
+  while (t.cols > 48 && ceil_div(m, t.rows) * ceil_div(n, t.cols) < 8) t.cols /= 2;
+  t.row_count = ceil_div(m, t.rows);
+  t.col_count = ceil_div(n, t.cols);
   return t;
 }
 
@@ -80,37 +118,119 @@ void check(const Gemm& g) {
           g.bias.elems(), n);
   require(g.residual.empty() || (g.residual.rows == m && g.residual.cols == n),
           "gemm: residual of another shape");
+  const DType type = g.a.dtype;
+  for (const Tensor& t : {g.b, g.bias, g.residual})
+    require(t.empty() || t.dtype == type, "gemm: {} beside {}", dtype_name(t.dtype),
+            dtype_name(type));
+  require(g.dst.dtype == type || g.dst.dtype == DType::f32, "gemm: {} to {}", dtype_name(type),
+          dtype_name(g.dst.dtype));
+  require(type == DType::f32 || type == DType::bf16 || type == DType::f16,
+          "gemm takes no tensor of {}", dtype_name(type));
+}
+
+// A tile of dst in floats: dst's own memory, or a thread's.
+struct Tile {
+  Range rows, cols;
+  float* data;
+  int64_t stride;
+};
+
+// The part of a (or b) that a tile multiplies, in terms [k, k + count).
+Tensor panel_of(const Tensor& x, bool terms_first, Range tile, int64_t k, int64_t count) {
+  return terms_first ? x.row_range(k, count).col_range(tile.begin, tile.size())
+                     : x.row_range(tile.begin, tile.size()).col_range(k, count);
+}
+
+void multiply(const Gemm& g, const Tile& tile, const Tensor& a, const Tensor& b, int64_t k,
+              bool onto) {
+  sgemm(g.a_transposed, g.b_transposed, tile.rows.size(), tile.cols.size(), k, 1.0f, a.f32(),
+        a.stride, b.f32(), b.stride, onto ? 1.0f : 0.0f, tile.data, tile.stride);
+}
+
+// Terms that are widened at a time: panels of 512 by 256 floats stay in a core's L2 cache.
+constexpr int64_t kTerms = 256;
+
+// Whether DotRows does it.
+bool one_row(const Gemm& g) {
+  return g.a.dtype != DType::f32 && g.dst.rows == 1 && !g.a_transposed && g.b_transposed;
+}
+
+// What a thread needs for operands of 16 bits, in floats: a panel of each operand, and a tile.
+struct Room {
+  int64_t a = 0, b = 0, tile = 0;
+  int64_t elems() const { return a + b + tile; }
+};
+
+Room room_of(const Gemm& g) {
+  if (g.a.dtype == DType::f32) return {};
+  const Tiles tiles = cut(g.dst.rows, g.dst.cols);
+  const int64_t rows = std::min(tiles.rows, g.dst.rows), cols = std::min(tiles.cols, g.dst.cols);
+  const auto padded = [](int64_t elems) { return ceil_div(elems, 16) * 16; };
+  const int64_t terms_at_once = one_row(g) ? 0 : std::min(kTerms, terms(g));
+  return {padded(rows * terms_at_once), padded(cols * terms_at_once),
+          g.dst.dtype == DType::f32 ? 0 : padded(rows * cols)};
+}
+
+// The product of operands of 16 bits: panels are widened and multiplied one after the other.
+void multiply_widened(const Gemm& g, const Tile& tile, float* a_room, float* b_room) {
+  const int64_t k = terms(g);
+  for (int64_t begin = 0; begin < k; begin += kTerms) {
+    const int64_t count = std::min(kTerms, k - begin);
+    const Tensor a = panel_of(g.a, g.a_transposed, tile.rows, begin, count),
+                 b = panel_of(g.b, !g.b_transposed, tile.cols, begin, count);
+    widen_rows(a, a_room, a.cols);
+    widen_rows(b, b_room, b.cols);
+    multiply(g, tile, matrix(a_room, a.rows, a.cols), matrix(b_room, b.rows, b.cols), count,
+             begin > 0 || g.accumulate);
+  }
+}
+
+void compute(const Gemm& g, Range rows, Range cols, float* scratch) {
+  const Room room = room_of(g);
+  const Tensor out = panel_of(g.dst, false, rows, cols.begin, cols.size());
+  const bool in_place = out.dtype == DType::f32;
+  const Tile tile{rows, cols, in_place ? out.f32() : scratch + room.a + room.b,
+                  in_place ? out.stride : cols.size()};
+  if (!in_place && g.accumulate) widen_rows(out, tile.data, tile.stride);
+  const int64_t k = terms(g);
+  if (k == 0 && !g.accumulate)  // the library leaves dst as it was, or refuses
+    for (int64_t row = 0; row < rows.size(); ++row)
+      std::fill_n(tile.data + row * tile.stride, cols.size(), 0.0f);
+  else if (k > 0 && g.a.dtype == DType::f32)
+    multiply(g, tile, panel_of(g.a, g.a_transposed, rows, 0, k),
+             panel_of(g.b, !g.b_transposed, cols, 0, k), k, g.accumulate);
+  else if (one_row(g))
+    HWY_DYNAMIC_DISPATCH(DotRows)
+  (g.a, panel_of(g.b, false, cols, 0, k), g.accumulate, tile.data);
+  else multiply_widened(g, tile, scratch, scratch + room.a);
+  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
+  if (!g.bias.empty())
+    add_rows(tile.data, tile.stride, g.bias.flat().col_range(cols.begin, cols.size()), 0,
+             rows.size());
+  if (!g.residual.empty())
+    add_rows(tile.data, tile.stride, panel_of(g.residual, false, rows, cols.begin, cols.size()),
+             g.residual.stride, rows.size());
+  if (!in_place) narrow_rows(tile.data, tile.stride, out);
 }
 
 }  // namespace
 
+int64_t gemm_scratch_bytes(const Gemm& g, int threads) { return threads * room_of(g).elems() * 4; }
+
 void gemm(ThreadPool& pool, const Gemm& g) {
   check(g);
-  const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
-  const Tiles tiles = cut(m, n);
-  const float* a = g.a.f32();
-  const float* b = g.b.f32();
-  float* dst = g.dst.f32();
-  const float* bias = g.bias.empty() ? nullptr : g.bias.f32();
-  const float* residual = g.residual.empty() ? nullptr : g.residual.f32();
-  const bool rows_inner =
-      m > n;  // neighbouring tiles share the operand that is larger, so that it stays in L3
-  pool.run(tiles.row_count * tiles.col_count, [&](int64_t tile, int) {
-    const int64_t tr = rows_inner ? tile % tiles.row_count : tile / tiles.col_count;
-    const int64_t tc = rows_inner ? tile / tiles.row_count : tile % tiles.col_count;
-    const int64_t r0 = tr * tiles.rows, c0 = tc * tiles.cols;
-    const int64_t rows = std::min(tiles.rows, m - r0), cols = std::min(tiles.cols, n - c0);
-    float* out = dst + r0 * g.dst.stride + c0;
-    if (k > 0)
-      sgemm(g.a_transposed, g.b_transposed, rows, cols, k, 1.0f,
-            a + (g.a_transposed ? r0 : r0 * g.a.stride), g.a.stride,
-            b + (g.b_transposed ? c0 * g.b.stride : c0), g.b.stride, g.accumulate ? 1.0f : 0.0f,
-            out, g.dst.stride);
-    else if (!g.accumulate)  // the library leaves dst as it was, or refuses
-      for (int64_t row = 0; row < rows; ++row) std::fill_n(out + row * g.dst.stride, cols, 0.0f);
-    if (bias) HWY_DYNAMIC_DISPATCH(AddRows)(out, g.dst.stride, bias + c0, 0, rows, cols);
-    if (residual) HWY_DYNAMIC_DISPATCH(AddRows)
-    (out, g.dst.stride, residual + r0 * g.residual.stride + c0, g.residual.stride, rows, cols);
+  const int64_t needed = gemm_scratch_bytes(g, pool.threads());
+  require(g.scratch.elems() >= needed, "gemm: scratch of {} bytes, {} needed", g.scratch.elems(),
+          needed);
+  const Tiles tiles = cut(g.dst.rows, g.dst.cols);
+  const int64_t room = room_of(g).elems();
+  const Chunks rows{g.dst.rows, tiles.rows}, cols{g.dst.cols, tiles.cols};
+  // Neighbouring tiles share the operand that is larger, so that it stays in L3.
+  const bool rows_inner = g.dst.rows > g.dst.cols;
+  pool.run(tiles.row_count * tiles.col_count, [&](int64_t tile, int thread) {
+    const int64_t row = rows_inner ? tile % tiles.row_count : tile / tiles.col_count;
+    const int64_t col = rows_inner ? tile / tiles.row_count : tile % tiles.col_count;
+    compute(g, rows[row], cols[col], g.scratch.as_f32() + thread * room);
   });
 }
 

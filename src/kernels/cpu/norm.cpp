@@ -24,7 +24,8 @@ struct Stats {
 
 // Two sweeps over a piece that is in cache by then: one sweep with a sum of squares would lose the
 // variance to cancellation where |mean| is much larger than the deviation.
-HWY_INLINE Stats PieceStats(Norm norm, const float* x, size_t n, float eps) {
+template <class T>
+HWY_INLINE Stats PieceStats(Norm norm, const T* x, size_t n, float eps) {
   const DF d;
   const float inv_n = 1.0f / static_cast<float>(n);
   float mean = 0;
@@ -46,14 +47,15 @@ HWY_INLINE Stats PieceStats(Norm norm, const float* x, size_t n, float eps) {
 // Both directions normalise with this, so that backward sees the bits of forward.
 HWY_INLINE VF Normalized(VF x, VF mean, VF rstd) { return hn::Mul(hn::Sub(x, mean), rstd); }
 
-void ForwardRows(Norm norm, const Tensor& x, int64_t groups, const float* weight, const float* bias,
-                 float eps, const Tensor& dst, Range rows) {
+template <class T>
+HWY_INLINE void ForwardRowsOf(Norm norm, const Tensor& x, int64_t groups, const T* weight,
+                              const T* bias, float eps, const Tensor& dst, Range rows) {
   const DF d;
   const auto n = static_cast<size_t>(x.cols / groups);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      const float* src = x.f32() + row * x.stride + group * static_cast<int64_t>(n);
-      float* out = dst.f32() + row * dst.stride + group * static_cast<int64_t>(n);
+      const T* src = x.as<T>() + row * x.stride + group * static_cast<int64_t>(n);
+      T* out = dst.as<T>() + row * dst.stride + group * static_cast<int64_t>(n);
       const Stats stats = PieceStats(norm, src, n, eps);
       const VF mean = hn::Set(d, stats.mean);
       const VF rstd = hn::Set(d, stats.rstd);
@@ -66,14 +68,23 @@ void ForwardRows(Norm norm, const Tensor& x, int64_t groups, const float* weight
   }
 }
 
+void ForwardRows(Norm norm, const Tensor& x, int64_t groups, const Tensor& weight,
+                 const Tensor& bias, float eps, const Tensor& dst, Range rows) {
+  with_type(x.dtype, "norm", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    ForwardRowsOf<T>(norm, x, groups, weight.as<T>(), or_null<T>(bias), eps, dst, rows);
+  });
+}
+
 // What one piece needs for its gradient: y = xhat * weight, xhat = (x - mean) * rstd.
+template <class T>
 struct Piece {
   Norm norm;
   size_t n;
   Stats stats;
-  const float* x;
-  const float* weight;
-  const float* dy;
+  const T* x;
+  const T* weight;
+  const T* dy;
 };
 
 // The means over the piece of g = dy * weight and of g * xhat.
@@ -83,7 +94,9 @@ struct GradientMeans {
 };
 
 // Also adds dy * xhat to dweight and dy to dbias: partial sums of this row chunk.
-HWY_INLINE GradientMeans AddParameterGradients(const Piece& piece, float* dweight, float* dbias) {
+template <class T>
+HWY_INLINE GradientMeans AddParameterGradients(const Piece<T>& piece, float* dweight,
+                                               float* dbias) {
   const DF d;
   const VF mean = hn::Set(d, piece.stats.mean);
   const VF rstd = hn::Set(d, piece.stats.rstd);
@@ -106,8 +119,9 @@ HWY_INLINE GradientMeans AddParameterGradients(const Piece& piece, float* dweigh
 
 // dx = rstd * (g - mean(g) - xhat * mean(g * xhat)). dx may be dy: each vector is read before it is
 // written.
-HWY_INLINE void PieceInputGradient(const Piece& piece, const GradientMeans& means, bool accumulate,
-                                   float* dx) {
+template <class T>
+HWY_INLINE void PieceInputGradient(const Piece<T>& piece, const GradientMeans& means,
+                                   bool accumulate, T* dx) {
   const DF d;
   const VF mean = hn::Set(d, piece.stats.mean);
   const VF rstd = hn::Set(d, piece.stats.rstd);
@@ -123,22 +137,33 @@ HWY_INLINE void PieceInputGradient(const Piece& piece, const GradientMeans& mean
 }
 
 // dweight and dbias are this chunk's partial sums; dbias may be null.
-void BackwardRows(Norm norm, const Tensor& x, int64_t groups, const float* weight, float eps,
-                  const Tensor& dy, const Tensor& dx, bool accumulate, float* dweight, float* dbias,
-                  Range rows) {
+template <class T>
+HWY_INLINE void BackwardRowsOf(Norm norm, const Tensor& x, int64_t groups, const T* weight,
+                               float eps, const Tensor& dy, const Tensor& dx, bool accumulate,
+                               float* dweight, float* dbias, Range rows) {
   const int64_t n = x.cols / groups;
   std::fill_n(dweight, n, 0.0f);
   if (dbias) std::fill_n(dbias, n, 0.0f);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
-      Piece piece = {norm,   static_cast<size_t>(n),
-                     {},     x.f32() + row * x.stride + group * n,
-                     weight, dy.f32() + row * dy.stride + group * n};
+      Piece<T> piece = {norm,   static_cast<size_t>(n),
+                        {},     x.as<T>() + row * x.stride + group * n,
+                        weight, dy.as<T>() + row * dy.stride + group * n};
       piece.stats = PieceStats(norm, piece.x, piece.n, eps);
       const GradientMeans means = AddParameterGradients(piece, dweight, dbias);
-      PieceInputGradient(piece, means, accumulate, dx.f32() + row * dx.stride + group * n);
+      PieceInputGradient(piece, means, accumulate, dx.as<T>() + row * dx.stride + group * n);
     }
   }
+}
+
+void BackwardRows(Norm norm, const Tensor& x, int64_t groups, const Tensor& weight, float eps,
+                  const Tensor& dy, const Tensor& dx, bool accumulate, float* dweight, float* dbias,
+                  Range rows) {
+  with_type(x.dtype, "norm", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    BackwardRowsOf<T>(norm, x, groups, weight.as<T>(), eps, dy, dx, accumulate, dweight, dbias,
+                      rows);
+  });
 }
 
 }  // namespace
@@ -166,8 +191,7 @@ void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor 
   const auto forward_rows = HWY_DYNAMIC_DISPATCH(ForwardRows);
   const Chunks chunks = row_chunks(x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
-    forward_rows(norm, x, groups, weight.f32(), bias.empty() ? nullptr : bias.f32(), eps, dst,
-                 chunks[chunk]);
+    forward_rows(norm, x, groups, weight, bias, eps, dst, chunks[chunk]);
   });
 }
 
@@ -192,7 +216,7 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
   float* partials = scratch.as_f32();
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     float* partial = partials + chunk * 2 * n;
-    backward_rows(norm, x, groups, weight.f32(), eps, dy, dx, accumulate_dx, partial,
+    backward_rows(norm, x, groups, weight, eps, dy, dx, accumulate_dx, partial,
                   dbias.empty() ? nullptr : partial + n, chunks[chunk]);
   });
   if (!dweight.empty())

@@ -18,10 +18,11 @@ namespace {
 
 // Turns (x[i], x[i + half]) of each head by the angle whose cosine is angles[i] and whose sine is
 // angles[i + half]; backwards if inverse.
-void RotateRow(float* row, int64_t heads, size_t half, const float* angles, bool inverse) {
+template <class T>
+HWY_INLINE void RotateRowOf(T* row, int64_t heads, size_t half, const float* angles, bool inverse) {
   const DF d;
   for (int64_t head = 0; head < heads; ++head) {
-    float* x = row + head * 2 * static_cast<int64_t>(half);
+    T* x = row + head * 2 * static_cast<int64_t>(half);
     Sweep(half, [&](size_t i, auto io) HWY_ATTR {
       const VF a = io.Load(d, x + i);
       const VF b = io.Load(d, x + half + i);
@@ -32,6 +33,12 @@ void RotateRow(float* row, int64_t heads, size_t half, const float* angles, bool
       io.Store(hn::MulAdd(a, s, hn::Mul(b, c)), d, x + half + i);
     });
   }
+}
+
+void RotateRow(const Tensor& row, int64_t heads, size_t half, const float* angles, bool inverse) {
+  with_type(row.dtype, "rope", [&](auto type) HWY_ATTR {
+    RotateRowOf(row.as<decltype(type)>(), heads, half, angles, inverse);
+  });
 }
 
 }  // namespace
@@ -55,7 +62,7 @@ void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPosi
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row)
-      rotate_row(x.f32() + row * x.stride, heads, static_cast<size_t>(table.cols / 2),
+      rotate_row(x.row_range(row, 1), heads, static_cast<size_t>(table.cols / 2),
                  table.f32() + position_of(positions, row) * table.stride, inverse);
   });
 }

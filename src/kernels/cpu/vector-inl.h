@@ -2,6 +2,9 @@
 // is written once, as a function of (index, io): io.Load and io.Store move a whole vector, or only
 // the first lanes of one, so no byte outside the array is touched and the tail is computed by the
 // same arithmetic as the rest. Bits therefore do not depend on where a vector starts.
+//
+// Elements of 16 bits are widened as they are loaded and rounded to the nearest even as they are
+// stored (half-inl.h), so that a body computes on floats whatever its arrays hold.
 #if defined(ONEFOLD_KERNELS_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONEFOLD_KERNELS_CPU_VECTOR_INL_H_
 #undef ONEFOLD_KERNELS_CPU_VECTOR_INL_H_
@@ -13,15 +16,11 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/targets.h"
-// After targets.h, which configures it.
-#include "hwy/highway.h"
+#include "kernels/cpu/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onefold::cpu {
 namespace HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
@@ -35,6 +34,20 @@ struct Whole {
   template <class D>
   HWY_INLINE void Store(hn::Vec<D> v, D d, hn::TFromD<D>* to) const {
     hn::StoreU(v, d, to);
+  }
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE hn::Vec<D> Load(D d, const Half* from) const {
+    const hn::Rebind<uint16_t, D> du16;
+    return Widened(d, hn::LoadU(du16, Bits(from)), Half());
+  }
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE void Store(hn::Vec<D> v, D d, Half* to) const {
+    StoreBits(Narrowed(d, v, Half()), d, to);
+  }
+  // What was narrowed in another way.
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE void StoreBits(VecOf16<D> bits, D, Half* to) const {
+    hn::StoreU(bits, hn::Rebind<uint16_t, D>(), Bits(to));
   }
   // v with zeros beyond the end: what a sum may add.
   template <class D>
@@ -66,6 +79,24 @@ struct Part {
 #else
     hn::BlendedStore(v, hn::FirstN(d, count), d, to);
 #endif
+  }
+  // Few targets can mask lanes of 16 bits: through memory.
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE hn::Vec<D> Load(D d, const Half* from) const {
+    const hn::Rebind<uint16_t, D> du16;
+    HWY_ALIGN uint16_t lanes[hn::MaxLanes(d)] = {};
+    std::memcpy(lanes, from, count * sizeof(lanes[0]));
+    return Widened(d, hn::Load(du16, lanes), Half());
+  }
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE void Store(hn::Vec<D> v, D d, Half* to) const {
+    StoreBits(Narrowed(d, v, Half()), d, to);
+  }
+  template <class D, class Half, HalfTag<Half>* = nullptr>
+  HWY_INLINE void StoreBits(VecOf16<D> bits, D d, Half* to) const {
+    HWY_ALIGN uint16_t lanes[hn::MaxLanes(d)];
+    hn::Store(bits, hn::Rebind<uint16_t, D>(), lanes);
+    std::memcpy(to, lanes, count * sizeof(lanes[0]));
   }
   template <class D>
   HWY_INLINE hn::Vec<D> OnlyValid(D d, hn::Vec<D> v) const {

@@ -1,0 +1,253 @@
+// DeepSpeed's keys that change nothing here or ask for what is not there: every row of the tables,
+// by what it lets pass and what it says. docs/config.md shows the same tables.
+#include "config/deepspeed_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+Config read_keys(const Json& keys) {
+  Json root = {{"model", "gpt2-tiny"}, {"train_batch_size", 8}};
+  root.update(keys);
+  return Config::from_json(root);
+}
+
+std::string refusal(const Json& keys) {
+  return error_text([&] { read_keys(keys); });
+}
+
+// One key, at the top or in zero_optimization.
+Json one_key(std::string_view section, std::string_view key, const Json& value, int stage = 2) {
+  if (section.empty()) return {{std::string(key), value}};
+  return {{std::string(section), {{"stage", stage}, {std::string(key), value}}}};
+}
+
+Json staged(const Json& stage) { return {{"zero_optimization", {{"stage", stage}}}}; }
+
+bool is_noted(const Config& config, const std::string& path) {
+  const std::vector<std::string>& idle = config.notes.idle;
+  return std::find(idle.begin(), idle.end(), path) != idle.end();
+}
+
+std::vector<Json> passing_values(const std::string& passes) {
+  if (passes == "boolean") return {true, false};
+  if (passes == "integer") return {0, 1e9, 7};
+  if (passes == "number") return {0.5, 8};
+  return Json::parse(passes).get<std::vector<Json>>();
+}
+
+void expect_row(std::string_view section, const PlainKey& row) {
+  const std::string path =
+      section.empty() ? std::string(row.name) : fmt::format("{}.{}", section, row.name);
+  const std::vector<Json> passing = passing_values(row.passes);
+  for (const Json& value : passing)
+    for (const int stage : {0, 1, 2, 3}) {
+      const Json keys = one_key(section, row.name, value, stage);
+      EXPECT_EQ(refusal(keys), "") << path;
+      EXPECT_TRUE(is_noted(read_keys(keys), path)) << path;
+    }
+  EXPECT_EQ(refusal(one_key(section, row.name, nullptr)), "") << path << ": null is absent";
+  for (const char* text : {"true", "false", "3", "0.25", R"("zzz")", "[true]", "{}"}) {
+    const Json value = Json::parse(text);
+    const std::string_view passes = row.passes;
+    const bool right = std::find(passing.begin(), passing.end(), value) != passing.end() ||
+                       (passes == "integer" && value == 3) ||
+                       (passes == "number" && value.is_number());
+    if (right) continue;
+    EXPECT_EQ(refusal(one_key(section, row.name, value)),
+              fmt::format("{} is {}: {}", path, value.dump(), row.reason));
+  }
+}
+
+TEST(PlainKeys, PassWithTheirValuesAndAreNoted) {
+  for (const PlainKey& row : plain_root_keys()) expect_row("", row);
+  for (const PlainKey& row : plain_zero_keys()) expect_row("zero_optimization", row);
+}
+
+// The rows of the tables in docs/config.md whose second column says what passes.
+std::map<std::string, std::string> documented(const std::string& heading) {
+  std::map<std::string, std::string> table;
+  const std::string docs = read_file(std::string(ONEFOLD_SOURCE_DIR) + "/docs/config.md");
+  const size_t at = docs.find("\n" + heading + "\n");
+  EXPECT_NE(at, std::string::npos) << heading;
+  std::istringstream rows(docs.substr(at + 1));
+  std::string row;
+  for (int head = 0; head < 2; ++head) std::getline(rows, row);
+  while (std::getline(rows, row) && row.starts_with('|')) {
+    const std::vector<std::string> cells = split(row, '|'), keys = split(cells.at(1), '`');
+    for (size_t i = 1; i < keys.size(); i += 2) table[keys[i]] = cells.at(2);
+  }
+  return table;
+}
+
+void expect_documented(const std::string& heading, std::span<const PlainKey> rows) {
+  const std::map<std::string, std::string> table = documented(heading);
+  EXPECT_EQ(table.size(), rows.size());
+  for (const PlainKey& row : rows) {
+    ASSERT_TRUE(table.contains(std::string(row.name))) << row.name;
+    const std::string& cell = table.at(std::string(row.name));
+    std::vector<std::string> shown;
+    const std::string passes = row.passes;
+    if (passes.starts_with('['))
+      for (const Json& value : passing_values(passes)) shown.push_back("`" + value.dump() + "`");
+    else
+      shown.push_back("any " + passes);
+    EXPECT_EQ(cell, shown.empty() ? " " : " " + join(shown, ", ") + " ") << row.name;
+  }
+}
+
+TEST(PlainKeys, TheDocumentationHasTheSameTables) {
+  expect_documented("| key at the top | passes with | why, or why not |", plain_root_keys());
+  expect_documented("| key of `zero_optimization` | passes with | why, or why not |",
+                    plain_zero_keys());
+}
+
+TEST(SectionKeys, TheDocumentationNamesThemAll) {
+  const auto table = documented("| section | refused if | reason, or what to use |");
+  EXPECT_EQ(table.size(), root_sections().size() + 1);
+  EXPECT_TRUE(table.contains("compression_training"));
+  for (const SectionKey& row : root_sections())
+    EXPECT_TRUE(table.contains(std::string(row.name))) << row.name;
+}
+
+Json off_value(const SectionKey& row) { return Json::parse(row.off)[0]; }
+
+TEST(SectionKeys, SwitchedOffTheyPassAndAreNoted) {
+  for (const SectionKey& row : root_sections()) {
+    const std::string name(row.name);
+    Json section = Json::object();
+    for (const std::string& key : split(row.asks, ' '))
+      if (!key.empty()) section[key] = off_value(row);
+    EXPECT_EQ(refusal({{name, section}}), "") << name;
+    EXPECT_TRUE(is_noted(read_keys({{name, section}}), name)) << name;
+    EXPECT_EQ(refusal({{name, Json::object()}}), "") << name;
+    EXPECT_EQ(refusal({{name, nullptr}}), "") << name;
+  }
+}
+
+TEST(SectionKeys, WhatTheyAskForIsRefusedWithTheReason) {
+  for (const SectionKey& row : root_sections())
+    for (const std::string& key : split(row.asks, ' ')) {
+      if (key.empty()) continue;
+      const Json on = off_value(row) == false ? Json(true) : Json(77);
+      EXPECT_EQ(refusal({{std::string(row.name), {{key, on}}}}),
+                fmt::format("{}.{} is {}: {}", row.name, key, on.dump(), row.reason));
+    }
+  EXPECT_TRUE(contains(refusal({{"weight_quantization", {{"num_bits", 4}}}}),
+                       "weight_quantization.enabled is on"));
+}
+
+TEST(SectionKeys, NothingInsideASectionIsIgnored) {
+  for (const SectionKey& row : root_sections())
+    EXPECT_TRUE(contains(refusal({{std::string(row.name), {{"bogus", 3}, {"enabled", nullptr}}}}),
+                         fmt::format("{}.bogus is not a known key", row.name)));
+  for (const char* key : {"fp16", "bf16", "tensorboard", "csv_monitor"})
+    EXPECT_TRUE(contains(refusal({{key, {{"enabled", false}, {"bogus", 3}}}}),
+                         fmt::format("{}.bogus is not a known key", key)));
+  for (const char* key : {"offload_optimizer", "offload_param", "leaf_module"})
+    EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, {{"bogus", 3}})),
+                         fmt::format("zero_optimization.{}.bogus is not a known key", key)));
+  EXPECT_TRUE(contains(refusal({{"fp16", {{"enabld", false}}}}), "did you mean \"enabled\"?"));
+  EXPECT_EQ(refusal({{"checkpoint", {{"tag_validation", "Maybe"}}}}),
+            "checkpoint.tag_validation must be Ignore, Warn or Fail, not \"Maybe\"");
+}
+
+TEST(SectionKeys, CompressionIsSearchedToItsGround) {
+  const Json off = Json::parse(
+      R"({"weight_quantization": {"shared_parameters": {"enabled": false, "rounding": "nearest"}}})");
+  EXPECT_EQ(refusal({{"compression_training", off}}), "");
+  Json on = off;
+  on["weight_quantization"]["shared_parameters"]["enabled"] = true;
+  EXPECT_EQ(refusal({{"compression_training", on}}),
+            "compression_training is on: there is no pruning and no quantization");
+}
+
+TEST(NumberTypes, AreRefusedUnlessOffAndAutoIsFp32WithAWord) {
+  for (const char* key : {"fp16", "bf16", "bfloat16"}) {
+    EXPECT_EQ(refusal({{key, {{"enabled", true}}}}),
+              fmt::format("{}.enabled must be false: all arithmetic is in fp32 so far", key));
+    EXPECT_TRUE(read_keys({{key, {{"enabled", false}}}}).notes.remarks.empty());
+    for (const Json& open : {Json("auto"), Json{{"enabled", "auto"}}}) {
+      const Config c = read_keys({{key, open}});
+      ASSERT_EQ(c.notes.remarks.size(), 1U) << key;
+      EXPECT_TRUE(c.notes.remarks[0].starts_with(fmt::format("{} left to \"auto\": all", key)));
+    }
+  }
+  EXPECT_TRUE(
+      is_noted(read_keys({{"fp16", {{"enabled", false}, {"hysteresis", 2}}}}), "fp16.hysteresis"));
+}
+
+TEST(Offload, WithoutADevicePassesAndWithOneIsNamed) {
+  for (const std::string key : {"offload_optimizer", "offload_param"}) {
+    for (const char* passes : {"{}", R"({"device": "none"})", R"({"pin_memory": true})"}) {
+      const Json keys = one_key("zero_optimization", key, Json::parse(passes));
+      EXPECT_EQ(refusal(keys), "") << passes;
+      EXPECT_TRUE(is_noted(read_keys(keys), "zero_optimization." + key));
+    }
+    EXPECT_EQ(
+        refusal(one_key("zero_optimization", key, {{"device", "cpu"}})),
+        fmt::format("zero_optimization.{}.device is \"cpu\": other devices arrive with offload",
+                    key));
+    EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, {{"device", "gpu"}})),
+                         "device must be one of none, cpu, nvme"));
+    EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, "cpu")), "must be an object"));
+  }
+}
+
+TEST(Comments, AreKeysThatBeginAsSuch) {
+  for (const char* key : {"_read_this", "comment", "// why"}) {
+    EXPECT_TRUE(is_noted(read_keys({{key, "words"}}), key));
+    EXPECT_TRUE(contains(refusal({{key, 3}}), "is not a known key")) << key;
+  }
+  EXPECT_TRUE(contains(refusal(one_key("zero_optimization", "_note", "words")), "not a known key"));
+}
+
+TEST(ComputeGradNorm, MayBeLeftOutWhereNothingNeedsIt) {
+  const auto said = [](int stage, double clipping) {
+    Json keys = one_key("zero_optimization", "compute_grad_norm", false, stage);
+    keys["gradient_clipping"] = clipping;
+    return refusal(keys);
+  };
+  EXPECT_EQ(said(2, 0), "");
+  EXPECT_TRUE(contains(said(3, 0), "compute_grad_norm can be false at stages 1 and 2 only"));
+  EXPECT_TRUE(contains(said(1, 1), "gradient_clipping is 1 and needs the norm"));
+}
+
+TEST(ZeroKeys, OfAnotherStageAreNotedAndChangeNothing) {
+  const Json plain = read_keys(staged(2)).effective();
+  for (const std::string name : {"prefetch_bucket_size", "max_live_parameters",
+                                 "max_reuse_distance", "param_persistence_threshold"})
+    for (const std::string& key : {name, "stage3_" + name}) {
+      const Config c = read_keys(one_key("zero_optimization", key, 7));
+      EXPECT_EQ(c.effective(), plain) << key;
+      EXPECT_TRUE(is_noted(c, "zero_optimization." + key)) << key;
+      EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, "x")), key)) << key;
+    }
+  EXPECT_TRUE(is_noted(read_keys(one_key("zero_optimization", "allgather_bucket_size", 7, 0)),
+                       "zero_optimization.allgather_bucket_size"));
+  const Config serial = read_keys(Json::parse(R"({"zero_optimization": {"stage": 3,
+      "overlap_comm": false, "stage3_prefetch_bucket_size": 1}})"));
+  EXPECT_TRUE(is_noted(serial, "zero_optimization.stage3_prefetch_bucket_size"));
+}
+
+TEST(ZeroKeys, TheStageIsANumberOrOfOldABoolean) {
+  for (const char* stage : {"4", "4294967296", "4294967299", "1e15"})
+    EXPECT_TRUE(contains(refusal(staged(Json::parse(stage))),
+                         "zero_optimization.stage must be 0, 1, 2 or 3"));
+  EXPECT_TRUE(contains(refusal(staged(Json::parse("[1, 2]"))),
+                       "zero_optimization.stage must be an integer"));
+  EXPECT_EQ(read_keys({{"zero_optimization", true}, {"allgather_size", 5}}).zero.stage, 1);
+  EXPECT_EQ(read_keys({{"zero_optimization", false}}).zero.stage, 0);
+}
+
+}  // namespace
+}  // namespace onefold
