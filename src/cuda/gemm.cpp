@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "cuda/ops.h"
+#include "cuda/product.h"
 #include "cuda/tensor_view.h"
 #include "device/cuda_scratch.h"
 
@@ -178,13 +178,19 @@ void Products::run(const Gemm& g, cudaStream_t stream) {
   const bool terms = !g.a.empty();  // a product without any is zero, and the library refuses it
   // It may have no algorithm that adds a bias to this product; the plan remembers that.
   const bool bias_in_product = terms && !g.bias.empty() && plan_for(g, true).found;
+  const bool add_bias_after = !g.bias.empty() && !bias_in_product;
+  const bool add_residual_after = !g.residual.empty() && !(terms && residual_in_product(g));
+  // What is added to a result of 16 bits would be a second rounding of it.
+  if (g.dst.dtype != DType::f32 && (add_bias_after || add_residual_after))
+    return product({view(g.a), view(g.b), dst, g.a_transposed, g.b_transposed, g.accumulate,
+                    vector(g.bias), view_or_null(g.residual)},
+                   stream);
   if (terms)
     multiply(g, bias_in_product, stream);
   else if (!g.accumulate)
     fill(dst, 0, stream);
-  if (!g.bias.empty() && !bias_in_product) add_bias(vector(g.bias), dst, stream);
-  if (!g.residual.empty() && !(terms && residual_in_product(g)))
-    add(dst, view(g.residual), dst, stream);
+  if (add_bias_after) add_bias(vector(g.bias), dst, stream);
+  if (add_residual_after) add(dst, view(g.residual), dst, stream);
 }
 
 }  // namespace onefold::cuda

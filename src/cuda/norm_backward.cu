@@ -81,8 +81,17 @@ __global__ void __launch_bounds__(kThreads)
                                  means, stats.rstd, accumulate ? widen(din[i]) : 0.0f, accumulate));
 }
 
+// A pack of a row that begins at a multiple of 16 bytes and ends with one (kWhole); or of any.
+template <bool kWhole, class T>
+__device__ Pack<T> pack_at(const T* row, int first, int size) {
+  if constexpr (kWhole)
+    return load_pack<Pack<T>>(row, first, first + kWide<T>, true);
+  else
+    return load_pack<Pack<T>>(row, first, size, false);
+}
+
 // A thread's packs of a piece: pack p holds elements from (p * kTeam + lane) * 8 on.
-template <class T, int kTeam, int kPacks>
+template <class T, int kTeam, int kPacks, bool kWhole>
 struct Packs {
   static constexpr int kElems = kWide<T>;
   Pack<T> packs[kPacks];
@@ -91,10 +100,10 @@ struct Packs {
   __device__ static int first_of(int p) {
     return (p * kTeam + static_cast<int>(threadIdx.x) % kTeam) * kElems;
   }
-  __device__ Packs(const T* src, int elems, bool is_aligned) : size(elems) {
+  __device__ Packs(const T* src, int elems) : size(elems) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
-      packs[p] = load_pack<Pack<T>>(src, first_of(p), size, is_aligned);
+      if (first_of(p) < size) packs[p] = pack_at<kWhole>(src, first_of(p), size);
   }
   // What was widened is not kept: registers are for the sums over rows, and widening again is
   // cheap.
@@ -161,7 +170,7 @@ __device__ void store_partials(const float (&dweight)[kPacks][kElems],
 constexpr int kFusedThreads = 384;  // of a block of warps, each with pieces of its own
 
 struct Fused {
-  bool centered, accumulate, is_aligned;
+  bool centered, accumulate;
   Pieces pieces;
   float eps;
   int64_t chunk_size;
@@ -169,19 +178,20 @@ struct Fused {
 };
 
 // Teams of a block take the pieces of its chunk in turn, and keep their sums over them.
-template <class T, int kTeam, int kTeams, int kPacks>
+template <class T, int kTeam, int kTeams, int kPacks, bool kWhole>
 __global__ void __launch_bounds__(kTeam* kTeams)
     fused_kernel(Fused args, View<T> x, const T* weight, View<T> dy, View<T> dx) {
   constexpr int kElems = kWide<T>;
-  using P = Packs<T, kTeam, kPacks>;
+  using P = Packs<T, kTeam, kPacks, kWhole>;
   const auto size = static_cast<int>(args.pieces.size);
   const int64_t begin = blockIdx.x * args.chunk_size;
   const int64_t end =
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
   float dweight[kPacks][kElems] = {}, dbias[kPacks][kElems] = {};
+#pragma unroll 1
   for (int64_t index = begin + threadIdx.x / kTeam; index < end; index += kTeams) {
-    P src(piece_of(x, args.pieces, index), size, args.is_aligned);
-    P dout(piece_of(dy, args.pieces, index), size, args.is_aligned);
+    P src(piece_of(x, args.pieces, index), size);
+    P dout(piece_of(dy, args.pieces, index), size);
     const float inv_n = 1.0f / static_cast<float>(size);
     Stats stats{0, 0};
     if (args.centered) {
@@ -197,7 +207,7 @@ __global__ void __launch_bounds__(kTeam* kTeams)
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const float deviation = v[k] - stats.mean;
-        if (first + k < size) squares = fmaf(deviation, deviation, squares);
+        if (kWhole || first + k < size) squares = fmaf(deviation, deviation, squares);
       }
     });
     src.forget();
@@ -210,7 +220,7 @@ __global__ void __launch_bounds__(kTeam* kTeams)
       float v[kElems], d[kElems], w[kElems];
       src.packs[p].to(v);
       dout.packs[p].to(d);
-      load_pack<Pack<T>>(weight, first, size, args.is_aligned).to(w);
+      pack_at<kWhole>(weight, first, size).to(w);
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const float xhat = normalized(v[k], stats), g = d[k] * w[k];
@@ -232,13 +242,13 @@ __global__ void __launch_bounds__(kTeam* kTeams)
       float v[kElems], d[kElems], w[kElems], before[kElems];
       src.packs[p].to(v);
       dout.packs[p].to(d);
-      load_pack<Pack<T>>(weight, first, size, args.is_aligned).to(w);
-      if (args.accumulate) load_pack<Pack<T>>(din, first, size, args.is_aligned).to(before);
+      pack_at<kWhole>(weight, first, size).to(w);
+      if (args.accumulate) pack_at<kWhole>(din, first, size).to(before);
 #pragma unroll
       for (int k = 0; k < kElems; ++k)
         v[k] = input_gradient(d[k], w[k], normalized(v[k], stats), means, stats.rstd, before[k],
                               args.accumulate);
-      store_pack<T>(v, din, first, size, args.is_aligned);
+      store_pack<T>(v, din, first, kWhole ? first + kElems : size, kWhole);
     }
   }
   if (args.partials)
@@ -247,13 +257,14 @@ __global__ void __launch_bounds__(kTeam* kTeams)
 }
 
 template <class T, int kTeam, int kTeams, int kPacks>
-void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args,
+void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
   const int64_t shared =
       kTeams == 1 ? 0 : 2 * fused.pieces.size * static_cast<int64_t>(sizeof(float));
-  launch(fused_kernel<T, kTeam, kTeams, kPacks>, grid_of(chunks), kTeam * kTeams, shared, stream,
-         fused, view<T>(args.x), static_cast<const T*>(args.weight.data), view<T>(args.dy),
-         view<T>(args.dx));
+  launch(whole ? fused_kernel<T, kTeam, kTeams, kPacks, true>
+               : fused_kernel<T, kTeam, kTeams, kPacks, false>,
+         grid_of(chunks), kTeam * kTeams, shared, stream, fused, view<T>(args.x),
+         static_cast<const T*>(args.weight.data), view<T>(args.dy), view<T>(args.dx));
 }
 
 void add_weights(const NormBackward& args, const Pieces& pieces, const float* partials,
@@ -266,24 +277,20 @@ void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_alig
                     cudaStream_t stream) {
   const RowChunks chunks = norm_chunks(pieces.count, pieces.size);
   const bool wanted = args.dweight.data || args.dbias.data;
-  const Fused fused{args.centered,
-                    args.accumulate_dx,
-                    is_aligned,
-                    pieces,
-                    args.eps,
-                    chunks.size,
-                    wanted ? args.scratch : nullptr};
+  const bool whole = is_aligned && pieces.size % 8 == 0;
+  const Fused fused{args.centered, args.accumulate_dx, pieces,
+                    args.eps,      chunks.size,        wanted ? args.scratch : nullptr};
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
     constexpr int kWarps = kFusedThreads / kWarp;
     if (pieces.size <= kLongPiece)
-      launch_fused<T, kWarp, kWarps, 4>(fused, chunks.count, args, stream);
+      launch_fused<T, kWarp, kWarps, 4>(fused, chunks.count, args, whole, stream);
     else if (pieces.size <= 8 * kThreads)
-      launch_fused<T, kThreads, 1, 1>(fused, chunks.count, args, stream);
+      launch_fused<T, kThreads, 1, 1>(fused, chunks.count, args, whole, stream);
     else if (pieces.size <= 16 * kThreads)
-      launch_fused<T, kThreads, 1, 2>(fused, chunks.count, args, stream);
+      launch_fused<T, kThreads, 1, 2>(fused, chunks.count, args, whole, stream);
     else
-      launch_fused<T, kThreads, 1, 4>(fused, chunks.count, args, stream);
+      launch_fused<T, kThreads, 1, 4>(fused, chunks.count, args, whole, stream);
   });
   if (wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
 }
