@@ -117,8 +117,9 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
   const Json plan = Json::parse(json.out);
   expect_keys(
       plan, {"configuration", "parameters", "vocab_size", "train_tokens", "validation_tokens",
-             "documents", "steps", "tokens", "epochs", "threads", "accumulate", "ranks",
-             "planned_peak_bytes", "planned_peak_at", "planned_bytes", "planned_traffic_per_step"});
+             "documents", "steps", "tokens", "epochs", "threads", "accumulate", "auto", "notes",
+             "of_no_consequence", "ranks", "planned_peak_bytes", "planned_peak_at", "planned_bytes",
+             "planned_traffic_per_step"});
   EXPECT_EQ(plan["steps"], 7);
   EXPECT_EQ(Config::from_json(plan["configuration"]).effective(), plan["configuration"]);
   int64_t sum = 0;
