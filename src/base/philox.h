@@ -36,7 +36,14 @@ constexpr PhiloxWords philox(PhiloxKey key, PhiloxWords counter) {
 }
 
 // What random numbers are for. It is the first label of every key, so that no two uses share one.
-enum class Draw : uint32_t { initialisation = 1, dropout = 2, shuffle = 3, sampling = 4, test = 5, rounding = 6 };
+enum class Draw : uint32_t {
+  initialisation = 1,
+  dropout = 2,
+  shuffle = 3,
+  sampling = 4,
+  test = 5,
+  rounding = 6
+};
 
 // The key of one use's numbers: one Philox call over what they are for and up to three labels
 // (step, unit, site).

@@ -193,8 +193,8 @@ TEST(StepSizes, ABlockKeepsNoMoreThanTheySay) {
     ModelSpec spec = spec_from_preset(preset, "model");
     if (spec.vocab_size == 0) spec.vocab_size = 256;
     const int64_t tokens = 3 * 64;
-    const int64_t saved_bytes =
-        make_attention(spec, 0)->saved_bytes(3, 64, DType::f32) + make_mlp(spec, 0)->saved_bytes(3, 64, DType::f32);
+    const int64_t saved_bytes = make_attention(spec, 0)->saved_bytes(3, 64, DType::f32) +
+                                make_mlp(spec, 0)->saved_bytes(3, 64, DType::f32);
     // Both halves keep their inputs.
     EXPECT_LE(saved_bytes / 4 + 2 * tokens * spec.hidden_size, tokens * saved_elems_per_token(spec))
         << preset;
