@@ -19,11 +19,11 @@ namespace {
 
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-volatile std::sig_atomic_t watched = 0, stop_asked = 0;
+volatile std::sig_atomic_t watched = 0, stop_wanted = 0;
 bool hang_up_ignored = false;
 
 extern "C" void pass_on(int number) {
-  if (number != SIGUSR1) stop_asked = 1;
+  if (number != SIGUSR1) stop_wanted = 1;
   if (watched > 0) ::kill(static_cast<pid_t>(watched), number);
 }
 
@@ -78,7 +78,7 @@ int supervise(int restarts, const std::function<int(int start)>& work,
     }
     watched = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (!again(code) || stop_asked || number == restarts) return code;
+    if (!again(code) || stop_wanted || number == restarts) return code;
     say("onefold: the run ended with {}; restart {} of {}\n", code, number + 1, restarts);
   }
 }
