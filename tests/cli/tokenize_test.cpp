@@ -78,7 +78,7 @@ TEST_F(Tokenize, SpecialTokensAreAddedWhenAskedFor) {
   Arguments arguments = {"encode",      "book.txt", "--document-unit", "line",
                          "--tokenizer", llama,      "--output",        "book.tokens"};
   const int64_t plain = json(arguments)["tokens"].get<int64_t>();
-  arguments.emplace_back("--add-special-tokens");
+  arguments.insert(arguments.end(), {"--add-special-tokens", "--overwrite"});
   EXPECT_EQ(json(arguments)["tokens"].get<int64_t>(), plain + 40);  // a <s> for each line
   expect_error(onefold({"tokenize", "encode", "book.txt", "--add-special-tokens", "--output", "x"}),
                1, {"--add-special-tokens has no effect", "bytes"});
