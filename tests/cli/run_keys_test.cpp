@@ -1,5 +1,5 @@
 // What keys of `run` do to a run. Those that steer failed and timed saves are in resume_test.cpp,
-// check_collectives, which is for MPI, in ranks_test.cpp.
+// check_collectives, which is for MPI, in tests/comm.
 #include "cli/support.h"
 #include "io/safetensors.h"
 
