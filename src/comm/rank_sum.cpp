@@ -3,11 +3,24 @@
 #include "kernels/host_memory.h"
 
 namespace onefold {
+namespace {
+
+template <class T, float (*widen)(uint16_t), uint16_t (*narrow)(float)>
+void add_halves(std::span<const T* const> sources, int64_t elems, T* dst) {
+  for (int64_t i = 0; i < elems; ++i) {
+    float sum = widen(sources[0][i].bits);
+    for (size_t r = 1; r < sources.size(); ++r) sum += widen(sources[r][i].bits);
+    dst[i].bits = narrow(sum);
+  }
+}
+
+}  // namespace
 
 void require_summable(std::span<const Message> messages) {
   for (const Message& message : messages)
-    require(message.dtype == DType::f32 || message.dtype == DType::f64,
-            "a sum over ranks of {} elements: only f32 and f64 are summed",
+    require(message.dtype == DType::f32 || message.dtype == DType::f64 ||
+                message.dtype == DType::bf16 || message.dtype == DType::f16,
+            "a sum over ranks of {} elements: only f32, f64, bf16 and f16 are summed",
             dtype_name(message.dtype));
 }
 
@@ -17,6 +30,14 @@ void RankSum::add(std::span<const float* const> sources, int64_t elems, float* d
 
 void RankSum::add(std::span<const double* const> sources, int64_t elems, double* dst) {
   ordered_sum(sources, dst, elems);
+}
+
+void RankSum::add(std::span<const Bf16* const> sources, int64_t elems, Bf16* dst) {
+  add_halves<Bf16, bf16_to_f32, f32_to_bf16>(sources, elems, dst);
+}
+
+void RankSum::add(std::span<const F16* const> sources, int64_t elems, F16* dst) {
+  add_halves<F16, f16_to_f32, f32_to_f16>(sources, elems, dst);
 }
 
 }  // namespace onefold

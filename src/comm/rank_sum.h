@@ -1,10 +1,12 @@
 // The sum over ranks, element by element: rank 0's, plus rank 1's, plus rank 2's, ... in the
-// elements' own type. Both transports add with it, so they have the same bits.
+// elements' own type; of 16-bit elements in fp32, rounded once. Both transports add with it, so
+// they have the same bits.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "base/half.h"
 #include "comm/communicator.h"
 
 namespace onefold {
@@ -15,13 +17,20 @@ void require_summable(std::span<const Message> messages);
 class RankSum {
  public:
   explicit RankSum(int ranks)
-      : f32_(static_cast<size_t>(ranks)), f64_(static_cast<size_t>(ranks)) {}
+      : f32_(static_cast<size_t>(ranks)),
+        f64_(static_cast<size_t>(ranks)),
+        bf16_(static_cast<size_t>(ranks)),
+        f16_(static_cast<size_t>(ranks)) {}
 
   // dst = the sum over ranks r of the `elems` elements at source(r). dst may be one of the sources.
   template <class Source>
   void sum(DType dtype, int64_t elems, void* dst, const Source& source) {
     if (dtype == DType::f64)
       add(f64_, elems, dst, source);
+    else if (dtype == DType::bf16)
+      add(bf16_, elems, dst, source);
+    else if (dtype == DType::f16)
+      add(f16_, elems, dst, source);
     else
       add(f32_, elems, dst, source);
   }
@@ -35,9 +44,13 @@ class RankSum {
   }
   static void add(std::span<const float* const> sources, int64_t elems, float* dst);
   static void add(std::span<const double* const> sources, int64_t elems, double* dst);
+  static void add(std::span<const Bf16* const> sources, int64_t elems, Bf16* dst);
+  static void add(std::span<const F16* const> sources, int64_t elems, F16* dst);
 
   std::vector<const float*> f32_;  // the ranks' elements; the memory is reused by later calls
   std::vector<const double*> f64_;
+  std::vector<const Bf16*> bf16_;
+  std::vector<const F16*> f16_;
 };
 
 }  // namespace onefold
