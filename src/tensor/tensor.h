@@ -53,7 +53,7 @@ inline constexpr const char* dtype_name(DType dtype) {
 
 // The type of the tensors whose elements are T.
 template <class T>
-inline constexpr DType dtype_of;
+inline constexpr DType dtype_of = T::type_without_a_dtype;
 template <>
 inline constexpr DType dtype_of<uint8_t> = DType::u8;
 template <>
