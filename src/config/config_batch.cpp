@@ -6,7 +6,6 @@
 #include "base/process.h"
 #include "base/thread_pool.h"
 #include "config/sections.h"
-#include "engine/engine.h"
 #include "model/spec_limits.h"
 
 namespace onefold {
@@ -51,26 +50,6 @@ std::string agreeing_ranks(const BatchConfig& batch) {
   const int64_t of_rank = batch.micro * batch.accumulation;
   if (batch.global % of_rank != 0) return "";
   return fmt::format("; they do with --ranks {}", batch.global / of_rank);
-}
-
-// What one rank would hold. A vocabulary that only the tokenizer knows is guessed: it is checked
-// against the limit again when it is known.
-int64_t peak_bytes(const Config& config, const Hardware& hardware) {
-  ModelSpec spec = config.model;
-  if (spec.vocab_size == 0) spec.vocab_size = config.data.tokenizer == "bytes" ? 512 : 65536;
-  spec.complete("model");
-  const EngineOptions options{.threads = config.run.threads,
-                              .micro_batch = config.batch.micro,
-                              .sequence = config.data.sequence_length,
-                              .documents = config.data.documents == DocumentMode::kIsolated,
-                              .micros = static_cast<int>(config.batch.accumulation),
-                              .recompute = config.run.recompute,
-                              .frozen = config.run.freeze,
-                              .zero = config.zero,
-                              .optimizer = config.optimizer};
-  return Engine::plan(spec, options, static_cast<int>(config.batch.world_size), 0, hardware)
-      ->ledger()
-      .peak_bytes();
 }
 
 }  // namespace
@@ -128,9 +107,8 @@ void settle_batch(Config& config) {
       config.run.memory_bytes > 0
           ? config.run.memory_bytes
           : static_cast<int64_t>(kShare * static_cast<double>(machine) / static_cast<double>(here));
-  const Hardware hardware = this_machine(static_cast<int>(cores / here));
   for (batch.micro = kMost; batch.micro > 1; batch.micro /= 2)
-    if (peak_bytes(config, hardware) <= limit) break;
+    if (planned_bytes(config, static_cast<int>(cores / here)) <= limit) break;
   batch.global = sequences(batch.micro, batch.accumulation, batch.world_size);
   config.notes.remarks.push_back(
       fmt::format("the file leaves the batch open: micro-batches of {}{}", batch.micro,

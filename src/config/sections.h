@@ -21,6 +21,8 @@ void read_zero(JsonObject& root, JsonReport& report, Config& config);
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // A size that was left open: by memory. After all sections.
 void settle_batch(Config& config);
+// What one rank with so many cores of this machine would hold.
+int64_t planned_bytes(const Config& config, int cores);
 // Refuses sizes whose products do not fit, or of which a plan would have no end. After all
 // sections.
 void check_sizes(const Config& config);
