@@ -50,6 +50,8 @@ class CudaScratch final : public KernelScratch {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return (elems + kSquaresChunk - 1) / kSquaresChunk * static_cast<int64_t>(sizeof(double));
   }
+  // Each chunk's gradient is added to the whole vocabulary's: few large chunks, few such passes.
+  int64_t logits_bytes() const override { return int64_t{2} << 30; }
 };
 
 }  // namespace
