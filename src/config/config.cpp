@@ -80,6 +80,9 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.gradient_clipping = root.non_negative("gradient_clipping", config.gradient_clipping);
   read_zero(root, report, config);
   report.collect([&] { read_optimizer(root, config); });
+  if (config.precision.moments == DType::u8 && config.optimizer.type != OptimizerSpec::Type::adamw)
+    root.refuse(JsonReport::Group::missing, "data_types",
+                "asks for moments in 8 bits, which AdamW and Adam have, and SGD does not");
   config.steps_per_print = read_steps_per_print(root);
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });

@@ -176,9 +176,13 @@ void read_lean_states(JsonObject& section, Config& config) {
     else
       precision.master = master;
   }
-  if (const std::optional<DType> moments = read_type(section, "moments")) {
+  if (section.has("moments") && section.value().value("moments", Json()) == "8bit") {
+    section.require<Json>("moments");
+    precision.moments = DType::u8;
+  } else if (const std::optional<DType> moments = read_type(section, "moments")) {
     if (*moments == DType::f16)
-      section.refuse(Group::missing, "moments", "are fp32 or bf16; fp16 has too small a range");
+      section.refuse(Group::missing, "moments",
+                     "are fp32, bf16 or 8bit; fp16 has too small a range");
     else
       precision.moments = *moments;
   }
@@ -244,7 +248,7 @@ void add_precision_json(const Config& config, Json& json) {
     types["master"] = precision.master;
   }
   if (precision.compute != DType::f32 || precision.moments != DType::f32)
-    types["moments"] = name_of(precision.moments);
+    types["moments"] = precision.moments == DType::u8 ? "8bit" : name_of(precision.moments);
   if (!types.empty()) json["data_types"] = types;
 }
 

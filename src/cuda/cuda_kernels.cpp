@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/block8.h"
 #include "base/error.h"
 #include "cuda/check.h"
 #include "cuda/gemm.h"
@@ -136,6 +137,8 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
   require_elems(what, grads, n);
   require_gradients(what, params, {grads});
   if (!master.empty()) require_elems(what, master, n);
+  require(params.dtype != DType::f32 || master.empty(), "{}: parameters of f32 have no master",
+          what);
   return {n,
           vector(params),
           vector(grads),
@@ -145,11 +148,17 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
           rounding ? rounding->first : 0};
 }
 
-Vector moment_of(const char* what, const Stepped& s, const Tensor& moment) {
-  require_elems(what, moment, s.params.elems());
-  require(moment.dtype == DType::f32 || (moment.dtype == DType::bf16 && s.rounding),
-          "{}: moments are f32, or bf16 with a rounding, not {}", what, dtype_name(moment.dtype));
-  return vector(moment);
+void require_moment(const char* what, const Stepped& s, const Moment& moment) {
+  const int64_t n = s.params.elems();
+  require_elems(what, moment.values, n);
+  if (moment.values.dtype == DType::u8)
+    require_elems(what, moment.scales, (n + kBlock8 - 1) / kBlock8);
+  require(moment.values.dtype == DType::f32 || s.rounding, "{}: moments of {} without a rounding",
+          what, dtype_name(moment.values.dtype));
+}
+
+Codes8 codes_of(const Moment& moment) {
+  return {moment.values.flat().as<uint8_t>(), moment.scales.flat().f32()};
 }
 
 // With its slack, if that makes an odd vocabulary one that the fast kernels take.
@@ -403,12 +412,12 @@ class CudaKernels final : public Kernels {
                stream_);
   }
 
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
-             Tensor moment2) override {
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
+             const Moment& moment1, const Moment& moment2) override {
     const SteppedArgs args = stepped_args("adamw", stepped);
-    const Vector first = moment_of("adamw: moment 1", stepped, moment1),
-                 second = moment_of("adamw: moment 2", stepped, moment2);
-    require(first.type == second.type, "adamw: moments of two types");
+    require_moment("adamw: moment 1", stepped, moment1);
+    require_moment("adamw: moment 2", stepped, moment2);
+    require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
     const AdamWFactors factors{hyper.beta1,
                                1.0f - hyper.beta1,
                                hyper.beta2,
@@ -418,15 +427,19 @@ class CudaKernels final : public Kernels {
                                1.0f / hyper.bias_correction2,
                                hyper.eps,
                                hyper.l2 ? hyper.weight_decay : 0.0f};
-    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, first, second,
-                stream_);
+    const ControlFlags flags{control.factor.f32(), control.finite.i32()};
+    if (args.elems == 0) return;
+    if (moment1.values.dtype == DType::u8)
+      cuda::adamw8(factors, flags, args, codes_of(moment1), codes_of(moment2), stream_);
+    else
+      cuda::adamw(factors, flags, args, vector(moment1.values), vector(moment2.values), stream_);
   }
 
   void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
            Tensor momentum) override {
     const SteppedArgs args = stepped_args("sgd", stepped);
-    const Vector moment =
-        hyper.momentum == 0 ? Vector{} : moment_of("sgd: momentum", stepped, momentum);
+    if (hyper.momentum != 0) require_moment("sgd: momentum", stepped, momentum);
+    const Vector moment = hyper.momentum == 0 ? Vector{} : vector(momentum);
     cuda::sgd(
         {hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
         {control.factor.f32(), control.finite.i32()}, args, moment, stream_);

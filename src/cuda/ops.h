@@ -157,6 +157,13 @@ struct AdamWFactors {
 };
 void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
            Vector moment1, Vector moment2, cudaStream_t stream);
+// Codes of 8 bits with a scale for each 256.
+struct Codes8 {
+  uint8_t* values;
+  float* scales;
+};
+void adamw8(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
+            Codes8 moment1, Codes8 moment2, cudaStream_t stream);
 struct SgdFactors {
   float rate, decay, momentum;
   bool nesterov, first;

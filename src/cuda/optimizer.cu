@@ -183,6 +183,110 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// Levels of codes of 8 bits (base/block8.h), which says what they are.
+template <bool kSecond>
+__device__ float level8(float k) {
+  const float t = k / (kSecond ? 255.0f : 127.0f);
+  return kSecond ? t * t * (t * t) : t * t;
+}
+
+template <bool kSecond>
+__device__ float decode8(uint32_t code, float scale) {
+  const float k = kSecond ? static_cast<float>(code) : static_cast<float>(code) - 128.0f;
+  return copysignf(scale * level8<kSecond>(k), k);
+}
+
+template <bool kSecond>
+__device__ uint32_t encode8(float value, float scale, uint32_t word) {
+  constexpr float kLast = kSecond ? 255.0f : 127.0f;
+  if (!(scale > 0)) return kSecond ? 0 : 128;
+  const float share = fabsf(value) / scale;
+  const float root = kSecond ? sqrtf(sqrtf(share)) : sqrtf(share);
+  float k = fminf(fmaxf(floorf(root * kLast), 0.0f), kLast - 1);
+  const float low = level8<kSecond>(k), high = level8<kSecond>(k + 1);
+  if (share - low > static_cast<float>(word >> 16) * 0x1p-16f * (high - low)) k += 1;
+  if (kSecond) return static_cast<uint32_t>(share > 0 ? fmaxf(k, 1.0f) : k);
+  return static_cast<uint32_t>(copysignf(k, value) + 128.0f);
+}
+
+__device__ inline float warp_scale(float largest) {
+  for (int offset = 16; offset > 0; offset /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, offset));
+  return largest > 0 ? fmaxf(largest, 0x1p-90f) : 0.0f;
+}
+
+constexpr int kBlock8 = 256, kEach8 = kBlock8 / 32;  // elements of a warp, and of its threads
+
+// Codes that a thread has of a block; those behind the end are 0.
+struct Codes {
+  uint8_t values[kEach8];
+  __device__ static Codes load(const uint8_t* data, int64_t at, int64_t elems) {
+    Codes codes{};
+#pragma unroll
+    for (int i = 0; i < kEach8; ++i)
+      if (at + i < elems) codes.values[i] = data[at + i];
+    return codes;
+  }
+  __device__ void store(uint8_t* data, int64_t at, int64_t elems) const {
+#pragma unroll
+    for (int i = 0; i < kEach8; ++i)
+      if (at + i < elems) data[at + i] = values[i];
+  }
+};
+
+// A warp for each block: the largest magnitude of its new moments is their scale.
+template <class P, class G>
+__global__ void __launch_bounds__(kThreads)
+    adamw8_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G> stepping, Codes8 m,
+                  Codes8 v) {
+  if (*control.finite == 0) return;
+  const int64_t block = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
+  const int64_t elems = stepping.elems, at = block * kBlock8 + threadIdx.x % 32 * kEach8;
+  if (block * kBlock8 >= elems) return;
+  const float scale = *control.factor, mean_scale = m.scales[block], square_scale = v.scales[block];
+  Codes mean_codes = Codes::load(m.values, at, elems), square_codes = Codes::load(v.values, at, elems);
+  float means[kEach8], squares[kEach8], largest_mean = 0, largest_square = 0;
+  uint32_t words[kEach8 / 4][4];
+#pragma unroll
+  for (int part = 0; part < kEach8 / 4; ++part) {
+    const int64_t here = at + 4 * part;
+    const Four<G> gradients = stepping.gradients(here);
+    Four<float> params = stepping.values(here);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int e = 4 * part + i;
+      float gradient = widen(gradients.values[i]) * scale;
+      float& param = params.values[i];
+      if (f.l2 != 0) gradient = fmaf(f.l2, param, gradient);
+      means[e] = fmaf(f.beta1, decode8<false>(mean_codes.values[e], mean_scale), f.rest1 * gradient);
+      squares[e] = fmaf(f.beta2, decode8<true>(square_codes.values[e], square_scale),
+                        f.rest2 * (gradient * gradient));
+      const float denominator = sqrtf(squares[e] * f.inv_bc2) + f.eps;
+      param = fmaf(-f.step, means[e] / denominator, param * f.keep);
+      if (here + i >= elems) means[e] = squares[e] = 0;
+      largest_mean = fmaxf(largest_mean, fabsf(means[e]));
+      largest_square = fmaxf(largest_square, squares[e]);
+    }
+    stepping.draw(here, words[part]);
+    stepping.store_values(params, words[part], here);
+  }
+  largest_mean = warp_scale(largest_mean);
+  largest_square = warp_scale(largest_square);
+#pragma unroll
+  for (int e = 0; e < kEach8; ++e) {
+    const uint32_t word = words[e / 4][e % 4];
+    mean_codes.values[e] = static_cast<uint8_t>(
+        encode8<false>(means[e], largest_mean, first_moment_word(word)));
+    square_codes.values[e] = static_cast<uint8_t>(
+        encode8<true>(squares[e], largest_square, second_moment_word(word)));
+  }
+  mean_codes.store(m.values, at, elems);
+  square_codes.store(v.values, at, elems);
+  if (threadIdx.x % 32 != 0) return;
+  m.scales[block] = largest_mean;
+  v.scales[block] = largest_square;
+}
+
 template <class P, class G, class M>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G> stepping, M* momentum,
@@ -244,6 +348,18 @@ void adamw(const AdamWFactors& factors, const ControlFlags& control, const Stepp
     launch(adamw_kernel<P, G, M>, share.grid(), kThreads, 0, stream, factors, control,
            Stepping<P, G>(stepped, share.aligned), static_cast<M*>(moment1.data),
            static_cast<M*>(moment2.data), share);
+  });
+}
+
+void adamw8(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
+            Codes8 moment1, Codes8 moment2, cudaStream_t stream) {
+  constexpr int64_t kElems = int64_t{kThreads} / 32 * kBlock8;  // of a block of threads
+  const bool aligned = all_aligned(stepped.params, stepped.grads, stepped.master);
+  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+    using P = decltype(param);
+    using G = decltype(gradient);
+    launch(adamw8_kernel<P, G>, grid_of((stepped.elems + kElems - 1) / kElems), kThreads, 0, stream,
+           factors, control, Stepping<P, G>(stepped, aligned), moment1, moment2);
   });
 }
 

@@ -89,10 +89,10 @@ class DryKernels final : public Kernels {
   void sum(Tensor x, Tensor) override { touch({x}); }
   void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
   void clip(const Clip& args) override { touch({args.sums}); }
-  void adamw(const AdamW&, const StepControl&, const Stepped& stepped, Tensor moment1,
-             Tensor moment2) override {
+  void adamw(const AdamW&, const StepControl&, const Stepped& stepped, const Moment& moment1,
+             const Moment& moment2) override {
     touch(stepped);
-    touch({moment1, moment1, moment2, moment2});
+    touch({moment1.values, moment1.values, moment2.values, moment2.values});
   }
   void sgd(const Sgd&, const StepControl&, const Stepped& stepped, Tensor momentum) override {
     touch(stepped);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/divergence.h"
 #include "program/verify.h"
 
 namespace onefold {
@@ -142,7 +143,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
   result.skipped = !values.finite;
-  end_step(result.skipped);
+  end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
   result.loss = values.loss_sum / static_cast<double>(result.valid_targets);
   ++steps_done_;
@@ -162,12 +163,12 @@ void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& 
 }
 
 // Gradients that are not finite end the run, unless it may go on without this step.
-void Engine::end_step(bool skipped) {
+void Engine::end_step(bool skipped, const Walk& walk) {
   // A scale that follows the gradients comes to its end; without one nothing else would.
   constexpr int kMostInARow = 50;
   skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
   const bool endless = !options_.loss_scale.dynamic() && skipped_in_a_row_ >= kMostInARow;
-  if (skipped && (!options_.skip_overflow || endless)) report_divergence();
+  if (skipped && (!options_.skip_overflow || endless)) report_divergence(walk);
   if (!loss_scale_.update(skipped))
     throw DivergedError(fmt::format(
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
@@ -175,47 +176,35 @@ void Engine::end_step(bool skipped) {
         steps_done_ + 1, options_.loss_scale.least));
 }
 
-// What this rank found first, in the order in which backward goes; empty if it found nothing.
-std::string Engine::divergence_of_this_rank(bool& loss_diverged) const {
-  constexpr const char* kAdvice =
-      "The weights are those before this step. Lower the learning rate, lengthen the warm-up or "
-      "set "
-      "gradient_clipping";
+// The step once more, watched. The weights are those before it, and stay so: the step is not
+// finite again. All ranks together; what appeared first on any of them, in the order in which units
+// are computed, is named by all.
+void Engine::report_divergence(const Walk& failed) {
+  FirstNotFinite first(*device_, model_);
+  Walk walk{.micros = failed.micros,
+            .training = true,
+            .rates = failed.rates,
+            .loss_scale = failed.loss_scale,
+            .updates = failed.updates,
+            .watch = [&](const Action& action, const UnitCall& call) { first.look(action, call); }};
+  executor_.run(training_, walk, steps_done_);
+  const double mine = first.position();
+  const std::vector<double> positions = control_.exchange("diverged", {&mine, 1});
+  const auto earliest = std::min_element(positions.begin(), positions.end());
   const std::string at_rank = ranks() == 1 ? "" : fmt::format(", rank {}", rank());
-  const StepScalars& scalars = executor_.scalars();
-  const std::vector<double> losses = scalars.read_losses();
-  for (size_t micro = 0; micro < losses.size(); ++micro)
-    if (!std::isfinite(losses[micro])) {
-      loss_diverged = true;
-      return fmt::format("step {}, micro-batch {}{}: the loss is {} (unit head, tensor logits). {}",
-                         steps_done_ + 1, micro, at_rank, losses[micro], kAdvice);
-    }
-  for (int u = state_.units() - 1; u >= 0; --u) {
-    const std::vector<double> squares = scalars.read_squares(u);
-    for (size_t p = 0; p < squares.size(); ++p)
-      if (!std::isfinite(squares[p]))
-        return fmt::format("step {}{}: the gradient is not finite (unit {}, tensor {}). {}",
-                           steps_done_ + 1, at_rank, model_.units[static_cast<size_t>(u)]->name(),
-                           state_.unit(u).layout().params()[p].name, kAdvice);
-  }
-  return "";
-}
-
-// All ranks together. A loss that is not finite spoils the gradients of all ranks: it is named
-// before them.
-void Engine::report_divergence() {
-  bool loss = false;
-  const std::string mine = divergence_of_this_rank(loss);
-  const double flag = loss ? 1 : 0;
-  const std::vector<double> losses = control_.exchange("diverged", {&flag, 1});
-  const std::vector<std::string> texts = control_.collect("diverged", mine);
-  for (size_t r = 0; r < texts.size(); ++r)
-    if (losses[r] != 0) throw DivergedError(texts[r]);
-  for (const std::string& text : texts)
-    if (!text.empty()) throw DivergedError(text);
+  const char* advice = first.is_weight()
+                           ? "It was so before this step: go on from an earlier checkpoint"
+                           : "The weights are those before this step. Lower the learning rate, "
+                             "lengthen the warm-up or set gradient_clipping";
+  const std::vector<std::string> texts =
+      control_.collect("diverged", fmt::format("step {}, micro-batch {}{}: {}. {}", steps_done_ + 1,
+                                               first.micro(), at_rank, first.what(), advice));
+  if (std::isfinite(*earliest))
+    throw DivergedError(texts[static_cast<size_t>(earliest - positions.begin())]);
   throw DivergedError(fmt::format(
-      "step {}: the sum of squares of all gradients is too large for a number. The weights are "
-      "those before this step. Lower the learning rate or set gradient_clipping",
+      "step {}: the sum of all gradients, over ranks or of their squares, is too large for a "
+      "number. The weights are those before this step. Lower the learning rate or set "
+      "gradient_clipping",
       steps_done_ + 1));
 }
 

@@ -85,9 +85,8 @@ class Engine {
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
                                const Hardware& hardware, int threads, int ranks,
                                std::shared_ptr<const KernelScratch> scratch = nullptr);
-  void end_step(bool skipped);
-  [[noreturn]] void report_divergence();
-  std::string divergence_of_this_rank(bool& loss) const;
+  void end_step(bool skipped, const Walk& walk);
+  [[noreturn]] void report_divergence(const Walk& failed);
 
   Model model_;
   EngineOptions options_;

@@ -270,6 +270,7 @@ void Executor::forward(const Action& action, Walk& walk) {
   }
   run_phases(action, walk);
   if (!is_last_phase(action, walk)) return;
+  if (walk.watch) walk.watch(action, *walk.frame.call);
   if (unit(action.unit).has_loss())
     device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
   if (!action.keep_saved) own.saved = {};
@@ -296,6 +297,7 @@ void Executor::backward(const Action& action, Walk& walk) {
   }
   run_phases(action, walk);
   if (!is_last_phase(action, walk)) return;
+  if (walk.watch) walk.watch(action, *walk.frame.call);
   if (has_loss) device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
   held(walk, action.unit, action.micro) = {};
   if (!action.output) walk.gradients[micro] = {};
@@ -336,15 +338,19 @@ void Executor::clip(const Walk& walk) {
 
 void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Walk& walk) {
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
-  const auto part = [&](Tensor slab) { return slab.col_range(piece.offset, piece.elems); };
+  const auto part = [&](Tensor slab, int64_t block = 1) {
+    return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
+  };
   Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
   std::vector<Tensor> states;
   for (int i = 0; i < own.states(); ++i)
-    if (i != own.master()) states.push_back(part(own.stepped_state(i)));
+    if (i != own.master()) states.push_back(part(own.stepped_state(i), own.block(i)));
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
-  stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
-                                 param.layer_key, param.place_key),
-                      piece.first};
+  const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
+  if (rounds || options_.precision.moments != DType::f32)
+    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
+                                   param.layer_key, param.place_key),
+                        piece.first};
   optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates, param.decay,
                  scalars_.control(), stepped, states);
 }

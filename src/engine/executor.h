@@ -42,6 +42,8 @@ struct Walk {
   StepRates rates = 0;
   double loss_scale = 1;
   int64_t updates = 0;  // steps before this one that changed the weights
+  // After each unit's forward or backward, if set: for looking at what it computed.
+  std::function<void(const Action&, const UnitCall&)> watch = {};
 
   std::vector<Held> held = {};         // [unit][micro]
   std::vector<Buffer> gradients = {};  // [micro]: of the residual connection

@@ -63,13 +63,13 @@ Homes homes_of(const EngineOptions& options, int64_t unit_elems, int ranks) {
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
   const std::vector<bool> frozen = frozen_units(model, options.frozen);
-  const DType narrowest = narrowest_type(homes_of(options, 0, ranks), kept_states(options));
+  const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options));
   std::vector<UnitTraits> traits;
   int number = 0;  // of units that are parts of blocks
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
-    one.elems = SlabLayout(unit.params(), ranks, narrowest).elems();
+    one.elems = SlabLayout(unit.params(), ranks, align).elems();
     one.homes = homes_of(options, one.elems, ranks);
     one.frozen = frozen[u];
     one.is_first = unit.is_first();

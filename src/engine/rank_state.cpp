@@ -1,5 +1,8 @@
 #include "engine/rank_state.h"
 
+#include <algorithm>
+
+#include "base/block8.h"
 #include "tensor/convert.h"
 
 namespace onefold {
@@ -7,10 +10,51 @@ namespace {
 
 constexpr const char* kParameters = "parameters";
 
+int64_t blocks_of(int64_t elems, int64_t block) { return (elems + block - 1) / block; }
+
+// Codes of 8 bits as the numbers that lie over them: slabs are long multiples of those.
+Tensor as_numbers(Tensor slab) {
+  return slab.dtype == DType::u8 ? matrix(slab.data, 1, slab.elems() / 4, DType::f32) : slab;
+}
+
+using FillPiece = std::function<void(int64_t first, std::span<float> dst)>;
+
+// Calls take(first, values) with whole blocks of elements [begin, end) of `elems` in all, as `fill`
+// gives them, a few thousand at a time.
+template <class TakeBlocks>
+void for_each_block(int64_t begin, int64_t end, int64_t elems, const FillPiece& fill,
+                    const TakeBlocks& take) {
+  std::vector<float> block;
+  for (int64_t first = begin / kBlock8 * kBlock8; first < end; first += kBlock8) {
+    block.resize(static_cast<size_t>(std::min(kBlock8, elems - first)));
+    fill(first, block);
+    take(first, block);
+  }
+}
+
+// Moments in codes: `values` and their scales, of elements [first, first + values.elems()) of a
+// parameter of `elems`, by `fill`.
+void write_codes(Device& device, Moment8 moment, Tensor values, Tensor scales, int64_t first,
+                 int64_t elems, const FillPiece& fill) {
+  device.write(values, [&](int64_t offset, std::span<std::byte> codes) {
+    const int64_t begin = first + offset, end = begin + static_cast<int64_t>(codes.size());
+    for_each_block(begin, end, elems, fill, [&](int64_t at, std::span<const float> block) {
+      const float scale = scale8(block);
+      for (int64_t i = std::max(begin, at);
+           i < std::min(end, at + static_cast<int64_t>(block.size())); ++i)
+        codes[static_cast<size_t>(i - begin)] =
+            std::byte{encode8(moment, block[static_cast<size_t>(i - at)], scale)};
+    });
+  });
+  std::vector<float> all;
+  for_each_block(first, first + values.elems(), elems, fill,
+                 [&](int64_t, std::span<const float> block) { all.push_back(scale8(block)); });
+  upload(device, std::span<const float>(all), scales);
+}
+
 // Writes `dst`, elements [first, ...) of a state of a parameter, by `fill`, in its own type.
 void write_values(Device& device, const std::string& state, const ParamSpec& param, Tensor dst,
-                  int64_t first,
-                  const std::function<void(int64_t first, std::span<float> dst)>& fill,
+                  int64_t first, const FillPiece& fill,
                   Device::Calls calls = Device::Calls::in_order) {
   const auto make = [&](int64_t offset, std::span<std::byte> piece) {
     const size_t count = piece.size() / static_cast<size_t>(dtype_bytes(dst.dtype));
@@ -42,7 +86,8 @@ void RankState::initialise() {
   // Padding travels with the rest: it must be defined.
   for (const auto& unit : units_) {
     device_.kernels().fill(unit->held_parameters(), 0);
-    for (int i = 0; i < unit->states(); ++i) device_.kernels().fill(unit->stepped_state(i), 0);
+    for (int i = 0; i < unit->states(); ++i)
+      device_.kernels().fill(as_numbers(unit->stepped_state(i)), 0);
   }
   if (options_.initial) return write_parameters(options_.initial);
   write_parameters(
@@ -120,15 +165,26 @@ void RankState::write_optimizer(const FillState& fill) {
   const std::vector<OptimizerState> states = kept_states(options_);
   for (const auto& unit : units_)
     for (int i = 0; i < unit->states(); ++i) {
-      if (i == unit->master()) continue;
-      for (const SlabPiece& piece : unit->stepped_pieces()) {
-        const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
-        const std::string& state = states[static_cast<size_t>(i)].name;
-        write_values(device_, state, param,
-                     unit->stepped_state(i).col_range(piece.offset, piece.elems), piece.first,
-                     [&](int64_t first, std::span<float> dst) { fill(state, param, first, dst); });
-      }
+      const OptimizerState& state = states[static_cast<size_t>(i)];
+      if (i == unit->master() || state.block > 1) continue;  // scales are written with their codes
+      for (const SlabPiece& piece : unit->stepped_pieces())
+        write_state(*unit, i, state, piece, fill);
     }
+}
+
+void RankState::write_state(const UnitState& unit, int index, const OptimizerState& state,
+                            const SlabPiece& piece, const FillState& fill) {
+  const ParamSpec& param = unit.layout().params()[static_cast<size_t>(piece.param)];
+  const Tensor dst = unit.stepped_state(index).col_range(piece.offset, piece.elems);
+  const auto values = [&](int64_t first, std::span<float> to) {
+    fill(state.name, param, first, to);
+  };
+  if (state.dtype != DType::u8)
+    return write_values(device_, state.name, param, dst, piece.first, values);
+  const Tensor scales = unit.stepped_state(index + 1).col_range(piece.offset / kBlock8,
+                                                                blocks_of(piece.elems, kBlock8));
+  write_codes(device_, state.name == "moment2" ? Moment8::second : Moment8::first, dst, scales,
+              piece.first, param.elems(), values);
 }
 
 std::vector<OptimizerState> RankState::saved_states(int index) const {
@@ -142,16 +198,19 @@ std::vector<OptimizerState> RankState::saved_states(int index) const {
 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
-  const auto add = [&](const std::string& state, Tensor shard, std::vector<SavedPiece>& pieces) {
+  const auto add = [&](const std::string& state, Tensor shard, std::vector<SavedPiece>& pieces,
+                       int64_t block = 1) {
     for (const SlabPiece& piece : own.layout().shard_pieces(rank_))
       pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], state,
-                        piece.first, shard.col_range(piece.offset, piece.elems)});
+                        piece.first, piece.elems,
+                        shard.col_range(piece.offset / block, blocks_of(piece.elems, block))});
   };
   std::vector<SavedPiece> pieces;
   add(kParameters, own.exact_parameters().shard(), pieces);
   const std::vector<OptimizerState> states = kept_states(options_);
   for (int i = 0; i < own.states(); ++i)
-    if (i != own.master()) add(states[static_cast<size_t>(i)].name, own.state_shard(i), pieces);
+    if (i != own.master())
+      add(states[static_cast<size_t>(i)].name, own.state_shard(i), pieces, own.block(i));
   return pieces;
 }
 

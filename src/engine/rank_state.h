@@ -48,8 +48,8 @@ class RankState {
   // state. It stays as it is until the unit's next step action.
   struct SavedPiece {
     const ParamSpec* param;
-    std::string state;  // "parameters", or the optimizer's
-    int64_t first;
+    std::string state;     // "parameters", or the optimizer's
+    int64_t first, elems;  // of the parameter
     Tensor data;
   };
   std::vector<SavedPiece> saved_pieces(int unit) const;
@@ -57,6 +57,9 @@ class RankState {
   std::vector<OptimizerState> saved_states(int unit) const;
 
  private:
+  // One piece of a state of the optimizer; of codes, their scales too.
+  void write_state(const UnitState& unit, int index, const OptimizerState& state,
+                   const SlabPiece& piece, const FillState& fill);
   void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
 
   Device& device_;

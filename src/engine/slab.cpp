@@ -10,9 +10,8 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 
 }  // namespace
 
-SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, DType narrowest)
+SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, int64_t align_elems)
     : params_(params.begin(), params.end()), ranks_(ranks) {
-  const int64_t align_elems = Ledger::kAlignment / dtype_bytes(narrowest);
   for (const ParamSpec& param : params_) {
     offsets_.push_back(elems_);
     elems_ = round_up(elems_ + param.elems() + param.slack_rows * param.cols, align_elems);

@@ -23,9 +23,9 @@ struct SlabPiece {
 
 class SlabLayout {
  public:
-  // `narrowest`: the smallest type that a slab of this layout is held in; parameters are aligned in
-  // all of them.
-  SlabLayout(std::span<const ParamSpec> params, int ranks, DType narrowest = DType::f32);
+  // Parameters and shards begin at multiples of `align_elems`.
+  SlabLayout(std::span<const ParamSpec> params, int ranks,
+             int64_t align_elems = Ledger::kAlignment / 4);
 
   int ranks() const { return ranks_; }
   int64_t elems() const { return elems_; }  // with padding
@@ -60,6 +60,7 @@ class Slab {
        std::string name, int64_t block = 1);
 
   const Home& home() const { return home_; }
+  int64_t block() const { return block_; }
 
   // Memory for the state itself, and for the whole of a sharded one.
   void hold();

@@ -61,10 +61,4 @@ std::vector<double> StepScalars::read_losses() const {
   return values;
 }
 
-std::vector<double> StepScalars::read_squares(int unit) const {
-  std::vector<double> values(static_cast<size_t>(squares(unit).cols));
-  download(device_, squares(unit), std::span(values));
-  return values;
-}
-
 }  // namespace onefold

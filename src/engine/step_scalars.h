@@ -40,7 +40,6 @@ class StepScalars {
   };
   Values read() const;
   std::vector<double> read_losses() const;
-  std::vector<double> read_squares(int unit) const;
 
  private:
   int64_t units() const { return static_cast<int64_t>(first_.size()) - 1; }

@@ -1,21 +1,28 @@
 #include "engine/unit_state.h"
 
+#include <algorithm>
+
 namespace onefold {
 
-DType narrowest_type(const Homes& homes, const std::vector<OptimizerState>& states) {
-  DType narrow = homes.parameters.dtype;
+int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& states) {
+  int64_t elems = 1;
   const auto consider = [&](DType dtype) {
-    if (dtype_bytes(dtype) < dtype_bytes(narrow)) narrow = dtype;
+    elems = std::max(elems, Ledger::kAlignment / dtype_bytes(dtype));
   };
+  consider(homes.parameters.dtype);
   consider(homes.gradients.dtype);
-  for (const OptimizerState& state : states)
-    if (state.block == 1) consider(state.dtype);
-  return narrow;
+  for (const OptimizerState& state : states) {
+    if (state.block == 1)
+      consider(state.dtype);
+    else
+      elems = std::max(elems, state.block);
+  }
+  return elems;
 }
 
 UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank,
                      int ranks, const std::vector<OptimizerState>& states)
-    : layout_(unit.params(), ranks, narrowest_type(traits.homes, states)),
+    : layout_(unit.params(), ranks, slab_alignment(traits.homes, states)),
       homes_(traits.homes),
       frozen_(traits.frozen),
       rank_(rank),

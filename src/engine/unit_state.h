@@ -12,9 +12,9 @@
 
 namespace onefold {
 
-// The narrowest type that any slab of a unit has an element of its own for: what its layout is
-// aligned for.
-DType narrowest_type(const Homes& homes, const std::vector<OptimizerState>& states);
+// What a unit's layout is aligned to, in elements: tensors are aligned in all of its slabs,
+// whatever their types, and no block of a state is in two shards.
+int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& states);
 
 class UnitState {
  public:
@@ -59,6 +59,7 @@ class UnitState {
   // The state that is the master copy of the parameters, or -1.
   int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
+  int64_t block(int index) const { return optimizer_[static_cast<size_t>(index)].block(); }
 
   // The parameters as exactly as they are kept: the master copy, where there is one.
   Slab& exact_parameters() { return const_cast<Slab&>(std::as_const(*this).exact_parameters()); }

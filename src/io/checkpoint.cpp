@@ -1,7 +1,9 @@
 #include "io/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "base/block8.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "io/checkpoint_folder.h"
@@ -98,6 +100,11 @@ Checkpoint::Source Checkpoint::find(const std::string& state, const std::string&
 void Checkpoint::read(const std::string& state, const std::string& tensor, int64_t first,
                       std::span<float> dst) const {
   const Source source = find(state, tensor);
+  if (source.state.is_coded()) return read_coded(source, tensor, first, dst);
+  read_range(source, first, dst);
+}
+
+void Checkpoint::read_range(const Source& source, int64_t first, std::span<float> dst) const {
   for (const Box& box : boxes_of_range(source.tensor.rows(), source.tensor.cols(), first,
                                        static_cast<int64_t>(dst.size()))) {
     copy(source, box, dst.first(static_cast<size_t>(box.elems())));
@@ -105,9 +112,32 @@ void Checkpoint::read(const std::string& state, const std::string& tensor, int64
   }
 }
 
+// Codes as numbers, then what they stand for.
+void Checkpoint::read_coded(const Source& source, const std::string& tensor, int64_t first,
+                            std::span<float> dst) const {
+  const std::string name = source.state.name + kScaleSuffix;
+  const CheckpointState* const scales = source.tensor.state(name);
+  if (!scales || scales->dtype != "F32" || scales->block != kBlock8)
+    user_error("{}: {} is in codes, and has no {} that is F32 with a value for each {} elements",
+               folder_, tensor, name, kBlock8);
+  if (dst.empty()) return;
+  const auto elems = static_cast<int64_t>(dst.size());
+  const int64_t begin = first / kBlock8, end = (first + elems - 1) / kBlock8 + 1;
+  std::vector<float> values(static_cast<size_t>(end - begin));
+  copy({source.tensor, *scales, piece_name(name, tensor)}, {0, begin, 1, end - begin}, values);
+  read_range(source, first, dst);
+  const Moment8 moment = source.state.name == "moment2" ? Moment8::second : Moment8::first;
+  for (int64_t i = 0; i < elems; ++i) {
+    float& value = dst[static_cast<size_t>(i)];
+    value = decode8(moment, static_cast<uint8_t>(value),
+                    values[static_cast<size_t>((first + i) / kBlock8 - begin)]);
+  }
+}
+
 void Checkpoint::read(const std::string& state, const std::string& tensor, const Box& box,
                       std::span<float> dst) const {
   const Source source = find(state, tensor);
+  require(!source.state.is_coded(), "{}: a box of codes", tensor);
   const Box whole{0, 0, source.tensor.rows(), source.tensor.cols()};
   require(box.empty() || intersection(box, whole) == box, "{}: a box outside of {} x {}", tensor,
           whole.rows, whole.cols);
@@ -129,10 +159,14 @@ void Checkpoint::copy(const Source& source, const Box& box, std::span<float> dst
     const int64_t run = whole_rows ? common.elems() : common.cols;
     for (int64_t row = common.row; row < common.row + (whole_rows ? 1 : common.rows); ++row) {
       const int64_t from = (piece.offset + place_in(piece.box, row, common.col)) * width;
-      to_f32(source.state.dtype,
-             bytes.subspan(static_cast<size_t>(from), static_cast<size_t>(run * width)),
-             dst.subspan(static_cast<size_t>(place_in(box, row, common.col)),
-                         static_cast<size_t>(run)));
+      const auto read = bytes.subspan(static_cast<size_t>(from), static_cast<size_t>(run * width));
+      const auto to = dst.subspan(static_cast<size_t>(place_in(box, row, common.col)),
+                                  static_cast<size_t>(run));
+      if (source.state.is_coded())
+        std::transform(read.begin(), read.end(), to.begin(),
+                       [](std::byte code) { return static_cast<float>(code); });
+      else
+        to_f32(source.state.dtype, read, to);
     }
     bytes_read_ += common.elems() * width;
   }

@@ -47,6 +47,9 @@ class Checkpoint {
   struct Source;  // a state of a tensor
   Source find(const std::string& state, const std::string& tensor) const;
   void check_entries(const std::string& name, const CheckpointTensor& tensor) const;
+  void read_range(const Source& source, int64_t first, std::span<float> dst) const;
+  void read_coded(const Source& source, const std::string& tensor, int64_t first,
+                  std::span<float> dst) const;
   void copy(const Source& source, const Box& box, std::span<float> dst) const;
 
   std::string folder_;

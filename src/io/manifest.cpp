@@ -204,10 +204,10 @@ Json tensor_json(const CheckpointTensor& tensor) {
 }  // namespace
 
 std::string CheckpointState::obstacle() const {
-  if (is_model_dtype(dtype) && block == 1) return "";
+  if ((is_model_dtype(dtype) || is_coded()) && block == 1) return "";
   return fmt::format(
-      "{} is {}{}, and this Onefold reads F32, F16 and BF16 with a value for each element", name,
-      dtype, block == 1 ? "" : fmt::format(" with a value for each {} elements", block));
+      "{} is {}{}, and this Onefold reads F32, F16, BF16 and U8 with a value for each element",
+      name, dtype, block == 1 ? "" : fmt::format(" with a value for each {} elements", block));
 }
 
 const CheckpointState* CheckpointTensor::state(const std::string& name) const {
@@ -222,6 +222,10 @@ void CheckpointTensor::add_range(int file, int64_t first, int64_t elems) {
     pieces.push_back({file, offset, box});
     offset += box.elems();
   }
+  for (CheckpointState& state : states)
+    if (state.block > 1)
+      state.pieces.push_back(
+          {file, 0, {0, first / state.block, 1, (elems + state.block - 1) / state.block}});
 }
 
 std::string manifest_checksum(Json manifest) {

@@ -37,6 +37,9 @@ struct CheckpointState {
   // count.
   std::vector<CheckpointPiece> pieces = {};
 
+  // Codes of 8 bits (base/block8.h), whose scales are the state of this name with kScaleSuffix
+  // behind.
+  bool is_coded() const { return dtype == "U8" && block == 1; }
   // Why values of this state cannot be read as fp32; "": they can.
   std::string obstacle() const;
 };
@@ -55,7 +58,8 @@ struct CheckpointTensor {
   const std::vector<CheckpointPiece>& pieces_of(const CheckpointState& state) const {
     return state.block == 1 ? pieces : state.pieces;
   }
-  // Elements [first, first + elems), row after row, are all that a file has of this tensor.
+  // Elements [first, first + elems), row after row, are all that a file has of this tensor; `first`
+  // begins a block of every state.
   void add_range(int file, int64_t first, int64_t elems);
 };
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/block8.h"
 #include "base/half.h"
 #include "kernel_cases/families.h"
 #include "kernel_cases/oracle.h"
@@ -173,6 +174,110 @@ Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false
   return c;
 }
 
+// Moments as codes of 8 bits with their scales.
+struct CodedMoment {
+  int codes, scales;
+
+  Moment shard(const Call& call, int64_t begin, int64_t count) const {
+    return {call[codes].col_range(begin, count),
+            call[scales].col_range(begin / kBlock8, (count + kBlock8 - 1) / kBlock8)};
+  }
+  double value(const Case& in, Moment8 moment, int64_t i) const {
+    return decode8(moment, static_cast<uint8_t>(in[codes].number(0, i)),
+                   in[scales].at(0, i / kBlock8));
+  }
+};
+
+CodedMoment add_coded(Case& c, Moment8 moment, const HostTensor& values, bool skipped) {
+  const int64_t n = values.cols();
+  HostTensor codes(1, n, 0, DType::u8), scales(1, (n + kBlock8 - 1) / kBlock8);
+  const Doubles all = values.doubles();
+  for (int64_t begin = 0; begin < n; begin += kBlock8) {
+    const std::vector<float> block(all.begin() + begin, all.begin() + std::min(n, begin + kBlock8));
+    const float scale = scale8(block);
+    scales.set(0, begin / kBlock8, scale);
+    for (size_t i = 0; i < block.size(); ++i)
+      codes.bytes()[static_cast<size_t>(begin) + i] = std::byte{encode8(moment, block[i], scale)};
+  }
+  const std::string name = moment == Moment8::first ? "m" : "v";
+  const auto add = [&](const std::string& tensor, const HostTensor& held) {
+    return skipped ? c.input(tensor, held) : c.output(tensor, held);
+  };
+  return {add(name, codes), add(name + ".scale", scales)};
+}
+
+// One of the two levels around each value, whose scale may be off by a few units: within a
+// thousandth of a level, either neighbour will do.
+void add_expected_codes(std::vector<Expected>& all, Moment8 moment, const CodedMoment& t,
+                        const Doubles& values) {
+  Expected codes{t.codes, {}, {}}, scales{t.scales, {}, {}};
+  const double last = block8::kLevels[static_cast<int>(moment)];
+  for (size_t begin = 0; begin < values.size(); begin += kBlock8) {
+    const size_t end = std::min(values.size(), begin + kBlock8);
+    double scale = 0;
+    for (size_t i = begin; i < end; ++i) scale = std::max(scale, std::abs(values[i]));
+    scales.values.push_back(scale);
+    scales.bounds.push_back(scale * 64 * kUnit + 1e-30);
+    for (size_t i = begin; i < end; ++i) {
+      const double share = std::abs(values[i]) / scale;
+      const double place =
+          last * (moment == Moment8::first ? std::sqrt(share) : std::sqrt(std::sqrt(share)));
+      double low = std::floor(place - 1e-3), high = std::ceil(place + 1e-3);
+      if (moment == Moment8::second) low = std::max(low, 1.0);
+      high = std::min(high, last);
+      const double middle = (low + high) / 2, sign = values[i] < 0 ? -1 : 1;
+      codes.values.push_back(moment == Moment8::first ? 128 + sign * middle : middle);
+      codes.bounds.push_back((high - low) / 2);
+    }
+  }
+  all.push_back(std::move(codes));
+  all.push_back(std::move(scales));
+}
+
+// Whole, or in shards that begin at blocks.
+Case adamw8_case(const AdamW& hyper, int64_t n, float factor, bool shards = false, Held held = {}) {
+  Case c;
+  const bool skipped = std::isnan(factor);
+  held.moments = DType::u8;
+  const Control control = add_control(c, factor);
+  const Params t = add_params(c, n, factor, held);
+  const CodedMoment m = add_coded(c, Moment8::first, normals(1, n, 3), skipped),
+                    v = add_coded(c, Moment8::second, squares(n), skipped);
+  c.run = [=](Call& call) {
+    const auto step = [&](int64_t begin, int64_t end) {
+      const int64_t count = end - begin;
+      call.kernels().adamw(hyper, control.of(call), t.shard(call, held, begin, count),
+                           m.shard(call, begin, count), v.shard(call, begin, count));
+    };
+    if (!shards) return step(0, n);
+    for (int64_t begin = 0, size = kBlock8; begin < n; begin += size, size *= 2)
+      step(begin, std::min(n, begin + size));
+  };
+  c.expected = [=](const Case& in) {
+    if (skipped) return std::vector<Expected>{};
+    Doubles ps, ms, vs;
+    for (int64_t i = 0; i < n; ++i) {
+      const double old = in[t.stepped()].at(0, i);
+      const double gradient = static_cast<double>(in[t.grads].at(0, i)) * factor;
+      ms.push_back(hyper.beta1 * m.value(in, Moment8::first, i) + (1 - hyper.beta1) * gradient);
+      vs.push_back(hyper.beta2 * v.value(in, Moment8::second, i) +
+                   (1 - hyper.beta2) * gradient * gradient);
+      ps.push_back(old * (1 - hyper.learning_rate * hyper.weight_decay) -
+                   hyper.learning_rate * (ms.back() / hyper.bias_correction1) /
+                       (std::sqrt(vs.back() / hyper.bias_correction2) + hyper.eps));
+    }
+    std::vector<Expected> all;
+    add_expected_codes(all, Moment8::first, m, ms);
+    add_expected_codes(all, Moment8::second, v, vs);
+    add_expected(all, held, t, close(t.stepped(), ps, 0.05 * 60 * kUnit, 3 * kUnit));
+    return all;
+  };
+  if (shards)
+    c.twin = Twin{[=] { return adamw8_case(hyper, n, factor, false, held); },
+                  {{"p"}, {"m"}, {"m.scale"}, {"v"}, {"v.scale"}}};
+  return c;
+}
+
 // PyTorch's SGD with dampening 0.
 void sgd_oracle(const Sgd& hyper, double factor, const Doubles& g, Doubles& p, Doubles& buffer) {
   for (size_t i = 0; i < p.size(); ++i) {
@@ -331,6 +436,16 @@ void add_optimizer_cases(CaseList& list) {
   list.push_back(
       {"optimizer", "sgd nesterov 200003 factor 1", [] { return sgd_case(kNesterov, 200003, 1); }});
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) add_held_cases(list, type);
+  for (const Held& held :
+       {Held{}, Held{DType::bf16, DType::f32, true}, Held{DType::bf16, DType::bf16, false, true}}) {
+    const std::string name = "adamw in codes, " + name_of(held);
+    for (const float factor : {0.5f, kNan})
+      for (const int64_t n : {1, 256, 257, 1031, 70001})
+        list.push_back({"optimizer", fmt::format("{} {} {}", name, n, control_name(factor)),
+                        [=] { return adamw8_case(kAdamW, n, factor, false, held); }});
+    list.push_back({"optimizer", fmt::format("{} 5003 in shards", name),
+                    [=] { return adamw8_case(kAdamW, 5003, 0.5f, true, held); }});
+  }
 }
 
 void add_optimizer_benchmarks(CaseList& list) {
@@ -345,6 +460,9 @@ void add_optimizer_benchmarks(CaseList& list) {
         Held{DType::bf16, DType::bf16, false, true, DType::bf16}})
     list.push_back({"optimizer", fmt::format("adamw of 4 Mi parameters {}", name_of(held)),
                     [=] { return adamw_case(kAdamW, kElems, 0.5f, false, held); }});
+  const Held lean{DType::bf16, DType::bf16, false, true};
+  list.push_back({"optimizer", fmt::format("adamw of 4 Mi parameters in codes, {}", name_of(lean)),
+                  [=] { return adamw8_case(kAdamW, kElems, 0.5f, false, lean); }});
 }
 
 }  // namespace onefold::cases

@@ -11,9 +11,9 @@
 // Types. Activations and parameters of one call are of one type, f32, bf16 or f16; so are gradients
 // by activations. Gradients of parameters (a product's dst with a_transposed, dweight, dbias,
 // dtable, dpositions, column_sum's dst) are of that type or f32. Rope's table, lse, losses and
-// factors are f32, an optimizer's moments f32 or bf16, logits of the activations' type. Everything
-// is computed in f32, products of 16-bit values are summed in f32, and a result is rounded once, to
-// the nearest even, where it is stored; what is added to is read as f32 first.
+// factors are f32, an optimizer's moments f32, bf16 or of 8 bits, logits of the activations' type.
+// Everything is computed in f32, products of 16-bit values are summed in f32, and a result is
+// rounded once, to the nearest even, where it is stored; what is added to is read as f32 first.
 #pragma once
 
 #include <cstdint>
@@ -110,6 +110,17 @@ struct Stepped {
   // Of moments of 16 bits, which need it, and of parameters of 16 bits without a master, which are
   // rounded to the nearest without it.
   std::optional<StochasticRounding> rounding = {};
+};
+
+// State that AdamW keeps of each parameter: f32; bf16, rounded stochastically; or codes of 8 bits
+// (base/block8.h), u8, with a scale for each block of kBlock8 parameters, rounded stochastically by
+// the upper 16 bits of the same words. A call with codes begins at a block's first parameter.
+struct Moment {
+  Tensor values;
+  Tensor scales = {};  // [1, blocks] f32, of u8 values
+
+  Moment(Tensor of_values, Tensor of_scales = {})  // NOLINT: mostly a tensor is all there is
+      : values(of_values), scales(of_scales) {}
 };
 
 struct AdamW {
@@ -220,7 +231,7 @@ class Kernels : public KernelScratch {
 
   // One pass over flat, equally long tensors; nothing if control.finite says so.
   virtual void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-                     Tensor moment1, Tensor moment2) = 0;
+                     const Moment& moment1, const Moment& moment2) = 0;
   virtual void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
                    Tensor momentum) = 0;
 };

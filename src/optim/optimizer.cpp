@@ -2,14 +2,18 @@
 
 #include <cmath>
 
+#include "base/block8.h"
+
 namespace onefold {
 
 std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) const {
   std::vector<OptimizerState> list;
   if (precision.has_master()) list.push_back({kMaster});
   if (type == Type::adamw) {
-    list.push_back({"moment1", precision.moments});
-    list.push_back({"moment2", precision.moments});
+    for (const std::string name : {"moment1", "moment2"}) {
+      list.push_back({name, precision.moments});
+      if (precision.moments == DType::u8) list.push_back({name + kScaleSuffix, DType::f32, kBlock8});
+    }
   } else if (momentum != 0) {
     list.push_back({"momentum", precision.moments});
   }
@@ -42,7 +46,11 @@ void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
                     .bias_correction1 = correction(beta1),
                     .bias_correction2 = correction(beta2),
                     .l2 = spec.l2};
-  kernels.adamw(hyper, control, stepped, state[0].flat(), state[1].flat());
+  if (state.size() == 2)
+    kernels.adamw(hyper, control, stepped, state[0].flat(), state[1].flat());
+  else
+    kernels.adamw(hyper, control, stepped, {state[0].flat(), state[1].flat()},
+                  {state[2].flat(), state[3].flat()});
 }
 
 }  // namespace onefold

@@ -140,7 +140,7 @@ Json CheckpointWriter::ranges() const {
   for (size_t u = 0; u < engine_.model().units.size(); ++u) {
     std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> by_state;
     for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(static_cast<int>(u)))
-      by_state[piece.state][piece.param->name] = {piece.first, piece.data.elems()};
+      by_state[piece.state][piece.param->name] = {piece.first, piece.elems};
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
       require(pieces == parameters, "{} of unit {} is not cut like its parameters", state,

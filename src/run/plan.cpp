@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/block8.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "plan/recompute.h"
@@ -156,7 +157,9 @@ std::string types_text(const EngineOptions& options) {
     text += "master weights f32, ";
   else if (precision.compute != DType::f32)
     text += "no master weights (stochastic rounding), ";
-  text += fmt::format("moments {}", dtype_name(precision.moments));
+  text += precision.moments == DType::u8
+              ? fmt::format("moments 8 bits with a scale for each {}", kBlock8)
+              : fmt::format("moments {}", dtype_name(precision.moments));
   if (precision.compute == DType::f16)
     text += options.loss_scale.dynamic()
                 ? fmt::format("; the loss scale follows the gradients from 2^{} on",

@@ -119,7 +119,7 @@ void require_fit(Engine& engine, const Checkpoint& checkpoint) {
     const Unit& unit = *engine.model().units[u];
     std::vector<std::string> needed;
     for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u)))
-      needed.push_back(state.name);
+      if (state.block == 1) needed.push_back(state.name);  // scales follow from the values
     for (const ParamSpec& param : unit.params()) {
       const auto found = tensors.find(param.name);
       if (found == tensors.end())

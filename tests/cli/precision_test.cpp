@@ -16,6 +16,7 @@ const Types kTypes[] = {
     {"bf16 states",
      {"bf16.enabled=true", "bf16.bf16_master_weights_and_grads=true",
       "bf16.bf16_optimizer_states=true"}},
+    {"8 bits", {"bf16.enabled=true", "data_types.moments=8bit"}},
     // The first scale overflows, and is halved until it does not.
     {"fp16", {"fp16.enabled=true", "fp16.initial_scale_power=30", "fp16.hysteresis=1"}},
 };

@@ -141,6 +141,10 @@ TEST(PrecisionKeys, MastersAndMomentsAreKeysOfOurs) {
   EXPECT_EQ(read_keys(R"({"data_types": {"moments": "bf16"}})").precision,
             (Precision{.moments = DType::bf16}));
   EXPECT_TRUE(is_idle(read_keys(R"({"data_types": {"master": false}})"), "data_types.master"));
+  EXPECT_EQ(read_keys(R"({"data_types": {"moments": "8bit"}})").precision.moments, DType::u8);
+  EXPECT_TRUE(contains(refusal(R"({"data_types": {"moments": "8bit"}, "optimizer": {"type": "SGD",
+                                   "params": {"lr": 0.1, "momentum": 0.9}}})"),
+                       "moments in 8 bits, which AdamW and Adam have"));
   EXPECT_TRUE(contains(refusal(R"({"data_types": {"moments": "fp16"}})"), "too small a range"));
   EXPECT_TRUE(contains(refusal(R"({"fp16": {"enabled": true}, "data_types": {"master": false}})"),
                        "data_types.master is false"));

@@ -100,8 +100,8 @@ class CpuKernels final : public CpuScratch<Kernels> {
     cpu::sum_squares(pool_, x, dst, scratch);
   }
   void clip(const Clip& args) override { cpu::clip(args); }
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
-             Tensor moment2) override {
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
+             const Moment& moment1, const Moment& moment2) override {
     cpu::adamw(pool_, hyper, control, stepped, moment1, moment2);
   }
   void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,

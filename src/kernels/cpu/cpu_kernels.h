@@ -60,7 +60,7 @@ int64_t sum_squares_scratch_bytes(int64_t elems);
 
 void clip(const Clip& args);
 void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-           Tensor moment1, Tensor moment2);
+           const Moment& moment1, const Moment& moment2);
 void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
          Tensor momentum);
 

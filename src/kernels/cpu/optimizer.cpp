@@ -1,7 +1,9 @@
 // Optimizer steps: one pass over flat tensors, bound by memory. Each element's arithmetic is the
 // same wherever it lies in the tensor, so a shard's step has the bits of the whole's.
 #include <cmath>
+#include <cstring>
 
+#include "base/block8.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -123,13 +125,97 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
   });
 }
 
-// Moments are bf16 or f32.
-void AdamWPiece(const AdamW& hyper, float factor, const Stepped& stepped, Tensor m, Tensor v) {
-  WithPieces(stepped, [&](const auto& p, const auto* g, size_t begin, size_t n) HWY_ATTR {
-    if (m.dtype == DType::bf16)
-      AdamWBlock(hyper, factor, n, p, g, m.as<Bf16>() + begin, v.as<Bf16>() + begin);
+// A block of codes (base/block8.h) as the values that they stand for, and back.
+template <Moment8 kMoment>
+HWY_INLINE VF Level(VF k) {
+  const VF t =
+      hn::Div(k, hn::Set(DF(), static_cast<float>(block8::kLevels[static_cast<int>(kMoment)])));
+  const VF square = hn::Mul(t, t);
+  return kMoment == Moment8::first ? square : hn::Mul(square, square);
+}
+
+template <Moment8 kMoment>
+HWY_INLINE void Decode(const uint8_t* codes, float scale, size_t n, float* values) {
+  const DF d;
+  const hn::Rebind<uint8_t, DF> d8;
+  const hn::RebindToSigned<DF> d32;
+  HWY_ALIGN uint8_t padded[kBlock8] = {};
+  std::memcpy(padded, codes, n);
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    VF k = hn::ConvertTo(d, hn::PromoteTo(d32, hn::Load(d8, padded + i)));
+    if (kMoment == Moment8::first) k = hn::Sub(k, hn::Set(d, 128.0f));
+    const VF value = hn::Mul(hn::Set(d, scale), Level<kMoment>(k));
+    hn::Store(kMoment == Moment8::first ? hn::CopySign(value, k) : value, d, values + i);
+  }
+}
+
+template <Moment8 kMoment, class WordOf>
+HWY_INLINE float Encode(const float* values, const uint32_t* words, const WordOf& word_of, size_t n,
+                        uint8_t* codes) {
+  const DF d;
+  const hn::Rebind<uint8_t, DF> d8;
+  const hn::RebindToSigned<DF> d32;
+  const float scale = scale8({values, n});
+  const auto last = static_cast<float>(block8::kLevels[static_cast<int>(kMoment)]);
+  const VF zero = hn::Zero(d), one = hn::Set(d, 1.0f);
+  HWY_ALIGN uint8_t padded[kBlock8];
+  for (size_t i = 0; i < n && scale > 0; i += hn::Lanes(d)) {
+    const VF value = hn::Load(d, values + i);
+    const VF share = hn::Div(hn::Abs(value), hn::Set(d, scale));
+    VF root = hn::Sqrt(share);
+    if (kMoment == Moment8::second) root = hn::Sqrt(root);
+    const VF below =
+        hn::Min(hn::Max(hn::Floor(hn::Mul(root, hn::Set(d, last))), zero), hn::Set(d, last - 1));
+    const VF low = Level<kMoment>(below), high = Level<kMoment>(hn::Add(below, one));
+    // [0, 1) by the word's upper 16 bits.
+    const VF threshold = hn::Mul(
+        hn::ConvertTo(d, hn::BitCast(d32, hn::ShiftRight<16>(word_of(hn::Load(DU(), words + i))))),
+        hn::Set(d, 0x1p-16f));
+    const auto up = hn::Gt(hn::Sub(share, low), hn::Mul(threshold, hn::Sub(high, low)));
+    VF k = hn::IfThenElse(up, hn::Add(below, one), below);
+    if (kMoment == Moment8::second)
+      k = hn::IfThenElse(hn::Gt(share, zero), hn::Max(k, one), k);
     else
-      AdamWBlock(hyper, factor, n, p, g, m.f32() + begin, v.f32() + begin);
+      k = hn::Add(hn::CopySign(k, value), hn::Set(d, 128.0f));
+    hn::Store(hn::DemoteTo(d8, hn::ConvertTo(d32, k)), d8, padded + i);
+  }
+  if (scale > 0)
+    std::memcpy(codes, padded, n);
+  else
+    std::memset(codes, kMoment == Moment8::first ? 128 : 0, n);
+  return scale;
+}
+
+// Blocks of codes, widened while they are stepped.
+template <class P, class G>
+HWY_INLINE void AdamWCodes(const AdamW& hyper, float factor, size_t n, const Parameters<P>& p,
+                           const G* g, const Moment& m, const Moment& v, size_t begin) {
+  HWY_ALIGN float means[kBlock8], squares[kBlock8];
+  for (size_t at = 0; at < n; at += kBlock8) {
+    const size_t count = std::min<size_t>(kBlock8, n - at), block = (begin + at) / kBlock8;
+    uint8_t* const mean_codes = m.values.as<uint8_t>() + begin + at;
+    uint8_t* const square_codes = v.values.as<uint8_t>() + begin + at;
+    float &mean_scale = m.scales.f32()[block], &square_scale = v.scales.f32()[block];
+    Decode<Moment8::first>(mean_codes, mean_scale, count, means);
+    Decode<Moment8::second>(square_codes, square_scale, count, squares);
+    const Parameters<P> here{p.params + at, p.master ? p.master + at : nullptr, p.words + at};
+    AdamWBlock(hyper, factor, count, here, g + at, means, squares);
+    mean_scale = Encode<Moment8::first>(means, here.words, FirstMomentWord, count, mean_codes);
+    square_scale =
+        Encode<Moment8::second>(squares, here.words, SecondMomentWord, count, square_codes);
+  }
+}
+
+// Moments are bf16, codes or f32.
+void AdamWPiece(const AdamW& hyper, float factor, const Stepped& stepped, const Moment& m,
+                const Moment& v) {
+  WithPieces(stepped, [&](const auto& p, const auto* g, size_t begin, size_t n) HWY_ATTR {
+    if (m.values.dtype == DType::u8)
+      AdamWCodes(hyper, factor, n, p, g, m, v, begin);
+    else if (m.values.dtype == DType::bf16)
+      AdamWBlock(hyper, factor, n, p, g, m.values.as<Bf16>() + begin, v.values.as<Bf16>() + begin);
+    else
+      AdamWBlock(hyper, factor, n, p, g, m.values.f32() + begin, v.values.f32() + begin);
   });
 }
 
@@ -185,11 +271,22 @@ void check(const Stepped& s) {
           "an optimizer: parameters of f32 have no master");
 }
 
-void check_moment(const char* what, const Stepped& s, Tensor moment) {
-  require(moment.elems() == s.params.elems(), "{}: {} parameters, {} moments", what,
-          s.params.elems(), moment.elems());
-  require(moment.dtype == DType::f32 || (moment.dtype == DType::bf16 && s.rounding),
-          "{}: moments are f32, or bf16 with a rounding, not {}", what, dtype_name(moment.dtype));
+void check_moment(const char* what, const Stepped& s, const Moment& moment) {
+  const int64_t n = s.params.elems();
+  require(moment.values.elems() == n, "{}: {} parameters, {} moments", what, n,
+          moment.values.elems());
+  if (moment.values.dtype == DType::u8)
+    require(moment.scales.elems() == ceil_div(n, kBlock8), "{}: {} scales of {} codes", what,
+            moment.scales.elems(), n);
+  require(moment.values.dtype == DType::f32 || s.rounding, "{}: moments of {} without a rounding",
+          what, dtype_name(moment.values.dtype));
+}
+
+Moment range_of(const Moment& moment, int64_t begin, int64_t end) {
+  return {piece_of(moment.values.flat(), 0, begin, end),
+          moment.scales.empty()
+              ? Tensor{}
+              : piece_of(moment.scales.flat(), 0, begin / kBlock8, ceil_div(end, kBlock8))};
 }
 
 // Elements [begin, end) of flat tensors.
@@ -218,24 +315,28 @@ void clip(const Clip& args) {
 }
 
 void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-           Tensor moment1, Tensor moment2) {
+           const Moment& moment1, const Moment& moment2) {
   check(stepped);
   check_moment("adamw", stepped, moment1);
   check_moment("adamw", stepped, moment2);
-  require(moment1.dtype == moment2.dtype, "adamw: moments of two types");
+  require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
+  static_assert(kChunkElems % kBlock8 == 0);
   if (*control.finite.i32() == 0) return;
   const float factor = *control.factor.f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);
   for_each_piece(pool, 1, stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
-    piece(hyper, factor, range_of(stepped, begin, end), piece_of(moment1.flat(), 0, begin, end),
-          piece_of(moment2.flat(), 0, begin, end));
+    piece(hyper, factor, range_of(stepped, begin, end), range_of(moment1, begin, end),
+          range_of(moment2, begin, end));
   });
 }
 
 void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
          Tensor momentum) {
   check(stepped);
-  if (hyper.momentum != 0) check_moment("sgd", stepped, momentum);
+  if (hyper.momentum != 0) {
+    check_moment("sgd", stepped, momentum);
+    require(momentum.dtype != DType::u8, "sgd: a momentum of 8 bits");
+  }
   if (*control.finite.i32() == 0) return;
   const float factor = *control.factor.f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(SgdPiece);
