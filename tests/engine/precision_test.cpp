@@ -20,6 +20,8 @@ struct Kept {
   int64_t parameter_bytes, gradient_bytes, optimizer_bytes;  // of each parameter
 };
 
+const Kept kFp16 = {"fp16", {.compute = DType::f16}, 2, 4, 12};
+
 const Kept kKept[] = {
     {"bf16", {.compute = DType::bf16}, 2, 4, 12},
     {"bf16_gradients", {.compute = DType::bf16, .gradients = DType::bf16}, 2, 2, 12},
@@ -27,7 +29,7 @@ const Kept kKept[] = {
     {"bf16_states", {DType::bf16, DType::bf16, false, DType::bf16}, 2, 2, 4},
     {"bf16_moments", {DType::bf16, DType::bf16, true, DType::bf16}, 2, 2, 8},
     {"bits8", {DType::bf16, DType::bf16, false, DType::u8}, 2, 2, 2},
-    {"fp16", {.compute = DType::f16}, 2, 4, 12},
+    kFp16,
 };
 
 ModelSpec tiny(const std::string& preset) {
@@ -112,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, InSixteenBits,
                          });
 
 EngineOptions scaled(int power) {
-  EngineOptions options = options_for(kKept[3]);
+  EngineOptions options = options_for(kFp16);
   options.loss_scale = {.fixed = 0, .initial_power = power, .window = 3, .hysteresis = 1};
   options.skip_overflow = true;
   return options;
