@@ -136,6 +136,9 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
   require_elems(what, grads, n);
   require_gradients(what, params, {grads});
   if (!master.empty()) require_elems(what, master, n);
+  require(params.dtype != DType::f32 || (master.empty() && !rounding),
+          "{}: f32 parameters need no master and no rounding", what);
+  require(master.empty() || !rounding, "{}: parameters with a master are not drawn", what);
   return {n,
           vector(params),
           vector(grads),

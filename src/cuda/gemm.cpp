@@ -15,15 +15,16 @@ void check(cublasStatus_t status, const char* what) {
     internal_error("cuBLASLt could not {}: {}", what, cublasLtGetStatusString(status));
 }
 
+constexpr int64_t kVectorBytes = 16;
+
 // Of everything that is vectorised: 16 bytes, or else those of an element.
 int64_t alignment_of(const Gemm& g) {
-  constexpr int64_t kVector = 16;
   const auto fits = [](const Tensor& t) {
-    return t.empty() || (reinterpret_cast<uintptr_t>(t.data) % kVector == 0 &&
-                         t.stride * dtype_bytes(t.dtype) % kVector == 0);
+    return t.empty() || (reinterpret_cast<uintptr_t>(t.data) % kVectorBytes == 0 &&
+                         t.stride * dtype_bytes(t.dtype) % kVectorBytes == 0);
   };
   const bool all = fits(g.a) && fits(g.b) && fits(g.dst) && fits(g.residual) && fits(g.bias);
-  return all ? kVector : std::min(dtype_bytes(g.a.dtype), dtype_bytes(g.dst.dtype));
+  return all ? kVectorBytes : std::min(dtype_bytes(g.a.dtype), dtype_bytes(g.dst.dtype));
 }
 
 cudaDataType_t library_type(DType dtype) {
@@ -176,8 +177,10 @@ void Products::run(const Gemm& g, cudaStream_t stream) {
   if (g.dst.empty()) return;
   const Matrix dst = view(g.dst);
   const bool terms = !g.a.empty();  // a product without any is zero, and the library refuses it
-  // It may have no algorithm that adds a bias to this product; the plan remembers that.
-  const bool bias_in_product = terms && !g.bias.empty() && plan_for(g, true).found;
+  // It may have no algorithm that adds a bias to this product; the plan remembers that. Of 16-bit
+  // rows that are not aligned it rounds the product before it adds the bias.
+  const bool rounds_once = g.dst.dtype == DType::f32 || alignment_of(g) == kVectorBytes;
+  const bool bias_in_product = terms && !g.bias.empty() && rounds_once && plan_for(g, true).found;
   const bool add_bias_after = !g.bias.empty() && !bias_in_product;
   const bool add_residual_after = !g.residual.empty() && !(terms && residual_in_product(g));
   // What is added to a result of 16 bits would be a second rounding of it.

@@ -55,8 +55,10 @@ class CudaScratch final : public KernelScratch {
 }  // namespace
 
 int64_t attention_slice(const AttentionShape& s) {
-  return std::clamp<int64_t>(kAttentionSliceBytes / std::max<int64_t>(1, score_bytes(s)), 1,
-                             std::max<int64_t>(1, s.batch));
+  const int64_t most =
+      std::max<int64_t>(1, kAttentionSliceBytes / std::max<int64_t>(1, score_bytes(s)));
+  const int64_t slices = std::max<int64_t>(1, (s.batch + most - 1) / most);
+  return std::max<int64_t>(1, (s.batch + slices - 1) / slices);  // all nearly as large
 }
 
 // Beside the scores' gradients: dout · out of each row, and the gradients of keys and values for
