@@ -9,7 +9,7 @@
 namespace onefold::cuda {
 
 inline constexpr int64_t kLongPiece = 1024;  // elements from which on a block pays
-// What a team can hold: each thread has so many elements.
+// What a block can hold: each thread has so many elements.
 inline constexpr int kHeldElems = 32;
 
 // Pieces of `size` elements: `groups` in each row.
@@ -30,17 +30,17 @@ __device__ int64_t my_piece() {
 }
 
 // A thread's part of a piece: of a 16-bit type every kTeam-th pack, of fp32 every kTeam-th element.
-// Held in registers, or (kHeld false, for very long pieces) loaded at each visit.
-template <class T, int kTeam, bool kHeld>
+// kHeld elements of it are held in registers; 0, for very long pieces: loaded at each visit.
+template <class T, int kTeam, int kHeld>
 class Part {
  public:
   using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
   static constexpr int kElems = Unit::kElems;
-  static constexpr int kUnits = kHeldElems / kElems;
+  static constexpr int kUnits = kHeld / kElems;
 
   __device__ Part(const T* src, int64_t size, bool is_aligned)
       : src_(src), size_(size), aligned_(is_aligned) {
-    if constexpr (kHeld) {
+    if constexpr (kHeld > 0) {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u)
         if (first_of(u) < size_) held_[u] = load_pack<Unit>(src_, first_of(u), size_, aligned_);
@@ -50,7 +50,7 @@ class Part {
   // body(first, values, count) for each unit: `count` of its values are elements of the piece.
   template <class Body>
   __device__ void each(const Body& body) const {
-    if constexpr (kHeld) {
+    if constexpr (kHeld > 0) {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u)
         if (first_of(u) < size_) visit(held_[u], first_of(u), body);
@@ -74,7 +74,7 @@ class Part {
   const T* src_;
   int64_t size_;
   bool aligned_;
-  Unit held_[kHeld ? kUnits : 1];
+  Unit held_[kHeld > 0 ? kUnits : 1];
 };
 
 struct Stats {
@@ -108,7 +108,7 @@ __device__ Stats stats_of(bool centered, const P& part, int64_t size, float eps)
   return {mean, 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + eps)};
 }
 
-// Both directions normalise with this, so that backward sees the bits of forward.
+// Both directions normalise with this.
 __device__ inline float normalized(float x, const Stats& stats) {
   return (x - stats.mean) * stats.rstd;
 }
@@ -118,15 +118,19 @@ inline bool pieces_aligned(const Pieces& pieces, Type type) {
   return pieces.groups == 1 || pieces.size * type_bytes(type) % 16 == 0;
 }
 
-// Calls with the team's size and whether it holds its piece, as constants.
-template <class Call>
+// Calls with the team's size and how many elements a thread of it holds, as constants. Of 16-bit
+// types a warp holds long pieces too: it waits for no other.
+template <class T, class Call>
 void with_team(const Pieces& pieces, const Call& call) {
+  constexpr int kLongHeld = sizeof(T) == 2 ? 128 : kHeldElems;
   if (pieces.size <= kLongPiece)
-    call(std::integral_constant<int, kWarp>(), std::true_type());
+    call(std::integral_constant<int, kWarp>(), std::integral_constant<int, kHeldElems>());
+  else if (pieces.size <= kLongHeld * kWarp)
+    call(std::integral_constant<int, kWarp>(), std::integral_constant<int, kLongHeld>());
   else if (pieces.size <= kHeldElems * kThreads)
-    call(std::integral_constant<int, kThreads>(), std::true_type());
+    call(std::integral_constant<int, kThreads>(), std::integral_constant<int, kHeldElems>());
   else
-    call(std::integral_constant<int, kThreads>(), std::false_type());
+    call(std::integral_constant<int, kThreads>(), std::integral_constant<int, 0>());
 }
 
 template <int kTeam>

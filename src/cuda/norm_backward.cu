@@ -7,7 +7,7 @@
 namespace onefold::cuda {
 namespace {
 
-template <class T, int kTeam, bool kHeld>
+template <class T, int kTeam, int kHeld>
 __global__ void __launch_bounds__(kThreads)
     stats_kernel(bool centered, View<T> x, Pieces pieces, float eps, Stats* all, bool is_aligned) {
   const int64_t index = my_piece<kTeam>();
@@ -100,7 +100,8 @@ struct Packs {
   __device__ static int first_of(int p) {
     return (p * kTeam + static_cast<int>(threadIdx.x) % kTeam) * kElems;
   }
-  __device__ Packs(const T* src, int elems) : size(elems) {
+  __device__ explicit Packs(int elems) : packs{}, size(elems) {}
+  __device__ void load(const T* src) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
       if (first_of(p) < size) packs[p] = pack_at<kWhole>(src, first_of(p), size);
@@ -189,9 +190,18 @@ __global__ void __launch_bounds__(kTeam* kTeams)
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
   float dweight[kPacks][kElems] = {}, dbias[kPacks][kElems] = {};
 #pragma unroll 1
-  for (int64_t index = begin + threadIdx.x / kTeam; index < end; index += kTeams) {
-    P src(piece_of(x, args.pieces, index), size);
-    P dout(piece_of(dy, args.pieces, index), size);
+  int64_t index = begin + threadIdx.x / kTeam;
+  P src(size), dout(size);
+  const auto load = [&](int64_t at, P& to_src, P& to_dout) {
+    if (at >= end) return;
+    to_src.load(piece_of(x, args.pieces, at));
+    to_dout.load(piece_of(dy, args.pieces, at));
+  };
+  load(index, src, dout);
+  for (; index < end; index += kTeams) {
+    // The next piece is under way while this one is worked on.
+    P next_src(size), next_dout(size);
+    load(index + kTeams, next_src, next_dout);
     const float inv_n = 1.0f / static_cast<float>(size);
     Stats stats{0, 0};
     if (args.centered) {
@@ -250,6 +260,8 @@ __global__ void __launch_bounds__(kTeam* kTeams)
                               args.accumulate);
       store_pack<T>(v, din, first, kWhole ? first + kElems : size, kWhole);
     }
+    src = next_src;
+    dout = next_dout;
   }
   if (args.partials)
     store_partials<kTeam, kTeams>(dweight, dbias, size,
@@ -283,7 +295,9 @@ void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_alig
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
     constexpr int kWarps = kFusedThreads / kWarp;
-    if (pieces.size <= kLongPiece)
+    if (pieces.size <= 3 * kWarp * kWide<T>)
+      launch_fused<T, kWarp, kWarps, 3>(fused, chunks.count, args, whole, stream);
+    else if (pieces.size <= kLongPiece)
       launch_fused<T, kWarp, kWarps, 4>(fused, chunks.count, args, whole, stream);
     else if (pieces.size <= 8 * kThreads)
       launch_fused<T, kThreads, 1, 1>(fused, chunks.count, args, whole, stream);
@@ -308,7 +322,7 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
   with_type(args.x.type, [&](auto element) {
     using T = decltype(element);
     const View<T> x = view<T>(args.x), dy = view<T>(args.dy);
-    with_team(pieces, [&](auto team, auto held) {
+    with_team<T>(pieces, [&](auto team, auto held) {
       launch(stats_kernel<T, decltype(team)::value, decltype(held)::value>,
              teams_grid<decltype(team)::value>(pieces), kThreads, 0, stream, args.centered, x,
              pieces, args.eps, stats, is_aligned);
