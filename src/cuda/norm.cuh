@@ -21,12 +21,17 @@ struct Pieces {
 
 template <class T>
 __device__ T* piece_of(const View<T>& x, const Pieces& pieces, int64_t index) {
+  if (pieces.groups == 1) return x.row(index);
   return x.row(index / pieces.groups) + index % pieces.groups * pieces.size;
 }
 
+// Threads of a block: of one team, or of as many warps as make a usual block.
+template <int kTeam>
+inline constexpr int kTeamBlock = kTeam == kWarp ? kThreads : kTeam;
+
 template <int kTeam>
 __device__ int64_t my_piece() {
-  return static_cast<int64_t>(blockIdx.x) * (kThreads / kTeam) + threadIdx.x / kTeam;
+  return static_cast<int64_t>(blockIdx.x) * (kTeamBlock<kTeam> / kTeam) + threadIdx.x / kTeam;
 }
 
 // A thread's part of a piece: of a 16-bit type every kTeam-th pack, of fp32 every kTeam-th element.
@@ -118,24 +123,28 @@ inline bool pieces_aligned(const Pieces& pieces, Type type) {
   return pieces.groups == 1 || pieces.size * type_bytes(type) % 16 == 0;
 }
 
-// Calls with the team's size and how many elements a thread of it holds, as constants. Of 16-bit
-// types a warp holds long pieces too: it waits for no other.
+// Calls with the team's size and how many elements a thread of it holds, as constants. A thread of
+// a long piece in 16 bits has two packs: with more, too few threads fit a multiprocessor to keep
+// its memory busy.
 template <class T, class Call>
 void with_team(const Pieces& pieces, const Call& call) {
-  constexpr int kLongHeld = sizeof(T) == 2 ? 128 : kHeldElems;
-  if (pieces.size <= kLongPiece)
-    call(std::integral_constant<int, kWarp>(), std::integral_constant<int, kHeldElems>());
-  else if (pieces.size <= kLongHeld * kWarp)
-    call(std::integral_constant<int, kWarp>(), std::integral_constant<int, kLongHeld>());
-  else if (pieces.size <= kHeldElems * kThreads)
-    call(std::integral_constant<int, kThreads>(), std::integral_constant<int, kHeldElems>());
-  else
-    call(std::integral_constant<int, kThreads>(), std::integral_constant<int, 0>());
+  constexpr std::integral_constant<int, kWarp> warp{};
+  constexpr std::integral_constant<int, kThreads> block{};
+  constexpr std::integral_constant<int, kHeldElems> all{};
+  constexpr std::integral_constant<int, kHeldElems / 2> half{};
+  if (pieces.size <= kLongPiece) return call(warp, all);
+  if constexpr (sizeof(T) == 2) {
+    if (pieces.size <= kHeldElems / 2 * kThreads / 2)
+      return call(std::integral_constant<int, kThreads / 2>(), half);
+    if (pieces.size <= kHeldElems / 2 * kThreads) return call(block, half);
+  }
+  if (pieces.size <= kHeldElems * kThreads) return call(block, all);
+  call(block, std::integral_constant<int, 0>());
 }
 
 template <int kTeam>
 dim3 teams_grid(const Pieces& pieces) {
-  return grid_of(ceil_div(pieces.count, kThreads / kTeam));
+  return grid_of(ceil_div(pieces.count, kTeamBlock<kTeam> / kTeam));
 }
 
 }  // namespace onefold::cuda
