@@ -6,7 +6,7 @@ namespace onefold {
 namespace cuda {
 namespace {
 
-constexpr int64_t kAttentionSliceBytes = int64_t{512} << 20;
+constexpr int64_t kAttentionSliceBytes = int64_t{2} << 30;
 constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
 constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
 
@@ -48,7 +48,8 @@ class CudaScratch final : public KernelScratch {
     return RowChunks(rows).count * cols * kFloat;
   }
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
-    return (elems + kSquaresChunk - 1) / kSquaresChunk * static_cast<int64_t>(sizeof(double));
+    const int64_t chunk = squares_chunk(elems);
+    return (elems + chunk - 1) / chunk * static_cast<int64_t>(sizeof(double));
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/profile.h"
 #include "program/verify.h"
 
 namespace onefold {
@@ -35,6 +36,7 @@ std::shared_ptr<const KernelScratch> scratch_of(Device& device) {
 
 std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Communicator* ranks) {
   std::unique_ptr<Device> device = open_device(options.device, options.threads);
+  if (options.profile) device = profiled(std::move(device), options.profile);
   if (ranks && ranks->ranks() > 1 && !device->memory_is_the_hosts())
     user_error(
         "{} ranks on the device {}: ranks exchange the host's memory so far; train on one rank, or "
@@ -45,7 +47,7 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
 
 // A card adds each chunk's gradient to the whole vocabulary's: few large chunks, few such passes.
 int64_t logits_bytes(const std::string& device) {
-  return device == "cpu" ? kLogitsBytes : int64_t{2} << 30;
+  return device == "cpu" ? kLogitsBytes : int64_t{4} << 30;
 }
 
 Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks) {
