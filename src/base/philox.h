@@ -75,4 +75,9 @@ inline float philox_normal(PhiloxKey key, uint64_t index) {
   return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
 }
 
+// Two more words from a uniform one, for roundings that look at the upper 16 bits: SGD's momentum
+// or AdamW's first moment, and AdamW's second.
+constexpr uint32_t first_moment_word(uint32_t word) { return word << 16; }
+constexpr uint32_t second_moment_word(uint32_t word) { return word * 0x9E3779B1u; }
+
 }  // namespace onefold

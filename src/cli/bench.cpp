@@ -30,7 +30,10 @@ Precision precision_named(const std::string& name) {
   if (name == "fp16") return {.compute = DType::f16};
   if (name == "bf16-no-master")
     return {.compute = DType::bf16, .gradients = DType::bf16, .master = false};
-  user_error("--precision {}: it is fp32, bf16, fp16 or bf16-no-master", name);
+  if (name == "bf16-states")
+    return {
+        .compute = DType::bf16, .gradients = DType::bf16, .master = false, .moments = DType::bf16};
+  user_error("--precision {}: it is fp32, bf16, fp16, bf16-no-master or bf16-states", name);
 }
 
 // What a step of AdamW reads and writes of each parameter.
@@ -40,7 +43,7 @@ double step_bytes(const EngineOptions& options) {
       static_cast<double>(dtype_bytes(precision.gradients) + dtype_bytes(precision.compute));
   bytes += 2.0 * static_cast<double>(precision.has_master() ? 4 : 0);
   if (!precision.has_master()) bytes += static_cast<double>(dtype_bytes(precision.compute));
-  return bytes + 4 * 4;
+  return bytes + 4.0 * static_cast<double>(dtype_bytes(precision.moments));
 }
 
 // Random tokens: the time of a step does not depend on their values.
@@ -209,7 +212,7 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_option("--device", options->device, "cpu, or cuda")->capture_default_str();
   step->add_option("--precision", options->precision,
-                   "fp32; bf16 or fp16 with fp32 master weights; bf16-no-master")
+                   "fp32; bf16 or fp16 with fp32 master weights; bf16-no-master; bf16-states")
       ->capture_default_str();
   step->add_option("--threads", options->threads,
                    "Threads of each rank; 0 divides all cores among them")

@@ -148,10 +148,15 @@ int run_plan(PlanArguments arguments) {
   const Config config = load_config(arguments.config, arguments.overrides, ranks);
   const ModelSpec spec = planned_model(config);
   Hardware hardware = hardware_named(arguments.hardware);
+  if (hardware.device != config.run.device && config.run.device != "cpu")
+    user_error(
+        "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
+        "h200",
+        config.run.device, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
-  const EngineOptions options = settled_options(config, spec, hardware);
   const FitContext context{ranks, arguments.transport == "mpi" ? mpi_scratch_bytes(ranks) : 0,
                            config.run.accumulate != "auto", hardware};
+  const EngineOptions options = settled_options(config, spec, context, hardware.device_bytes);
   const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware);
   const int64_t limit =
       config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
@@ -174,10 +179,10 @@ int run_plan(PlanArguments arguments) {
     print_json(json);
     return fits ? kOk : kUserError;
   }
-  fmt::print("{}; {}\n{}{}{}{}{}", model_text(config, spec), weights_text(config),
-             batch_text(config, options), zero_text(spec, options, ranks),
-             traffic_text(plan) + notes_text(config), kind_table(plan),
-             stage_table(stages, options.zero.stage));
+  fmt::print("{}; {}\n{}{}{}{}{}{}", model_text(config, spec), weights_text(config),
+             batch_text(config, options), types_text(options) + recompute_line(options, spec),
+             zero_text(spec, options, ranks), traffic_text(plan) + notes_text(config),
+             kind_table(plan), stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;

@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kAutomatic = "auto";  // --resume without a folder: from run.output
 
 struct TrainArguments {
-  std::string config, memory, trace, resume;
+  std::string config, device, memory, trace, resume;
   std::vector<std::string> overrides;
   int ranks = 0, restarts = 0;
   bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
@@ -139,6 +139,7 @@ void check_trace(const TrainArguments& arguments, const Config& config) {
 }
 
 int run_train(TrainArguments arguments) {
+  if (!arguments.device.empty()) arguments.overrides.push_back("run.device=" + arguments.device);
   if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
   Ranks ranks(arguments.ranks, comm_options(arguments.config, arguments.overrides));
   const bool quiet = arguments.quiet || arguments.json || !ranks.leads();
@@ -164,7 +165,8 @@ int run_train(TrainArguments arguments) {
     if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
     if (!quiet) say("{}\n", full_plan(config, plan));
-    require_available(plan.rank.peak_bytes, ranks.ranks_here(), "run.memory");
+    if (config.run.device == "cpu")
+      require_available(plan.rank.peak_bytes, ranks.ranks_here(), "run.memory");
     if (!writes) return;
     make_folders(output);
     if (!lock) lock.emplace(output);
@@ -237,6 +239,7 @@ void add_train(CLI::App& app, Run& run) {
       ->add_option("--ranks", arguments->ranks,
                    "Run this many ranks as threads of one process, cores divided among them")
       ->check(at_least(1));
+  train->add_option("--device", arguments->device, "Where to train: cpu or cuda (run.device)");
   train->add_option("--memory", arguments->memory,
                     "The most memory that each rank may use, like 80GiB (run.memory)");
   auto* resume =

@@ -5,12 +5,12 @@
 namespace onefold {
 namespace {
 
-template <class T, float (*widen)(uint16_t), uint16_t (*narrow)(float)>
+template <class T>
 void add_halves(std::span<const T* const> sources, int64_t elems, T* dst) {
   for (int64_t i = 0; i < elems; ++i) {
-    float sum = widen(sources[0][i].bits);
-    for (size_t r = 1; r < sources.size(); ++r) sum += widen(sources[r][i].bits);
-    dst[i].bits = narrow(sum);
+    float sum = widened(sources[0][i]);
+    for (size_t r = 1; r < sources.size(); ++r) sum += widened(sources[r][i]);
+    dst[i] = narrowed<T>(sum);
   }
 }
 
@@ -33,11 +33,11 @@ void RankSum::add(std::span<const double* const> sources, int64_t elems, double*
 }
 
 void RankSum::add(std::span<const Bf16* const> sources, int64_t elems, Bf16* dst) {
-  add_halves<Bf16, bf16_to_f32, f32_to_bf16>(sources, elems, dst);
+  add_halves(sources, elems, dst);
 }
 
 void RankSum::add(std::span<const F16* const> sources, int64_t elems, F16* dst) {
-  add_halves<F16, f16_to_f32, f32_to_f16>(sources, elems, dst);
+  add_halves(sources, elems, dst);
 }
 
 }  // namespace onefold

@@ -10,15 +10,8 @@ int64_t planned_bytes(const Config& config, int cores) {
   ModelSpec spec = config.model;
   if (spec.vocab_size == 0) spec.vocab_size = config.data.tokenizer == "bytes" ? 512 : 65536;
   spec.complete("model");
-  const EngineOptions options{.threads = config.run.threads,
-                              .micro_batch = config.batch.micro,
-                              .sequence = config.data.sequence_length,
-                              .documents = config.data.documents == DocumentMode::kIsolated,
-                              .micros = static_cast<int>(config.batch.accumulation),
-                              .recompute = config.run.recompute,
-                              .frozen = config.run.freeze,
-                              .zero = config.zero,
-                              .optimizer = config.optimizer};
+  EngineOptions options = engine_options(config);
+  options.memory_limit_bytes = Ledger::kNoLimit;
   return Engine::plan(spec, options, static_cast<int>(config.batch.world_size), 0,
                       this_machine(cores))
       ->ledger()

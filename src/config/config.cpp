@@ -74,6 +74,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   JsonObject root(root_json, "", &report);
   Config config;
   report.collect([&] { read_model(root, config); });
+  report.collect([&] { read_precision(root, config); });
   read_deepspeed_keys(root, config);
   root.allow_auto({"gradient_clipping"});
   config.gradient_clipping = root.non_negative("gradient_clipping", config.gradient_clipping);
@@ -136,6 +137,7 @@ Json Config::effective() const {
   json["train_micro_batch_size_per_gpu"] = batch.micro;
   json["gradient_accumulation_steps"] = batch.accumulation;
   json["gradient_clipping"] = gradient_clipping;
+  add_precision_json(*this, json);
   json["zero_optimization"] = zero_json(zero);
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule_json(schedule, learning_rate);
@@ -144,6 +146,27 @@ Json Config::effective() const {
   if (!run.tensorboard_folder.empty()) json["tensorboard"] = monitor_json(run.tensorboard_folder);
   if (!run.csv_folder.empty()) json["csv_monitor"] = monitor_json(run.csv_folder);
   return json;
+}
+
+EngineOptions engine_options(const Config& config) {
+  return {.device = config.run.device,
+          .threads = config.run.threads,
+          .seed = config.run.seed,
+          .micro_batch = config.batch.micro,
+          .sequence = config.data.sequence_length,
+          .documents = config.data.documents == DocumentMode::kIsolated,
+          .micros = static_cast<int>(config.batch.accumulation),
+          .order = config.run.accumulate == "unit_first" ? Order::unit_first : Order::micro_first,
+          .recompute = config.run.recompute,
+          .frozen = config.run.freeze,
+          .zero = config.zero,
+          .optimizer = config.optimizer,
+          .precision = config.precision,
+          .loss_scale = config.loss_scale,
+          .skip_overflow = config.skip_overflow,
+          .clipping = config.gradient_clipping,
+          .memory_limit_bytes =
+              config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
 }
 
 void apply_override(Json& root, const std::string& assignment) {

@@ -48,6 +48,7 @@ struct RunConfig {
   int64_t tokens = 0;
   int64_t eval_every = 0;        // steps; 0: no evaluation
   int64_t eval_batches = 0;      // micro-batches of one evaluation; 0: the whole validation data
+  std::string device = "cpu";    // or cuda
   int threads = 0;               // 0: all cores this process may use
   int64_t memory_bytes = 0;      // limit; 0: none
   int64_t save_every = 0;        // steps from one checkpoint to the next; 0: at the end only
@@ -58,7 +59,8 @@ struct RunConfig {
   bool tensorboard = false;
   std::string tensorboard_folder;   // DeepSpeed's "tensorboard": events go here too; "": none
   std::string csv_folder;           // DeepSpeed's "csv_monitor": a table for each metric; "": none
-  bool recompute = false;           // keep only block inputs; compute the rest again in backward
+  Recompute recompute;              // what is not kept, and computed again in backward
+  std::string recompute_by;         // "selective" or "auto": recompute is found by planning
   std::string accumulate = "auto";  // the order of micro-batches: micro_first, unit_first, auto
   std::vector<std::string> freeze;  // units that are not trained
   double timeout_seconds = 600;     // how long a rank waits for the others
@@ -76,6 +78,9 @@ struct Config {
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ZeroOptions zero;
+  Precision precision;
+  LossScaleConfig loss_scale;
+  bool skip_overflow = false;  // steps whose gradients are not finite are left out
   OptimizerSpec optimizer;
   double learning_rate = 1e-3;  // optimizer.params.lr: the schedule's top
   ScheduleConfig schedule;
@@ -105,6 +110,9 @@ struct Config {
   // Every value in force, as a configuration that reads back to the same Config.
   Json effective() const;
 };
+
+// What an engine is told of it.
+EngineOptions engine_options(const Config& config);
 
 // Reads the file and applies the overrides ("a.b=c") in order.
 Config load_config(const std::string& path, std::span<const std::string> overrides,

@@ -197,6 +197,7 @@ void read_run(JsonObject& root, Config& config) {
   run.eval_every = in.at_least("eval_every", 1, evaluates ? kDefaultEvalEvery : 0);
   run.eval_batches = in.at_least("eval_batches", 0, evaluates ? kDefaultEvalBatches : 0);
 
+  run.device = in.choice("device", {"cpu", "cuda"}, "cpu");
   const int64_t threads = in.at_least("threads", 0, 0);
   if (threads > kMostThreads)
     in.refuse(Group::conflict, "threads",
@@ -220,7 +221,7 @@ void read_run(JsonObject& root, Config& config) {
   run.keep_every = in.at_least("keep_every", 0, 0);
   run.stop_if_unsaved = in.choice("save_failures", {"warn", "stop"}, "warn") == "stop";
   run.tensorboard = in.get<bool>("tensorboard", false);
-  run.recompute = in.get<bool>("recompute", false);
+  read_recompute(in, config);
   run.accumulate = in.choice("accumulate", {"auto", "micro_first", "unit_first"}, "auto");
   // Of a former version, whose runs all have it in their config.json: they can be resumed.
   if (in.choice("products", {"auto", "library", "paired"}, "auto") == "paired")
@@ -263,8 +264,9 @@ Json run_json(const Config& config) {
     json["eval_every"] = run.eval_every;
     json["eval_batches"] = run.eval_batches;
   }
+  json["device"] = run.device;
   json["threads"] = run.threads;
-  json["recompute"] = run.recompute;
+  json["recompute"] = recompute_json(run);
   json["accumulate"] = run.accumulate;
   if (!run.freeze.empty()) json["freeze"] = run.freeze;
   json["timeout"] = run.timeout_seconds;

@@ -43,39 +43,6 @@ bool any_enabled(const Json& value) {
   return std::any_of(value.begin(), value.end(), any_enabled);
 }
 
-// {"enabled": ...} of a number type. What else it says matters only to that type.
-void read_precision(JsonObject& root, std::string_view key, std::string_view keys) {
-  root.allow_auto({key});
-  if (!root.has(key)) return;
-  JsonObject section = root.object(key);
-  section.allow_auto();
-  if (section.get<bool>("enabled", false))
-    section.refuse(Group::missing, "enabled", "must be false: all arithmetic is in fp32 so far");
-  for (const std::string& other : split(keys, ' ')) section.idle(other);
-  section.finish();
-}
-
-void read_precisions(JsonObject& root, Config& config) {
-  constexpr std::string_view kBf16 =
-      "immediate_grad_update check_grad_overflow check_overflow bf16_master_weights_and_grads "
-      "bf16_optimizer_states";
-  read_precision(root, "bf16", kBf16);
-  read_precision(root, "bfloat16", kBf16);
-  read_precision(root, "fp16",
-                 "auto_cast loss_scale initial_scale_power loss_scale_window hysteresis "
-                 "consecutive_hysteresis min_loss_scale fp16_master_weights_and_grads");
-  std::vector<std::string> open;
-  for (const std::string key : {"bf16", "bfloat16", "fp16"}) {
-    const Json value = root.value().value(key, Json());
-    if (value == "auto" || (value.is_object() && value.value("enabled", Json()) == "auto"))
-      open.push_back(key);
-  }
-  if (!open.empty())
-    config.notes.remarks.push_back(
-        fmt::format("{} left to \"auto\": all arithmetic is in fp32 until there is another type",
-                    join(open, " and ")));
-}
-
 // A folder for events: output_path / job_name, as DeepSpeed names it.
 std::string read_monitor(JsonObject& root, std::string_view key) {
   JsonObject section = root.object(key);
@@ -134,7 +101,6 @@ void read_section(JsonObject& in, const SectionKey& row) {
 }
 
 void read_deepspeed_keys(JsonObject& root, Config& config) {
-  read_precisions(root, config);
   check_checkpoint(root);
   for (const PlainKey& row : plain_root_keys()) read_plain(root, row);
   for (const SectionKey& row : root_sections()) read_section(root, row);

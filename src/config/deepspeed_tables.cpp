@@ -10,11 +10,9 @@ namespace {
 constexpr const char* kBoolean = "boolean";
 constexpr const char* kInteger = "integer";
 constexpr const char* kFalse = "[false]";
-constexpr const char* kFp32 = R"(["fp32", "float32", "torch.float32"])";
 constexpr const char* kAnyFloat = R"(["fp32", "fp16", "bf16"])";
 
 constexpr std::array kRoot = {
-    PlainKey{"communication_data_type", kFp32, "gradients are reduced in fp32"},
     PlainKey{"seq_parallel_comm_data_type", kAnyFloat, "it must be fp32, fp16 or bf16"},
     PlainKey{"seq_parallel_communication_data_type", kAnyFloat, "it must be fp32, fp16 or bf16"},
     PlainKey{"fp32_allreduce", kBoolean, "it must be true or false"},
@@ -101,12 +99,10 @@ constexpr std::array kSections = {
                "enabled opt_level loss_scale cast_model_type patch_torch_functions "
                "keep_batchnorm_fp32 master_weights cast_model_outputs num_losses verbosity "
                "min_loss_scale max_loss_scale",
-               kEnabled, "all arithmetic is in fp32"},
-    SectionKey{"msamp", "enabled opt_level use_te", kEnabled, "all arithmetic is in fp32"},
+               kEnabled, "use the section bf16 or fp16"},
+    SectionKey{"msamp", "enabled opt_level use_te", kEnabled, "there is no 8-bit arithmetic yet"},
     SectionKey{"torch_autocast", "enabled dtype lower_precision_safe_modules", kEnabled,
-               "all arithmetic is in fp32"},
-    SectionKey{"data_types", "grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules",
-               "grad_accum_dtype param_dtype buffer_dtype", "everything is in fp32", kFp32},
+               "use the section bf16 or fp16"},
     SectionKey{"activation_checkpointing",
                "partition_activations cpu_checkpointing contiguous_memory_optimization "
                "number_checkpoints synchronize_checkpoint_boundary profile",

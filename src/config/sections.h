@@ -15,6 +15,9 @@ inline std::string lower(std::string text) {
 // All that has no section of its own below: DeepSpeed's keys that change nothing, monitors, number
 // types.
 void read_deepspeed_keys(JsonObject& root, Config& config);
+// bf16, fp16, data_types, communication_data_type. After the model, whose weights' type "auto"
+// follows.
+void read_precision(JsonObject& root, Config& config);
 // After the model, whose width "auto" follows, and gradient_clipping.
 void read_zero(JsonObject& root, JsonReport& report, Config& config);
 // Any of the three may be open; 0 for a size that follows from nothing else (settle_batch).
@@ -36,6 +39,11 @@ ScheduleConfig read_schedule(JsonObject& scheduler, double& lr);
 void read_model(JsonObject& root, Config& config);
 void read_data(JsonObject& root, Config& config);
 void read_run(JsonObject& root, Config& config);
+
+void add_precision_json(const Config& config, Json& json);
+// In the section "run".
+void read_recompute(JsonObject& in, Config& config);
+Json recompute_json(const RunConfig& run);
 
 Json optimizer_json(const Config& config);
 // Every value that has an effect.

@@ -136,9 +136,8 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
   require_elems(what, grads, n);
   require_gradients(what, params, {grads});
   if (!master.empty()) require_elems(what, master, n);
-  require(params.dtype != DType::f32 || (master.empty() && !rounding),
-          "{}: f32 parameters need no master and no rounding", what);
-  require(master.empty() || !rounding, "{}: parameters with a master are not drawn", what);
+  require(params.dtype != DType::f32 || master.empty(), "{}: parameters of f32 have no master",
+          what);
   return {n,
           vector(params),
           vector(grads),
@@ -146,6 +145,13 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
           rounding.has_value(),
           rounding ? rounding->key : PhiloxKey{},
           rounding ? rounding->first : 0};
+}
+
+Vector moment_of(const char* what, const Stepped& s, const Tensor& moment) {
+  require_elems(what, moment, s.params.elems());
+  require(moment.dtype == DType::f32 || (moment.dtype == DType::bf16 && s.rounding),
+          "{}: moments are f32, or bf16 with a rounding, not {}", what, dtype_name(moment.dtype));
+  return vector(moment);
 }
 
 // With its slack, if that makes an odd vocabulary one that the fast kernels take.
@@ -183,6 +189,7 @@ class CudaKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return scratch_->sum_squares_scratch_bytes(elems);
   }
+  int64_t logits_bytes() const override { return scratch_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
     const int64_t terms = g.a_transposed ? g.a.rows : g.a.cols;
@@ -401,8 +408,9 @@ class CudaKernels final : public Kernels {
   void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
              Tensor moment2) override {
     const SteppedArgs args = stepped_args("adamw", stepped);
-    require_elems("adamw: moment 1", moment1, args.elems);
-    require_elems("adamw: moment 2", moment2, args.elems);
+    const Vector first = moment_of("adamw: moment 1", stepped, moment1),
+                 second = moment_of("adamw: moment 2", stepped, moment2);
+    require(first.type == second.type, "adamw: moments of two types");
     const AdamWFactors factors{hyper.beta1,
                                1.0f - hyper.beta1,
                                hyper.beta2,
@@ -412,18 +420,18 @@ class CudaKernels final : public Kernels {
                                1.0f / hyper.bias_correction2,
                                hyper.eps,
                                hyper.l2 ? hyper.weight_decay : 0.0f};
-    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, moment1.flat().f32(),
-                moment2.flat().f32(), stream_);
+    cuda::adamw(factors, {control.factor.f32(), control.finite.i32()}, args, first, second,
+                stream_);
   }
 
   void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
            Tensor momentum) override {
     const SteppedArgs args = stepped_args("sgd", stepped);
-    if (hyper.momentum != 0) require_elems("sgd: momentum", momentum, args.elems);
+    const Vector moment =
+        hyper.momentum == 0 ? Vector{} : moment_of("sgd: momentum", stepped, momentum);
     cuda::sgd(
         {hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
-        {control.factor.f32(), control.finite.i32()}, args,
-        hyper.momentum == 0 ? nullptr : momentum.flat().f32(), stream_);
+        {control.factor.f32(), control.finite.i32()}, args, moment, stream_);
   }
 
  private:

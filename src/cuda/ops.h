@@ -146,7 +146,8 @@ struct SteppedArgs {
   int64_t elems;
   Vector params, grads;
   float* master;
-  bool stochastic;  // rounding of params that have no master: element i draws number first + i
+  bool stochastic;  // rounding, of params without a master and of moments: element i draws number
+                    // first + i
   PhiloxKey key;
   int64_t first;
 };
@@ -155,13 +156,13 @@ struct AdamWFactors {
   float l2;  // times the parameter is added to the gradient; 0: nothing is
 };
 void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-           float* moment1, float* moment2, cudaStream_t stream);
+           Vector moment1, Vector moment2, cudaStream_t stream);
 struct SgdFactors {
   float rate, decay, momentum;
   bool nesterov, first;
 };
-// momentum: null if there is none.
+// momentum: its data is null if there is none.
 void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-         float* momentum, cudaStream_t stream);
+         Vector momentum, cudaStream_t stream);
 
 }  // namespace onefold::cuda

@@ -68,7 +68,7 @@ struct Stepping {
   P* params;
   const G* grads;
   float* master;
-  bool stochastic;
+  bool stochastic;  // of parameters
   PhiloxKey key;
   int64_t first;
   bool aligned;
@@ -78,57 +78,78 @@ struct Stepping {
         params(static_cast<P*>(s.params.data)),
         grads(static_cast<const G*>(s.grads.data)),
         master(s.master),
-        stochastic(s.stochastic && !s.master),
+        stochastic(s.stochastic && !s.master && sizeof(P) == 2),
         key(s.key),
         first(s.first),
         aligned(is_aligned) {}
 
-  __device__ Four<float> load(const float* data, int64_t at) const {
-    return load_four(data, at, elems, aligned);
+  template <class T>
+  __device__ Four<float> load(const T* data, int64_t at) const {
+    return wide_of(load_four(data, at, elems, aligned));
   }
   __device__ Four<G> gradients(int64_t at) const { return load_four(grads, at, elems, aligned); }
   __device__ Four<float> values(int64_t at) const {
-    if (master) return load(master, at);
-    const Four<P> narrow_values = load_four<P>(params, at, elems, aligned);
+    return master ? load(master, at) : load(params, at);
+  }
+  // The random words of four elements, from `first` + at on: of one counter, or of two.
+  __device__ void draw(int64_t at, uint32_t (&words)[4]) const {
+    const int64_t number = first + at;
+    const int ahead = static_cast<int>(number & 3);
+    const auto [w0, w1, w2, w3] = drawn_words(key, number >> 2);
+    words[0] = w0, words[1] = w1, words[2] = w2, words[3] = w3;
+    if (ahead == 0) return;
+    const auto [n0, n1, n2, n3] = drawn_words(key, (number >> 2) + 1);
+    const uint32_t all[8] = {w0, w1, w2, w3, n0, n1, n2, n3};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = ahead == 1 ? all[i + 1] : ahead == 2 ? all[i + 2] : all[i + 3];
+  }
+  // Words are looked at where something is drawn.
+  template <class T>
+  __device__ void store_drawn(const Four<float>& four, const uint32_t (&words)[4], T* data,
+                              int64_t at) const {
+    Four<T> rounded;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded.values[i] = narrow_drawn(four.values[i], words[i], T{});
+    store_four<T>(rounded, data, at, elems, aligned);
+  }
+  __device__ void store_values(const Four<float>& four, const uint32_t (&words)[4],
+                               int64_t at) const {
+    if (master) store_four(four, master, at, elems, aligned);
+    if (stochastic) return store_drawn(four, words, params, at);
+    Four<P> rounded;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded.values[i] = narrow<P>(four.values[i]);
+    store_four<P>(rounded, params, at, elems, aligned);
+  }
+
+ private:
+  template <class T>
+  static __device__ Four<float> wide_of(const Four<T>& narrow_values) {
     Four<float> four;
 #pragma unroll
     for (int i = 0; i < 4; ++i) four.values[i] = widen(narrow_values.values[i]);
     return four;
   }
-  __device__ void store(const Four<float>& four, float* data, int64_t at) const {
-    store_four(four, data, at, elems, aligned);
-  }
-  __device__ void store_values(const Four<float>& four, int64_t at) const {
-    if (master) store(four, master, at);
-    Four<P> rounded;
-    if (stochastic && sizeof(P) == 2) {
-      // Four numbers from `first` + at on: of one counter, or of two.
-      const int64_t number = first + at;
-      const int ahead = static_cast<int>(number & 3);
-      const auto [w0, w1, w2, w3] = drawn_words(key, number >> 2);
-      uint32_t words[4] = {w0, w1, w2, w3};
-      if (ahead != 0) {
-        const auto [n0, n1, n2, n3] = drawn_words(key, (number >> 2) + 1);
-        const uint32_t all[8] = {w0, w1, w2, w3, n0, n1, n2, n3};
+};
+
+// Of moments, from the words of parameters.
+struct MomentWords {
+  uint32_t first[4], second[4];
+  __device__ explicit MomentWords(const uint32_t (&words)[4]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          words[i] = ahead == 1 ? all[i + 1] : ahead == 2 ? all[i + 2] : all[i + 3];
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rounded.values[i] = narrow_drawn(four.values[i], words[i], P{});
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) rounded.values[i] = narrow<P>(four.values[i]);
+    for (int i = 0; i < 4; ++i) {
+      first[i] = first_moment_word(words[i]);
+      second[i] = second_moment_word(words[i]);
     }
-    store_four<P>(rounded, params, at, elems, aligned);
   }
 };
 
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
 // place, and p is not shrunk.
-template <class P, class G>
+template <class P, class G, class M>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G> stepping, float* m, float* v,
+    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G> stepping, M* m, M* v,
                  Share share) {
   if (*control.finite == 0) return;
   const float scale = *control.factor;
@@ -153,15 +174,18 @@ __global__ void __launch_bounds__(kThreads)
       const float denominator = sqrtf(square * f.inv_bc2) + f.eps;
       param = fmaf(-f.step, mean / denominator, param * f.keep);
     }
-    stepping.store(means[i], m, at);
-    stepping.store(squares[i], v, at);
-    stepping.store_values(params[i], at);
+    uint32_t words[4] = {};
+    if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
+    const MomentWords moment_words(words);
+    stepping.store_drawn(means[i], moment_words.first, m, at);
+    stepping.store_drawn(squares[i], moment_words.second, v, at);
+    stepping.store_values(params[i], words, at);
   });
 }
 
-template <class P, class G>
+template <class P, class G, class M>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G> stepping, float* momentum,
+    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G> stepping, M* momentum,
                Share share) {
   if (*control.finite == 0) return;
   const float scale = *control.factor;
@@ -184,13 +208,22 @@ __global__ void __launch_bounds__(kThreads)
       }
       param = fmaf(-f.rate, direction, param);
     }
-    if (momentum) stepping.store(moved[i], momentum, at);
-    stepping.store_values(params[i], at);
+    uint32_t words[4] = {};
+    if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
+    if (momentum) stepping.store_drawn(moved[i], MomentWords(words).first, momentum, at);
+    stepping.store_values(params[i], words, at);
   });
 }
 
-bool fours_aligned(const SteppedArgs& s, const float* a, const float* b) {
-  return all_aligned(s.params, s.grads, s.master, a, b);
+// launch_one(P, G, M) for the types of parameters, gradients and moments, f32 or bf16.
+template <class LaunchOne>
+void with_stepped_types(const SteppedArgs& stepped, Type moments, LaunchOne launch_one) {
+  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+    if (moments == Type::bf16)
+      launch_one(param, gradient, bf16{});
+    else
+      launch_one(param, gradient, float{});
+  });
 }
 
 }  // namespace
@@ -200,24 +233,30 @@ void clip(const ClipArgs& args, cudaStream_t stream) {
 }
 
 void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-           float* moment1, float* moment2, cudaStream_t stream) {
-  const Share share(1, stepped.elems, 4, fours_aligned(stepped, moment1, moment2));
-  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+           Vector moment1, Vector moment2, cudaStream_t stream) {
+  const Share share(
+      1, stepped.elems, 4,
+      all_aligned(stepped.params, stepped.grads, stepped.master, moment1, moment2));
+  with_stepped_types(stepped, moment1.type, [&](auto param, auto gradient, auto moment) {
     using P = decltype(param);
     using G = decltype(gradient);
-    launch(adamw_kernel<P, G>, share.grid(), kThreads, 0, stream, factors, control,
-           Stepping<P, G>(stepped, share.aligned), moment1, moment2, share);
+    using M = decltype(moment);
+    launch(adamw_kernel<P, G, M>, share.grid(), kThreads, 0, stream, factors, control,
+           Stepping<P, G>(stepped, share.aligned), static_cast<M*>(moment1.data),
+           static_cast<M*>(moment2.data), share);
   });
 }
 
 void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-         float* momentum, cudaStream_t stream) {
-  const Share share(1, stepped.elems, 4, fours_aligned(stepped, momentum, nullptr));
-  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+         Vector momentum, cudaStream_t stream) {
+  const Share share(1, stepped.elems, 4,
+                    all_aligned(stepped.params, stepped.grads, stepped.master, momentum));
+  with_stepped_types(stepped, momentum.type, [&](auto param, auto gradient, auto moment) {
     using P = decltype(param);
     using G = decltype(gradient);
-    launch(sgd_kernel<P, G>, share.grid(), kThreads, 0, stream, factors, control,
-           Stepping<P, G>(stepped, share.aligned), momentum, share);
+    using M = decltype(moment);
+    launch(sgd_kernel<P, G, M>, share.grid(), kThreads, 0, stream, factors, control,
+           Stepping<P, G>(stepped, share.aligned), static_cast<M*>(momentum.data), share);
   });
 }
 

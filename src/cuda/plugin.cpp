@@ -1,5 +1,6 @@
 // libonefold_cuda.so: the device cuda. A plugin, so that the program starts where CUDA is missing.
 #include <cuda_runtime_api.h>
+#include <algorithm>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -81,7 +82,16 @@ Device* open(int threads) {
   return new CudaDevice(threads);
 }
 
-constexpr CudaApi kApi = {ONEFOLD_INTERFACE_HASH, open};
+int64_t free_bytes() {
+  check_machine();
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "ask for the card's free memory");
+  // Libraries load kernels as they are first used, into memory that is not ours to book.
+  constexpr int64_t kForLibraries = int64_t{1} << 30;
+  return std::max<int64_t>(0, static_cast<int64_t>(free) - kForLibraries);
+}
+
+constexpr CudaApi kApi = {ONEFOLD_INTERFACE_HASH, open, free_bytes};
 
 }  // namespace
 }  // namespace onefold::cuda

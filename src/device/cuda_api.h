@@ -2,6 +2,8 @@
 // device. Everything that knows CUDA is behind it, so the program starts where CUDA is missing.
 #pragma once
 
+#include <cstdint>
+
 namespace onefold {
 
 class Device;
@@ -13,6 +15,8 @@ struct CudaApi {
   // The caller owns the device. Throws UserError where there is no driver or no card, or one that
   // the plugin has no code for.
   Device* (*open)(int threads);
+  // What a run may take of the card's memory now. Throws as open does.
+  int64_t (*free_bytes)();
 };
 
 }  // namespace onefold

@@ -33,11 +33,17 @@ const CudaApi& load() {
   return *entry();
 }
 
+const CudaApi& cuda() {
+  static const CudaApi& api = load();
+  return api;
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(int threads) {
-  static const CudaApi& api = load();
-  return std::unique_ptr<Device>(api.open(threads));
+  return std::unique_ptr<Device>(cuda().open(threads));
 }
+
+int64_t free_cuda_bytes() { return cuda().free_bytes(); }
 
 }  // namespace onefold

@@ -40,6 +40,7 @@ class DryKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return like_->sum_squares_scratch_bytes(elems);
   }
+  int64_t logits_bytes() const override { return like_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
     multiply(2.0 * static_cast<double>(g.dst.elems()) *

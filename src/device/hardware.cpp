@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "device/cuda_library.h"
 #include "kernels/kernels.h"
 
 namespace onefold {
@@ -133,8 +134,11 @@ Hardware hardware_named(const std::string& name) {
              did_you_mean(name, hardware_presets()), join(hardware_presets(), ", "));
 }
 
-Hardware this_machine(int cores) {
-  return {.name = cpu_name(), .instruction_set = cpu_simd_name(), .cores = cores};
+Hardware this_machine(int cores, const std::string& device) {
+  Hardware machine{
+      .name = cpu_name(), .device = device, .instruction_set = cpu_simd_name(), .cores = cores};
+  if (device == "cuda") machine.device_bytes = free_cuda_bytes();
+  return machine;
 }
 
 }  // namespace onefold

@@ -36,7 +36,8 @@ Hardware hardware_named(const std::string& name_or_path);
 std::vector<std::string> hardware_presets();
 
 // This machine, with `cores` of it for each rank: what a run is planned for before it starts. Rates
-// are not measured.
-Hardware this_machine(int cores);
+// are not measured. Of the device cuda, device_bytes is what the card has free; UserError if there
+// is none.
+Hardware this_machine(int cores, const std::string& device = "cpu");
 
 }  // namespace onefold

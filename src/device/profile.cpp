@@ -50,6 +50,7 @@ class ProfiledKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return inner_.sum_squares_scratch_bytes(elems);
   }
+  int64_t logits_bytes() const override { return inner_.logits_bytes(); }
 
   void gemm(const Gemm& g) override {
     timed(g.a_transposed ? "products of weights" : "products", g, [&](Kernels& k) { k.gemm(g); });

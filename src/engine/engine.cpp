@@ -45,11 +45,6 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
   return device;
 }
 
-// A card adds each chunk's gradient to the whole vocabulary's: few large chunks, few such passes.
-int64_t logits_bytes(const std::string& device) {
-  return device == "cpu" ? kLogitsBytes : int64_t{4} << 30;
-}
-
 Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks) {
   return options.training ? training_program(options, units, ranks) : Program{};
 }
@@ -63,7 +58,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
                std::shared_ptr<Communicator> communicator, int64_t arena_bytes)
-    : model_(spec, logits_bytes(options.device)),
+    : model_(spec, device->kernels().logits_bytes()),
       options_(options),
       communicator_(std::move(communicator)),
       device_(std::move(device)),

@@ -341,12 +341,10 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Wa
   std::vector<Tensor> states;
   for (int i = 0; i < own.states(); ++i)
     if (i != own.master()) states.push_back(part(own.stepped_state(i)));
-  if (own.master() >= 0)
-    stepped.master = part(own.stepped_state(own.master()));
-  else if (stepped.params.dtype != DType::f32)
-    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
-                                   param.layer_key, param.place_key),
-                        piece.first};
+  if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
+  stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
+                                 param.layer_key, param.place_key),
+                      piece.first};
   optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates, param.decay,
                  scalars_.control(), stepped, states);
 }

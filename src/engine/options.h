@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/recompute.h"
 #include "model/unit.h"
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
@@ -45,7 +46,7 @@ struct EngineOptions {
   int micros = 1;           // micro-batches of a step (gradient accumulation)
   Order order = Order::micro_first;
   bool training = true;  // false: no gradients and no optimizer state (generation, evaluation)
-  bool recompute = false;
+  Recompute recompute;
   bool split_phases = false;        // each phase of a unit is an action, with exchanges between
   bool keep_gradients = false;      // after the step too, for RankState::for_each_gradient()
   std::vector<std::string> frozen;  // units that are not trained

@@ -65,6 +65,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
   const std::vector<bool> frozen = frozen_units(model, options.frozen);
   const DType narrowest = narrowest_type(homes_of(options, 0, ranks), kept_states(options));
   std::vector<UnitTraits> traits;
+  int number = 0;  // of units that are parts of blocks
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
@@ -73,7 +74,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.frozen = frozen[u];
     one.is_first = unit.is_first();
     one.has_loss = unit.has_loss();
-    one.segment = unit.block();
+    one.segment = segment_of(options.recompute, unit, number);
+    number += unit.part() != BlockPart::none;
     const int64_t tokens = options.micro_batch * options.sequence;
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
     one.forward_reads.push_back(static_cast<int>(u));
@@ -92,7 +94,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   Program program =
       build_training_step({.units = units, .micros = options.micros, .order = options.order});
   accumulate(program);
-  if (options.recompute) recompute(program, units);
+  if (options.recompute.any()) recompute(program, units);
   if (ranks > 1) apply_zero(program, units, options.zero);
   if (options.split_phases) split_phases(program, units);
   return program;

@@ -5,8 +5,11 @@
 namespace onefold {
 namespace {
 
-// Writes `dst`, elements [first, ...) of a parameter, by `fill`, in its own type.
-void write_values(Device& device, Tensor dst, int64_t first,
+constexpr const char* kParameters = "parameters";
+
+// Writes `dst`, elements [first, ...) of a state of a parameter, by `fill`, in its own type.
+void write_values(Device& device, const std::string& state, const ParamSpec& param, Tensor dst,
+                  int64_t first,
                   const std::function<void(int64_t first, std::span<float> dst)>& fill,
                   Device::Calls calls = Device::Calls::in_order) {
   const auto make = [&](int64_t offset, std::span<std::byte> piece) {
@@ -15,7 +18,10 @@ void write_values(Device& device, Tensor dst, int64_t first,
       return fill(first + offset, {reinterpret_cast<float*>(piece.data()), count});
     std::vector<float> wide(count);
     fill(first + offset, wide);
-    narrow(dst.dtype, wide, piece);
+    if (const int64_t overflows = narrow(dst.dtype, wide, piece); overflows > 0)
+      user_error(
+          "{} of {}: {} of {} values are too large for {}; train in bf16 or fp32, which hold them",
+          state, param.name, overflows, count, dtype_name(dst.dtype));
   };
   device.write(dst, make, calls);
 }
@@ -101,7 +107,7 @@ void RankState::write_parameters(const Fill& fill, Device::Calls calls) {
       for (const SlabPiece& piece : pieces) {
         const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
         write_values(
-            device_, slab.col_range(piece.offset, piece.elems), piece.first,
+            device_, kParameters, param, slab.col_range(piece.offset, piece.elems), piece.first,
             [&](int64_t first, std::span<float> dst) { fill(param, first, dst); }, calls);
       }
     };
@@ -117,17 +123,17 @@ void RankState::write_optimizer(const FillState& fill) {
       if (i == unit->master()) continue;
       for (const SlabPiece& piece : unit->stepped_pieces()) {
         const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
-        write_values(device_, unit->stepped_state(i).col_range(piece.offset, piece.elems),
-                     piece.first, [&](int64_t first, std::span<float> dst) {
-                       fill(states[static_cast<size_t>(i)].name, param, first, dst);
-                     });
+        const std::string& state = states[static_cast<size_t>(i)].name;
+        write_values(device_, state, param,
+                     unit->stepped_state(i).col_range(piece.offset, piece.elems), piece.first,
+                     [&](int64_t first, std::span<float> dst) { fill(state, param, first, dst); });
       }
     }
 }
 
 std::vector<OptimizerState> RankState::saved_states(int index) const {
   const UnitState& own = unit(index);
-  std::vector<OptimizerState> states{{"parameters", own.exact_parameters().home().dtype}};
+  std::vector<OptimizerState> states{{kParameters, own.exact_parameters().home().dtype}};
   if (own.frozen()) return states;
   for (OptimizerState& state : kept_states(options_))
     if (state.name != kMaster) states.push_back(std::move(state));
@@ -142,7 +148,7 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
                         piece.first, shard.col_range(piece.offset, piece.elems)});
   };
   std::vector<SavedPiece> pieces;
-  add("parameters", own.exact_parameters().shard(), pieces);
+  add(kParameters, own.exact_parameters().shard(), pieces);
   const std::vector<OptimizerState> states = kept_states(options_);
   for (int i = 0; i < own.states(); ++i)
     if (i != own.master()) add(states[static_cast<size_t>(i)].name, own.state_shard(i), pieces);

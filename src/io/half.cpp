@@ -1,31 +1,17 @@
 #include "io/half.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/convert.h"
 
 namespace onefold {
 namespace {
 
-template <float (*widen)(uint16_t)>
-void widen_all(std::span<const std::byte> src, std::span<float> dst) {
-  for (size_t i = 0; i < dst.size(); ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, src.data() + i * sizeof(bits), sizeof(bits));
-    dst[i] = widen(bits);
-  }
-}
-
-template <uint16_t (*narrow)(float), uint16_t infinity>
-int64_t narrow_all(std::span<const float> src, std::span<std::byte> dst) {
-  int64_t overflows = 0;
-  for (size_t i = 0; i < src.size(); ++i) {
-    const uint16_t bits = narrow(src[i]);
-    overflows += (bits & 0x7FFF) == infinity && std::isfinite(src[i]);
-    std::memcpy(dst.data() + i * sizeof(bits), &bits, sizeof(bits));
-  }
-  return overflows;
+DType dtype_named(const std::string& dtype) {
+  require(is_model_dtype(dtype), "no conversion from {}", dtype);
+  if (dtype == "F32") return DType::f32;
+  return dtype == "F16" ? DType::f16 : DType::bf16;
 }
 
 template <typename T, typename Widen>
@@ -45,15 +31,7 @@ bool is_model_dtype(const std::string& dtype) {
 }
 
 void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<float> dst) {
-  require(is_model_dtype(dtype) && src.size() == dst.size() * (dtype == "F32" ? 4 : 2),
-          "{} bytes of {} for {} values", src.size(), dtype, dst.size());
-  if (dst.empty()) return;
-  if (dtype == "F32")
-    std::memcpy(dst.data(), src.data(), src.size());
-  else if (dtype == "F16")
-    widen_all<f16_to_f32>(src, dst);
-  else
-    widen_all<bf16_to_f32>(src, dst);
+  widen(dtype_named(dtype), src, dst);
 }
 
 void to_f64(const std::string& dtype, std::span<const std::byte> src, std::span<double> dst) {
@@ -77,12 +55,7 @@ void to_f64(const std::string& dtype, std::span<const std::byte> src, std::span<
 }
 
 int64_t from_f32(const std::string& dtype, std::span<const float> src, std::span<std::byte> dst) {
-  require(is_model_dtype(dtype) && dst.size() == src.size() * (dtype == "F32" ? 4 : 2),
-          "{} bytes of {} for {} values", dst.size(), dtype, src.size());
-  if (dtype == "F16") return narrow_all<f32_to_f16, 0x7C00>(src, dst);
-  if (dtype == "BF16") return narrow_all<f32_to_bf16, 0x7F80>(src, dst);
-  if (!src.empty()) std::memcpy(dst.data(), src.data(), dst.size());
-  return 0;
+  return narrow(dtype_named(dtype), src, dst);
 }
 
 }  // namespace onefold

@@ -35,6 +35,9 @@ struct Held {
   DType params = DType::f32, grads = DType::f32;
   bool master = false;      // in f32, beside params of 16 bits
   bool stochastic = false;  // without a master: rounded by random numbers
+  DType moments = DType::f32;
+
+  bool rounds() const { return stochastic || moments != DType::f32; }
 };
 
 constexpr StochasticRounding kRounding = {{0x12345678u, 0x9abcdef0u}, 0x3fffffffe};
@@ -48,7 +51,7 @@ struct Params {
     const auto part = [&](int tensor) { return call[tensor].col_range(begin, count); };
     Stepped stepped{part(params), part(grads)};
     if (held.master) stepped.master = part(master);
-    if (held.stochastic) {
+    if (held.rounds()) {
       stepped.rounding = kRounding;
       stepped.rounding->first += begin;
     }
@@ -59,12 +62,14 @@ struct Params {
 
 // Of every number within the bounds, what is stored for it by its random number: rounding is
 // monotonic.
-Expected drawn(DType dtype, Expected expected) {
+Expected drawn(DType dtype, Expected expected, uint32_t (*word_of)(uint32_t) = nullptr) {
+  if (dtype == DType::f32) return expected;
   const auto bits_of = dtype == DType::bf16 ? f32_to_bf16_drawn : f32_to_f16_drawn;
   const auto value_of = dtype == DType::bf16 ? bf16_to_f32 : f16_to_f32;
   for (size_t i = 0; i < expected.values.size(); ++i) {
     double &value = expected.values[i], &bound = expected.bounds[i];
-    const uint32_t word = philox_word(kRounding.key, static_cast<uint64_t>(kRounding.first) + i);
+    uint32_t word = philox_word(kRounding.key, static_cast<uint64_t>(kRounding.first) + i);
+    if (word_of) word = word_of(word);
     const double low = value_of(bits_of(static_cast<float>(value - bound), word)),
                  high = value_of(bits_of(static_cast<float>(value + bound), word));
     value = (low + high) / 2;
@@ -127,7 +132,8 @@ Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false
   };
   const Control control = add_control(c, factor);
   const Params t = add_params(c, n, factor, held);
-  const int m = state("m", normals(1, n, 3)), v = state("v", squares(n));
+  const int m = state("m", normals(1, n, 3).as(held.moments)),
+            v = state("v", squares(n).as(held.moments));
   c.run = [=](Call& call) {
     const auto step = [&](int64_t begin, int64_t end) {
       const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
@@ -156,8 +162,9 @@ Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false
     // roundings of values up to 4 (m) and 16 (v). Adam's decay adds one rounding to the gradient.
     // The update is about lr * |m| / sqrt(v) <= 0.05,
     // with some 60 units of relative error.
-    std::vector<Expected> all = {close(m, ms, 4 * (4 + 10) * kUnit),
-                                 close(v, vs, 4 * kUnit, 30 * kUnit)};
+    std::vector<Expected> all = {
+        drawn(held.moments, close(m, ms, 4 * (4 + 10) * kUnit), first_moment_word),
+        drawn(held.moments, close(v, vs, 4 * kUnit, 30 * kUnit), second_moment_word)};
     add_expected(all, held, t, close(t.stepped(), ps, 0.05 * 60 * kUnit, 3 * kUnit));
     return all;
   };
@@ -188,7 +195,10 @@ Case sgd_case(Sgd hyper, int64_t n, float factor, Held held = {}) {
   const Params t = add_params(c, n, factor, held);
   // The first step must not read it.
   const int m =
-      !momentum ? -1 : state("m", hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3));
+      !momentum
+          ? -1
+          : state("m",
+                  (hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3)).as(held.moments));
   c.run = [=](Call& call) {
     call.kernels().sgd(hyper, control.of(call), t.shard(call, held, 0, n),
                        momentum ? call[m] : Tensor{});
@@ -200,7 +210,8 @@ Case sgd_case(Sgd hyper, int64_t n, float factor, Held held = {}) {
     // Four roundings of values up to 8 each.
     std::vector<Expected> all;
     add_expected(all, held, t, close(t.stepped(), ps, 4 * 8 * kUnit));
-    if (momentum) all.push_back(close(m, buffer, 4 * 8 * kUnit));
+    if (momentum)
+      all.push_back(drawn(held.moments, close(m, buffer, 4 * 8 * kUnit), first_moment_word));
     return all;
   };
   return c;
@@ -218,8 +229,9 @@ std::string control_name(float factor) {
 }
 
 std::string name_of(const Held& held) {
-  return fmt::format("{} by {}{}{}", dtype_name(held.params), dtype_name(held.grads),
-                     held.master ? " with a master" : "", held.stochastic ? " stochastic" : "");
+  return fmt::format("{} by {}{}{}{}", dtype_name(held.params), dtype_name(held.grads),
+                     held.master ? " with a master" : "", held.stochastic ? " stochastic" : "",
+                     held.moments == DType::f32 ? "" : " with narrow moments");
 }
 
 // One step of sgd from 1 by `step` units of the type's last place, on many elements: the smallest
@@ -247,30 +259,44 @@ Case small_step_case(const Held& held, float step) {
   return c;
 }
 
-void add_half_cases(CaseList& list, DType type) {
+std::vector<Held> held_in(DType type) {
+  constexpr DType kNarrow = DType::bf16;
+  if (type == DType::f32) return {Held{type, type, false, false, kNarrow}};
+  std::vector<Held> all;
   for (const DType grads : {type, DType::f32})
-    for (const Held& held :
-         {Held{type, grads, true}, Held{type, grads}, Held{type, grads, false, true}}) {
-      const std::string name = name_of(held);
-      for (const float factor : {0.5f, kNan})
-        for (const int64_t n : {1, 17, 1031, 70001})
-          list.push_back({"optimizer", fmt::format("adamw {} {} {}", name, n, control_name(factor)),
-                          [=] { return adamw_case(kAdamW, n, factor, false, held); }});
-      list.push_back({"optimizer", fmt::format("adamw {} 1003 in shards", name),
-                      [=] { return adamw_case(kAdamW, 1003, 0.5f, true, held); }});
-      list.push_back({"optimizer", fmt::format("adamw {} 0", name),
-                      [=] { return adamw_case(kAdamW, 0, 0.5f, false, held); }});
-      list.push_back({"optimizer", fmt::format("sgd {} plain", name),
-                      [=] { return sgd_case(kPlain, 1031, 0.5f, held); }});
-      list.push_back({"optimizer", fmt::format("sgd {} first nesterov", name),
-                      [=] { return sgd_case(kFirstNesterov, 1031, 0.5f, held); }});
-      list.push_back({"optimizer", fmt::format("sgd {} nesterov", name),
-                      [=] { return sgd_case(kNesterov, 1031, 1, held); }});
-      for (const float step : {0.25f, 0.5f, 0.75f, -0.125f})
-        if (!held.master)
-          list.push_back({"optimizer", fmt::format("sgd {} by {} units", name, step),
-                          [=] { return small_step_case(held, step); }});
+    for (const DType moments : {DType::f32, kNarrow}) {
+      all.push_back({type, grads, true, false, moments});
+      all.push_back({type, grads, false, false, moments});
+      all.push_back({type, grads, false, true, moments});
     }
+  std::erase_if(all, [](const Held& held) {  // whoever rounds moments rounds parameters too
+    return held.moments != DType::f32 && !held.master && !held.stochastic;
+  });
+  return all;
+}
+
+void add_held_cases(CaseList& list, DType type) {
+  for (const Held& held : held_in(type)) {
+    const std::string name = name_of(held);
+    for (const float factor : {0.5f, kNan})
+      for (const int64_t n : {1, 17, 1031, 70001})
+        list.push_back({"optimizer", fmt::format("adamw {} {} {}", name, n, control_name(factor)),
+                        [=] { return adamw_case(kAdamW, n, factor, false, held); }});
+    list.push_back({"optimizer", fmt::format("adamw {} 1003 in shards", name),
+                    [=] { return adamw_case(kAdamW, 1003, 0.5f, true, held); }});
+    list.push_back({"optimizer", fmt::format("adamw {} 0", name),
+                    [=] { return adamw_case(kAdamW, 0, 0.5f, false, held); }});
+    list.push_back({"optimizer", fmt::format("sgd {} plain", name),
+                    [=] { return sgd_case(kPlain, 1031, 0.5f, held); }});
+    list.push_back({"optimizer", fmt::format("sgd {} first nesterov", name),
+                    [=] { return sgd_case(kFirstNesterov, 1031, 0.5f, held); }});
+    list.push_back({"optimizer", fmt::format("sgd {} nesterov", name),
+                    [=] { return sgd_case(kNesterov, 1031, 1, held); }});
+    for (const float step : {0.25f, 0.5f, 0.75f, -0.125f})
+      if (!held.master && held.moments == DType::f32)
+        list.push_back({"optimizer", fmt::format("sgd {} by {} units", name, step),
+                        [=] { return small_step_case(held, step); }});
+  }
 }
 
 }  // namespace
@@ -304,7 +330,7 @@ void add_optimizer_cases(CaseList& list) {
                         [=, hyper = hyper] { return sgd_case(hyper, n, factor); }});
   list.push_back(
       {"optimizer", "sgd nesterov 200003 factor 1", [] { return sgd_case(kNesterov, 200003, 1); }});
-  for (const DType type : kHalfTypes) add_half_cases(list, type);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) add_held_cases(list, type);
 }
 
 void add_optimizer_benchmarks(CaseList& list) {
@@ -315,7 +341,8 @@ void add_optimizer_benchmarks(CaseList& list) {
       {"optimizer", "sgd of 4 Mi parameters", [] { return sgd_case(kHeavy, kElems, 0.5f); }});
   for (const Held& held :
        {Held{DType::bf16, DType::f32, true}, Held{DType::bf16, DType::bf16, true},
-        Held{DType::bf16, DType::bf16, false, true}})
+        Held{DType::bf16, DType::bf16, false, true},
+        Held{DType::bf16, DType::bf16, false, true, DType::bf16}})
     list.push_back({"optimizer", fmt::format("adamw of 4 Mi parameters {}", name_of(held)),
                     [=] { return adamw_case(kAdamW, kElems, 0.5f, false, held); }});
 }

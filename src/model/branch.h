@@ -29,6 +29,9 @@ class Carver {
 class Branch : public Unit {
  public:
   int block() const override { return static_cast<int>(layer_) - 1; }
+  BlockPart part() const override {
+    return site_ == DropoutSite::mlp_out ? BlockPart::mlp : BlockPart::attention;
+  }
 
  protected:
   // `part`: "attention" or "mlp"; `first_place`: parameters of the block that come before.

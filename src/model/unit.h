@@ -124,6 +124,8 @@ struct UnitCall {
   Tensor temp(size_t index, int64_t rows, int64_t cols);
 };
 
+enum class BlockPart : uint8_t { none, attention, mlp };
+
 class Unit {
  public:
   virtual ~Unit() = default;
@@ -140,8 +142,9 @@ class Unit {
   // What programs need to know of it.
   virtual bool is_first() const { return false; }  // reads tokens, has no input
   virtual bool has_loss() const { return false; }  // entered backwards only; nothing follows it
-  // Units of one block are recomputed together; -1: nothing is kept that could be recomputed.
+  // What it is a part of; -1: of no block, and keeps nothing that could be computed again.
   virtual int block() const { return -1; }
+  virtual BlockPart part() const { return BlockPart::none; }
   // False where backward needs gradients alone (the embedding): nothing is gathered for it.
   virtual bool backward_reads_parameters() const { return true; }
 
@@ -184,10 +187,6 @@ class Unit {
   std::vector<Shared> shared_;
 };
 
-// Larger chunks feed a processor's matrix products better (512 rows run 6 % faster than 256 on
-// GPT-2's vocabulary), smaller ones save memory.
-inline constexpr int64_t kLogitsBytes = int64_t{100} << 20;
-
 // What products over a vocabulary are padded to, where a device wants that.
 inline constexpr int64_t kVocabularyAlign = 64;
 inline int64_t vocabulary_slack(const ModelSpec& spec) {
@@ -201,7 +200,7 @@ struct Model {
   ModelSpec spec;
   std::vector<std::unique_ptr<Unit>> units;
 
-  // `logits_bytes`: near which the head's chunks of logits are kept, in fp32.
+  // `logits_bytes`: what the device's kernels ask for (KernelScratch).
   explicit Model(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes);
   int head() const { return static_cast<int>(units.size()) - 1; }
 };

@@ -8,10 +8,10 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) co
   std::vector<OptimizerState> list;
   if (precision.has_master()) list.push_back({kMaster});
   if (type == Type::adamw) {
-    list.push_back({"moment1"});
-    list.push_back({"moment2"});
+    list.push_back({"moment1", precision.moments});
+    list.push_back({"moment2", precision.moments});
   } else if (momentum != 0) {
-    list.push_back({"momentum"});
+    list.push_back({"momentum", precision.moments});
   }
   return list;
 }

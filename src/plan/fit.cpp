@@ -153,7 +153,7 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
   };
   for (const Candidate& candidate : at_each_stage(options, context.ranks)) {
     look_at(candidate);
-    if (!options.recompute) look_at(with_recompute(candidate));
+    if (!options.recompute.any()) look_at(with_recompute(candidate));
   }
   std::stable_sort(fitting.begin(), fitting.end(), [](const Fitting& a, const Fitting& b) {
     return a.candidate.cost < b.candidate.cost;
@@ -186,8 +186,10 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
     advice =
         "\n    nothing that keeps the result: raise run.memory, or take a smaller model or a "
         "shorter data.sequence_length";
-  user_error("this run needs {}{} and run.memory allows {}:\n{}  what would fit:{}",
-             format_bytes(peak), context.ranks > 1 ? " on each rank" : "",
+  const bool card_is_full = options.memory_limit_bytes == context.hardware.device_bytes;
+  user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
+             context.ranks > 1 ? " on each rank" : "",
+             card_is_full ? "the card has left" : "run.memory allows",
              format_bytes(options.memory_limit_bytes), plan->ledger().table(), advice);
 }
 

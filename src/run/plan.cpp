@@ -1,7 +1,10 @@
 #include "run/plan.h"
 
+#include <algorithm>
+
+#include "base/process.h"
 #include "base/text.h"
-#include "plan/fit.h"
+#include "plan/recompute.h"
 
 namespace onefold {
 namespace {
@@ -25,9 +28,10 @@ std::string run_text(const Config& config, const RunPlan& plan) {
   const std::string ranks =
       plan.rank.ranks == 1 ? ""
                            : fmt::format("{} ranks over {} with ", plan.rank.ranks, plan.transport);
-  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}\n", plan.steps,
+  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}{}\n", plan.steps,
                      plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
-                     plan.data.train->epochs(plan.steps), ranks,
+                     plan.data.train->epochs(plan.steps),
+                     plan.options.device == "cpu" ? "" : plan.options.device + " with ", ranks,
                      counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each");
 }
 
@@ -56,12 +60,16 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
 }
 
 EngineOptions settled_options(const Config& config, const ModelSpec& model,
-                              const Hardware& hardware) {
+                              const FitContext& context, int64_t available_bytes) {
   EngineOptions options = engine_options(config);
-  if (options.threads == 0) options.threads = hardware.cores;
-  if (config.run.accumulate == "auto")
-    options.order =
-        choose_order(model, options, static_cast<int>(config.batch.world_size), hardware);
+  if (options.threads == 0) options.threads = context.hardware.cores;
+  const int64_t limit = config.run.memory_bytes > 0 ? config.run.memory_bytes : available_bytes;
+  if (config.run.recompute_by == "selective")
+    options.recompute = selective_recompute(model, options, context);
+  else if (config.run.recompute_by == "auto" && limit > 0)
+    options.recompute = least_recompute(model, options, context, limit);
+  if (!context.order_is_given)
+    options.order = choose_order(model, options, context.ranks, context.hardware);
   return options;
 }
 
@@ -69,13 +77,20 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
-  const Hardware hardware = this_machine(ranks.cores());
-  plan.options = settled_options(config, plan.model, hardware);
+  const bool on_host = config.run.device == "cpu";
+  const FitContext context{ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto",
+                           this_machine(ranks.cores(), config.run.device)};
+  const int64_t available =
+      on_host ? memory_bytes("MemAvailable") / ranks.ranks_here() : context.hardware.device_bytes;
+  plan.options = settled_options(config, plan.model, context, available);
+  // A card's memory cannot be exceeded: it is a limit if nothing else is.
+  if (!on_host)
+    plan.options.memory_limit_bytes = std::min(plan.options.memory_limit_bytes, available);
   plan.steps = config.total_steps(plan.data.train->sequences().count());
   plan.transport = ranks.transport();
-  require_fits(plan.model, plan.options,
-               {ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto", hardware});
-  plan.rank = plan_rank(plan.model, plan.options, ranks.count(), ranks.scratch_bytes(), hardware);
+  require_fits(plan.model, plan.options, context);
+  plan.rank = plan_rank(plan.model, plan.options, context.ranks, context.comm_scratch_bytes,
+                        context.hardware);
   return plan;
 }
 
@@ -127,6 +142,29 @@ std::string zero_text(const ModelSpec& model, const EngineOptions& options, int 
   return text + "\n";
 }
 
+std::string recompute_line(const EngineOptions& options, const ModelSpec& model) {
+  const std::string text = recompute_text(options.recompute, model);
+  return text.empty() ? "" : fmt::format("again    backward recomputes {}\n", text);
+}
+
+std::string types_text(const EngineOptions& options) {
+  const Precision& precision = options.precision;
+  if (precision == Precision{}) return "";
+  std::string text = fmt::format("types    parameters and activations {}, gradients {}, ",
+                                 dtype_name(precision.compute), dtype_name(precision.gradients));
+  if (precision.has_master())
+    text += "master weights f32, ";
+  else if (precision.compute != DType::f32)
+    text += "no master weights (stochastic rounding), ";
+  text += fmt::format("moments {}", dtype_name(precision.moments));
+  if (precision.compute == DType::f16)
+    text += options.loss_scale.dynamic()
+                ? fmt::format("; the loss scale follows the gradients from 2^{} on",
+                              options.loss_scale.initial_power)
+                : fmt::format("; the loss scale is {:g}", options.loss_scale.fixed);
+  return text + "\n";
+}
+
 std::string memory_text(const RankPlan& plan) {
   std::vector<std::string> parts;
   for (size_t kind = 0; kind < kKinds; ++kind)
@@ -164,6 +202,7 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   text += "; " + weights_text(config, plan.resumes);
   return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
+         types_text(plan.options) + recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);
 }

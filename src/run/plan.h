@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "plan/fit.h"
 #include "run/ranks.h"
 #include "run/session.h"
 
@@ -42,10 +43,11 @@ struct RunPlan {
   RankPlan rank;
 };
 
-// The engine's options with what is "auto" settled: threads by the hardware's cores, the order of
-// micro-batches by memory.
+// The engine's options with what is "auto" settled: threads by the hardware's cores, recomputation
+// and the order of micro-batches by memory. `available_bytes`: what recomputation must fit if
+// run.memory does not say; 0: anything fits.
 EngineOptions settled_options(const Config& config, const ModelSpec& model,
-                              const Hardware& hardware);
+                              const FitContext& context, int64_t available_bytes);
 
 // Reads the data. Throws UserError if the run would not fit run.memory, with what would.
 RunPlan plan_run(const Config& config, const Ranks& ranks);
@@ -60,6 +62,8 @@ std::string model_text(const Config& config, const ModelSpec& model);
 std::string weights_text(const Config& config, const std::string& resumes = "");
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
+std::string recompute_line(const EngineOptions& options, const ModelSpec& model);
+std::string types_text(const EngineOptions& options);  // empty where all is fp32
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
 // What each "auto" became, remarks, and the keys that change nothing; "" if there are none.

@@ -11,7 +11,7 @@ namespace {
 
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
-constexpr std::array<std::string_view, 29> kHarmless = {"zero_optimization",
+constexpr std::array<std::string_view, 30> kHarmless = {"zero_optimization",
                                                         "train_micro_batch_size_per_gpu",
                                                         "gradient_accumulation_steps",
                                                         "steps_per_print",
@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 29> kHarmless = {"zero_optimization",
                                                         "model.weights",
                                                         "run.output",
                                                         "run.threads",
+                                                        "run.device",
                                                         "run.memory",
                                                         "run.recompute",
                                                         "run.accumulate",

@@ -106,23 +106,6 @@ ModelSpec settled_model(const Config& config, const RunData& data) {
   return spec;
 }
 
-EngineOptions engine_options(const Config& config) {
-  return {.threads = config.run.threads,
-          .seed = config.run.seed,
-          .micro_batch = config.batch.micro,
-          .sequence = config.data.sequence_length,
-          .documents = config.data.documents == DocumentMode::kIsolated,
-          .micros = static_cast<int>(config.batch.accumulation),
-          .order = config.run.accumulate == "unit_first" ? Order::unit_first : Order::micro_first,
-          .recompute = config.run.recompute,
-          .frozen = config.run.freeze,
-          .zero = config.zero,
-          .optimizer = config.optimizer,
-          .clipping = config.gradient_clipping,
-          .memory_limit_bytes =
-              config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
-}
-
 BatchView view_of(Batch& batch) {
   return {.tokens = batch.tokens,
           .targets = batch.targets,

@@ -36,8 +36,6 @@ RunData open_data(const Config& config);
 // one.
 ModelSpec settled_model(const Config& config, const RunData& data);
 
-EngineOptions engine_options(const Config& config);
-
 // A batch as the engine sees it; the batch must outlive the view.
 BatchView view_of(Batch& batch);
 

@@ -1,5 +1,6 @@
 #include "tensor/convert.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -32,18 +33,23 @@ void widen(DType dtype, std::span<const std::byte> src, std::span<float> dst) {
   }
 }
 
-void narrow(DType dtype, std::span<const float> src, std::span<std::byte> dst) {
+int64_t narrow(DType dtype, std::span<const float> src, std::span<std::byte> dst) {
   require_values(dtype, dst.size(), src.size());
-  if (src.empty()) return;
+  if (src.empty()) return 0;
   if (dtype == DType::f32) {
     std::memcpy(dst.data(), src.data(), dst.size());
-    return;
+    return 0;
   }
-  const auto bits_of = dtype == DType::bf16 ? f32_to_bf16 : f32_to_f16;
+  const bool brain = dtype == DType::bf16;
+  const auto bits_of = brain ? f32_to_bf16 : f32_to_f16;
+  const uint16_t infinity = brain ? 0x7F80 : 0x7C00;
+  int64_t overflows = 0;
   for (size_t i = 0; i < src.size(); ++i) {
     const uint16_t bits = bits_of(src[i]);
+    overflows += (bits & 0x7FFF) == infinity && std::isfinite(src[i]);
     std::memcpy(dst.data() + i * sizeof(bits), &bits, sizeof(bits));
   }
+  return overflows;
 }
 
 }  // namespace onefold

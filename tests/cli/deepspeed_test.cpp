@@ -29,8 +29,7 @@ TEST_F(CliDeepSpeed, AFileForATrainerTrainsAndThePlanSaysHowItWasRead) {
   expect_in(
       outcome.err,
       {"auto     ", "gradient_clipping 1.0", "zero_optimization.reduce_bucket_size ",
-       "train_micro_batch_size_per_gpu 8",
-       "note     fp16 left to \"auto\": all arithmetic is in fp32",
+       "train_micro_batch_size_per_gpu 8", "note     fp16 left to \"auto\": fp32",
        "of no consequence here: ", "zero_allow_untested_optimizer",
        "zero_optimization.round_robin_gradients", "zero_optimization.stage3_max_live_parameters"});
 }
@@ -60,11 +59,11 @@ TEST_F(CliDeepSpeed, MonitorsWriteWhatTheyAreAskedFor) {
 }
 
 TEST_F(CliDeepSpeed, ARefusalListsEveryReason) {
-  const Outcome outcome = train_file(R"({"fp16": {"enabled": true}, "steps_per_prnt": 5,
+  const Outcome outcome = train_file(R"({"amp": {"enabled": true}, "steps_per_prnt": 5,
       "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
   expect_error(outcome, 1,
                {"ds.json: 3 problems", "unknown:", "did you mean \"steps_per_print\"?",
-                "not there yet:", "fp16.enabled must be false",
+                "not there yet:", "amp.enabled is true",
                 "zero_optimization.offload_param.device is \"cpu\""});
 }
 

@@ -66,8 +66,8 @@ TEST(DeepSpeedFile, WhatIsAutoIsFilledInAndSaid) {
   EXPECT_TRUE(
       has_note(filled, fmt::format("zero_optimization.reduce_bucket_size {}", width * width)));
   EXPECT_TRUE(has_note(c.notes.remarks,
-                       "bf16 and fp16 left to \"auto\": all arithmetic is in fp32 until there is "
-                       "another type"));
+                       "bf16 and fp16 left to \"auto\": fp32; bf16.enabled true takes half the "
+                       "memory"));
   EXPECT_TRUE(has_note(c.notes.idle, "zero_optimization.sub_group_size"));
   EXPECT_TRUE(has_note(c.notes.idle, "fp16.hysteresis"));
   EXPECT_EQ(Config::from_json(c.effective()).effective(), c.effective());
@@ -124,7 +124,7 @@ TEST(DeepSpeedFile, ABatchLeftOpenFollowsMemory) {
 TEST(DeepSpeedFile, AllThatIsWrongComesInOneMessageByGroup) {
   const std::string said = error_text([] {
     Config::from_json(file_with(R"({
-      "trian_batch_size": 8, "fp16": {"enabled": true}, "optimizer": {"type": "Lamb"},
+      "trian_batch_size": 8, "amp": {"enabled": true}, "optimizer": {"type": "Lamb"},
       "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "stge": 1},
       "gradient_clipping": -1, "train_batch_size": 6, "train_micro_batch_size_per_gpu": 4,
       "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -5, "bogus": 1}},
@@ -145,7 +145,7 @@ TEST(DeepSpeedFile, AllThatIsWrongComesInOneMessageByGroup) {
                  "zero_optimization.stge is not a known key, did you mean \"stage\"");
   expect_between(unknown, missing, "scheduler.params.bogus is not a known key");
   expect_between(unknown, missing, "run.stps is not a known key");
-  expect_between(missing, conflict, "fp16.enabled must be false");
+  expect_between(missing, conflict, "amp.enabled is true");
   expect_between(missing, conflict, "optimizer.type is \"Lamb\"");
   expect_between(missing, conflict, "zero_optimization.offload_optimizer.device is \"cpu\"");
   expect_between(conflict, end, "gradient_clipping must not be negative");

@@ -171,21 +171,6 @@ TEST(SectionKeys, CompressionIsSearchedToItsGround) {
             "compression_training is on: there is no pruning and no quantization");
 }
 
-TEST(NumberTypes, AreRefusedUnlessOffAndAutoIsFp32WithAWord) {
-  for (const char* key : {"fp16", "bf16", "bfloat16"}) {
-    EXPECT_EQ(refusal({{key, {{"enabled", true}}}}),
-              fmt::format("{}.enabled must be false: all arithmetic is in fp32 so far", key));
-    EXPECT_TRUE(read_keys({{key, {{"enabled", false}}}}).notes.remarks.empty());
-    for (const Json& open : {Json("auto"), Json{{"enabled", "auto"}}}) {
-      const Config c = read_keys({{key, open}});
-      ASSERT_EQ(c.notes.remarks.size(), 1U) << key;
-      EXPECT_TRUE(c.notes.remarks[0].starts_with(fmt::format("{} left to \"auto\": all", key)));
-    }
-  }
-  EXPECT_TRUE(
-      is_noted(read_keys({{"fp16", {{"enabled", false}, {"hysteresis", 2}}}}), "fp16.hysteresis"));
-}
-
 TEST(Offload, WithoutADevicePassesAndWithOneIsNamed) {
   for (const std::string key : {"offload_optimizer", "offload_param"}) {
     for (const char* passes : {"{}", R"({"device": "none"})", R"({"pin_memory": true})"}) {

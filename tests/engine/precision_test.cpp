@@ -23,6 +23,8 @@ const Kept kKept[] = {
     {"bf16", {.compute = DType::bf16}, 2, 4, 12},
     {"bf16_gradients", {.compute = DType::bf16, .gradients = DType::bf16}, 2, 2, 12},
     {"bf16_no_master", {DType::bf16, DType::bf16, false}, 2, 2, 8},
+    {"bf16_states", {DType::bf16, DType::bf16, false, DType::bf16}, 2, 2, 4},
+    {"bf16_moments", {DType::bf16, DType::bf16, true, DType::bf16}, 2, 2, 8},
     {"fp16", {.compute = DType::f16}, 2, 4, 12},
 };
 

@@ -91,6 +91,21 @@ TEST(RopeTable, SpansThePositionsOfTheRun) {
   EXPECT_EQ(Engine::plan(spec, options)->ledger().peak_bytes(Kind::workspace), small);
 }
 
+// What is planned for a card is what its kernels ask for, whatever device the options name.
+TEST(Logits, ArePlannedInTheChunksOfTheDescribedDevice) {
+  ModelSpec spec = tiny();
+  spec.vocab_size = 50257;
+  const EngineOptions options{.threads = 1, .micro_batch = 1, .sequence = 4096};
+  const auto workspace = [&](const char* hardware) {
+    return Engine::plan(spec, options, 1, 0, hardware_named(hardware))
+        ->ledger()
+        .peak_bytes(Kind::workspace);
+  };
+  const int64_t all_logits = options.sequence * spec.vocab_size * 4;
+  EXPECT_LT(workspace("laptop"), all_logits / 2);
+  EXPECT_GT(workspace("h200"), all_logits);
+}
+
 // A step that diverges changes neither weights nor moments, on any rank.
 TEST(Diverging, LeavesTheMomentsToo) {
   for (const int stage : {0, 2, 3}) {

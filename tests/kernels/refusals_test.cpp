@@ -160,13 +160,14 @@ TEST_F(Refusals, TypesThatDisagree) {
                InternalError);
 }
 
-TEST_F(Refusals, OptimizersOfWhatNeedsNoRounding) {
+TEST_F(Refusals, OptimizersOfTypesThatDoNotGoTogether) {
   const Tensor x = tensor(1, 8), half = tensor(1, 8, DType::bf16);
   const StepControl control{tensor(1, 1), copied(row_of(std::vector<int32_t>{1}))};
   const StochasticRounding rounding{{1, 2}, 0};
   EXPECT_THROW(kernels().adamw({}, control, {x, x, x}, x, x), InternalError);
-  EXPECT_THROW(kernels().adamw({}, control, {x, x, {}, rounding}, x, x), InternalError);
-  EXPECT_THROW(kernels().adamw({}, control, {half, x, x, rounding}, x, x), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {x, x}, half, half), InternalError);
+  EXPECT_THROW(kernels().adamw({}, control, {x, x, {}, rounding}, half, x), InternalError);
+  EXPECT_THROW(kernels().sgd({.momentum = 0.9f}, control, {x, x}, half), InternalError);
   EXPECT_THROW(kernels().adamw({}, control, {half, tensor(1, 8, DType::f16), x}, x, x),
                InternalError);
 }

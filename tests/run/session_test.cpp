@@ -89,7 +89,7 @@ TEST_F(Session, OptionsCarryEveryKeyThatTheEngineKnows) {
   EXPECT_EQ(options.sequence, 16);
   EXPECT_EQ(options.clipping, 0.5);
   EXPECT_EQ(options.memory_limit_bytes, int64_t{1} << 30);
-  EXPECT_TRUE(options.recompute);
+  EXPECT_EQ(options.recompute, Recompute(true));
   EXPECT_EQ(engine_options(config()).memory_limit_bytes, Ledger::kNoLimit);
 }
 

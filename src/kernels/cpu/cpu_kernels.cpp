@@ -30,6 +30,7 @@ class CpuScratch : public Base {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return cpu::sum_squares_scratch_bytes(elems);
   }
+  int64_t logits_bytes() const override { return kLogitsBytes; }
 
  private:
   const int threads_;

@@ -18,12 +18,15 @@ namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
+using DU = hn::RebindToUnsigned<DF>;
+using VU = hn::Vec<DU>;
+
 // What is stepped: a master in f32, or the parameters P themselves.
 template <class P>
 struct Parameters {
   P* params;
   float* master;          // or null
-  const uint32_t* words;  // random ones for each parameter: how they are rounded; or null
+  const uint32_t* words;  // random ones for each parameter: how what is kept is rounded; or null
 
   template <class Io>
   HWY_INLINE VF Load(Io io, size_t i) const {
@@ -35,14 +38,31 @@ struct Parameters {
     const DF d;
     if (master) io.Store(value, d, master + i);
     if constexpr (!std::is_same_v<P, float>) {
-      if (words) {
-        const auto random = io.Load(hn::RebindToUnsigned<DF>(), words + i);
-        return io.StoreBits(Drawn(d, value, random, P()), d, params + i);
-      }
+      if (words && !master) return StoreDrawn(io, value, io.Load(DU(), words + i), params + i);
     }
     io.Store(value, d, params + i);
   }
+  // Moments of type M, by the words that `word_of` makes of those of parameters.
+  template <class Io, class M, class WordOf>
+  HWY_INLINE void StoreMoment(Io io, VF value, M* moment, const WordOf& word_of, size_t i) const {
+    if constexpr (std::is_same_v<M, float>)
+      io.Store(value, DF(), moment + i);
+    else
+      StoreDrawn(io, value, word_of(io.Load(DU(), words + i)), moment + i);
+  }
+
+ private:
+  template <class Io, class T>
+  static HWY_INLINE void StoreDrawn(Io io, VF value, VU random, T* to) {
+    const DF d;
+    io.StoreBits(Drawn(d, value, random, T()), d, to);
+  }
 };
+
+HWY_INLINE VU FirstMomentWord(VU word) { return hn::ShiftLeft<16>(word); }
+HWY_INLINE VU SecondMomentWord(VU word) {
+  return hn::Mul(word, hn::Set(DU(), second_moment_word(1)));
+}
 
 // work(parameters, gradients, begin, n) for pieces of a flat range, each with its types and, where
 // rounding draws, with its random words.
@@ -74,9 +94,9 @@ HWY_INLINE void WithPieces(const Stepped& stepped, const Work& work) {
 
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
 // place, and p is not shrunk.
-template <class P, class G>
+template <class P, class G, class M>
 HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Parameters<P>& p,
-                           const G* g, float* m, float* v) {
+                           const G* g, M* m, M* v) {
   const DF d;
   const VF scale = hn::Set(d, factor);
   const VF beta1 = hn::Set(d, hyper.beta1);
@@ -97,21 +117,26 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
         hn::MulAdd(beta2, io.Load(d, v + i), hn::Mul(rest2, hn::Mul(gradient, gradient)));
     const VF denominator = hn::Add(hn::Sqrt(hn::Mul(square, inv_bc2)), eps);
     const VF decayed = hn::Mul(old, keep);
-    io.Store(mean, d, m + i);
-    io.Store(square, d, v + i);
+    p.StoreMoment(io, mean, m, FirstMomentWord, i);
+    p.StoreMoment(io, square, v, SecondMomentWord, i);
     p.Store(io, hn::NegMulAdd(step, hn::Div(mean, denominator), decayed), i);
   });
 }
 
-void AdamWPiece(const AdamW& hyper, float factor, const Stepped& stepped, float* m, float* v) {
-  WithPieces(stepped, [&](const auto& p, const auto* g, size_t begin, size_t n)
-                          HWY_ATTR { AdamWBlock(hyper, factor, n, p, g, m + begin, v + begin); });
+// Moments are bf16 or f32.
+void AdamWPiece(const AdamW& hyper, float factor, const Stepped& stepped, Tensor m, Tensor v) {
+  WithPieces(stepped, [&](const auto& p, const auto* g, size_t begin, size_t n) HWY_ATTR {
+    if (m.dtype == DType::bf16)
+      AdamWBlock(hyper, factor, n, p, g, m.as<Bf16>() + begin, v.as<Bf16>() + begin);
+    else
+      AdamWBlock(hyper, factor, n, p, g, m.f32() + begin, v.f32() + begin);
+  });
 }
 
 // momentum is null if there is none.
-template <class P, class G>
+template <class P, class G, class M>
 HWY_INLINE void SgdBlock(const Sgd& hyper, float factor, size_t n, const Parameters<P>& p,
-                         const G* g, float* momentum) {
+                         const G* g, M* momentum) {
   const DF d;
   const VF scale = hn::Set(d, factor);
   const VF decay = hn::Set(d, hyper.weight_decay);
@@ -123,16 +148,20 @@ HWY_INLINE void SgdBlock(const Sgd& hyper, float factor, size_t n, const Paramet
     if (momentum) {
       const VF moved =
           hyper.first ? direction : hn::MulAdd(mu, io.Load(d, momentum + i), direction);
-      io.Store(moved, d, momentum + i);
+      p.StoreMoment(io, moved, momentum, FirstMomentWord, i);
       direction = hyper.nesterov ? hn::MulAdd(mu, moved, direction) : moved;
     }
     p.Store(io, hn::NegMulAdd(rate, direction, old), i);
   });
 }
 
-void SgdPiece(const Sgd& hyper, float factor, const Stepped& stepped, float* momentum) {
+// `momentum` is empty if there is none.
+void SgdPiece(const Sgd& hyper, float factor, const Stepped& stepped, Tensor momentum) {
   WithPieces(stepped, [&](const auto& p, const auto* g, size_t begin, size_t n) HWY_ATTR {
-    SgdBlock(hyper, factor, n, p, g, momentum ? momentum + begin : nullptr);
+    if (momentum.dtype == DType::bf16)
+      SgdBlock(hyper, factor, n, p, g, momentum.as<Bf16>() + begin);
+    else
+      SgdBlock(hyper, factor, n, p, g, momentum.empty() ? nullptr : momentum.f32() + begin);
   });
 }
 
@@ -152,9 +181,15 @@ void check(const Stepped& s) {
   require(grads.elems() == params.elems() && (master.empty() || master.elems() == params.elems()),
           "an optimizer: {} parameters, {} gradients, a master of {}", params.elems(),
           grads.elems(), master.elems());
-  require(params.dtype != DType::f32 || (master.empty() && !rounding),
-          "an optimizer: parameters of f32 have no master, and are not rounded");
-  require(master.empty() || !rounding, "an optimizer: what has a master is rounded to the nearest");
+  require(params.dtype != DType::f32 || master.empty(),
+          "an optimizer: parameters of f32 have no master");
+}
+
+void check_moment(const char* what, const Stepped& s, Tensor moment) {
+  require(moment.elems() == s.params.elems(), "{}: {} parameters, {} moments", what,
+          s.params.elems(), moment.elems());
+  require(moment.dtype == DType::f32 || (moment.dtype == DType::bf16 && s.rounding),
+          "{}: moments are f32, or bf16 with a rounding, not {}", what, dtype_name(moment.dtype));
 }
 
 // Elements [begin, end) of flat tensors.
@@ -185,31 +220,28 @@ void clip(const Clip& args) {
 void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
            Tensor moment1, Tensor moment2) {
   check(stepped);
-  const int64_t n = stepped.params.elems();
-  require(moment1.elems() == n && moment2.elems() == n, "adamw: {} parameters, {} and {} moments",
-          n, moment1.elems(), moment2.elems());
+  check_moment("adamw", stepped, moment1);
+  check_moment("adamw", stepped, moment2);
+  require(moment1.dtype == moment2.dtype, "adamw: moments of two types");
   if (*control.finite.i32() == 0) return;
   const float factor = *control.factor.f32();
-  float* m = moment1.flat().f32();
-  float* v = moment2.flat().f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);
-  for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    piece(hyper, factor, range_of(stepped, begin, end), m + begin, v + begin);
+  for_each_piece(pool, 1, stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
+    piece(hyper, factor, range_of(stepped, begin, end), piece_of(moment1.flat(), 0, begin, end),
+          piece_of(moment2.flat(), 0, begin, end));
   });
 }
 
 void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
          Tensor momentum) {
   check(stepped);
-  const int64_t n = stepped.params.elems();
-  require(hyper.momentum == 0 || momentum.elems() == n, "sgd: {} parameters, {} momenta", n,
-          momentum.elems());
+  if (hyper.momentum != 0) check_moment("sgd", stepped, momentum);
   if (*control.finite.i32() == 0) return;
   const float factor = *control.factor.f32();
-  float* m = hyper.momentum == 0 ? nullptr : momentum.flat().f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(SgdPiece);
-  for_each_piece(pool, 1, n, [&](int64_t, int64_t begin, int64_t end) {
-    piece(hyper, factor, range_of(stepped, begin, end), m ? m + begin : nullptr);
+  for_each_piece(pool, 1, stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
+    piece(hyper, factor, range_of(stepped, begin, end),
+          hyper.momentum == 0 ? Tensor{} : piece_of(momentum.flat(), 0, begin, end));
   });
 }
 
