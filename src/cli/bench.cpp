@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/bench_tokenizer.h"
 #include "cli/cli.h"
+#include "cli/roofline.h"
 #include "device/rates.h"
 #include "engine/engine.h"
 #include "kernels/probe.h"
@@ -101,6 +102,7 @@ void measure_step(const StepBench& b, int64_t baseline,
                         .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
                         .precision = precision_named(b.precision),
                         .clipping = 1.0};
+  if (b.device != "cpu") options.profile = std::make_shared<KernelProfile>();
   Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
@@ -117,44 +119,52 @@ void measure_step(const StepBench& b, int64_t baseline,
       gemm.push_back(measure_product_gflops(engine.device(), options.precision.compute, 3));
     }
   }
+  const VerbTimes now = engine.times();
+  if (options.profile) {
+    // One more step, in which every kernel is timed.
+    options.profile->turn(true);
+    engine.train_step(micros, 1e-4);
+    options.profile->turn(false);
+  }
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
   if (engine.rank() != 0) return;
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
   const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9,
                ceiling = median(gemm) * engine.ranks();
-  const auto& now = engine.times();
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
   const double memory_rate = measure_memory_gb_per_s(engine.device());
   const double optimizer_seconds = per_step(now.step, before.step);
   const double optimizer_rate = step_bytes(options) * static_cast<double>(spec.parameter_count()) /
                                 optimizer_seconds / 1e9 / (b.stage > 0 ? engine.ranks() : 1);
-  const Json result = {{"model", b.model},
-                       {"batch", b.batch},
-                       {"sequence", b.sequence},
-                       {"micros", b.micros},
-                       {"device", b.device},
-                       {"precision", b.precision},
-                       {"threads", engine.device().threads()},
-                       {"ranks", engine.ranks()},
-                       {"stage", b.stage},
-                       {"tokens_per_second", rate},
-                       {"step_seconds", seconds},
-                       {"forward_seconds", per_step(now.forward, before.forward)},
-                       {"backward_seconds", per_step(now.backward, before.backward)},
-                       {"norm_seconds", per_step(now.squares, before.squares)},
-                       {"optimizer_seconds", optimizer_seconds},
-                       {"communication_seconds", per_step(now.communication, before.communication)},
-                       {"optimizer_gb_per_s", optimizer_rate},
-                       {"memory_gb_per_s", memory_rate},
-                       {"gemm_gflops", ceiling},
-                       {"model_gflops", gflops},
-                       {"gemm_fraction", gflops / ceiling},
-                       {"peak_rss_bytes", peak},
-                       {"baseline_rss_bytes", baseline},
-                       {"ledger_peak_bytes", engine.ledger().peak_bytes()},
-                       {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
-                       {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
+  const Ceilings ceilings{ceiling, memory_rate};
+  Json result = {{"model", b.model},
+                 {"batch", b.batch},
+                 {"sequence", b.sequence},
+                 {"micros", b.micros},
+                 {"device", b.device},
+                 {"precision", b.precision},
+                 {"threads", engine.device().threads()},
+                 {"ranks", engine.ranks()},
+                 {"stage", b.stage},
+                 {"tokens_per_second", rate},
+                 {"step_seconds", seconds},
+                 {"forward_seconds", per_step(now.forward, before.forward)},
+                 {"backward_seconds", per_step(now.backward, before.backward)},
+                 {"norm_seconds", per_step(now.squares, before.squares)},
+                 {"optimizer_seconds", optimizer_seconds},
+                 {"communication_seconds", per_step(now.communication, before.communication)},
+                 {"optimizer_gb_per_s", optimizer_rate},
+                 {"memory_gb_per_s", memory_rate},
+                 {"gemm_gflops", ceiling},
+                 {"model_gflops", gflops},
+                 {"gemm_fraction", gflops / ceiling},
+                 {"peak_rss_bytes", peak},
+                 {"baseline_rss_bytes", baseline},
+                 {"ledger_peak_bytes", engine.ledger().peak_bytes()},
+                 {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
+                 {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
+  if (options.profile) result["kernels"] = roofline_json(*options.profile, ceilings);
   if (b.json) return print_json(result);
   fmt::print("{}: {} x {} tokens in {}, {}", b.model, b.batch * b.micros, b.sequence, b.precision,
              b.device == "cpu" ? fmt::format("{} thread{}", engine.device().threads(),
@@ -178,6 +188,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   fmt::print("  peak resident set {}, of which the ledger{} holds {}\n\n{}{}", format_bytes(peak),
              engine.ranks() > 1 ? " of a rank" : "", format_bytes(engine.ledger().peak_bytes()),
              engine.ledger().table(), traffic_table(engine));
+  if (options.profile) fmt::print("\n{}", roofline_table(*options.profile, ceilings));
 }
 
 }  // namespace

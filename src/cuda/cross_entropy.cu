@@ -82,8 +82,18 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Of rows of 16 bits. Each thread sums its own exponentials in fp32, at most a few hundred, and the
-// threads' sums are added in double. The first `near_packs` of a row are kept in shared memory.
+// The elements of a pack, minus infinity behind the row's end.
+template <class T>
+__device__ void logits_of(const Pack<T>& pack, int first, int cols, float (&x)[kWide<T>]) {
+  pack.to(x);
+  if (first + kWide<T> <= cols) return;
+#pragma unroll
+  for (int k = 0; k < kWide<T>; ++k)
+    if (first + k >= cols) x[k] = -INFINITY;
+}
+
+// Of rows of 16 bits. Each thread sums its own exponentials, at most a few hundred, in fp32, and
+// the threads' sums are added in double. The first `near_packs` of a row are kept in shared memory.
 template <class T, int kBlock>
 __global__ void __launch_bounds__(kBlock)
     packs_kernel(View<T> logits, const int32_t* targets, const float* gradient_scale, float* losses,
@@ -106,7 +116,7 @@ __global__ void __launch_bounds__(kBlock)
     return;
   }
   const float of_target = widen(row[target]);
-  float top = -INFINITY, sum = 0;
+  float top = -INFINITY, sum = 0;  // of the thread
   for (int base = thread; base < packs; base += kPacks * kBlock) {
     Pack<T> loaded[kPacks];
 #pragma unroll
@@ -119,13 +129,11 @@ __global__ void __launch_bounds__(kBlock)
       if (p >= packs) continue;
       if (p < near_packs) near[p] = loaded[i];
       float x[kElems], best = top;
-      loaded[i].to(x);
+      logits_of(loaded[i], p * kElems, cols, x);
 #pragma unroll
-      for (int k = 0; k < kElems; ++k) {
-        if (p * kElems + k >= cols) x[k] = -INFINITY;
-        best = fmaxf(best, x[k]);
-      }
-      const float shift = best == -INFINITY ? 0.0f : best;  // infinity less infinity is no number
+      for (int k = 0; k < kElems; ++k) best = fmaxf(best, x[k]);
+      // Infinity less infinity is no number.
+      const float shift = best == -INFINITY ? 0.0f : best;
       if (best > top) {
         sum *= fast_exp(top - shift);
         top = best;
@@ -143,6 +151,7 @@ __global__ void __launch_bounds__(kBlock)
   if (!gradient_scale) return;
   const float scale = *gradient_scale;
   const auto factor = static_cast<float>(static_cast<double>(scale) / total);
+  const auto target_pack = static_cast<int>(target / kElems);
 #pragma unroll 2
   for (int p = thread; p < packs; p += kBlock) {
     float x[kElems];
@@ -150,9 +159,11 @@ __global__ void __launch_bounds__(kBlock)
         p < near_packs ? near[p] : load_pack<Pack<T>>(row, p * kElems, cols, is_aligned);
     pack.to(x);
 #pragma unroll
-    for (int k = 0; k < kElems; ++k) {
-      const float probability = factor * fast_exp(x[k] - best);
-      x[k] = p * kElems + k == target ? probability - scale : probability;
+    for (int k = 0; k < kElems; ++k) x[k] = factor * fast_exp(x[k] - best);
+    if (p == target_pack) {
+#pragma unroll
+      for (int k = 0; k < kElems; ++k)
+        if (p * kElems + k == target) x[k] -= scale;
     }
     store_pack<T>(x, row, p * kElems, cols, is_aligned);
   }

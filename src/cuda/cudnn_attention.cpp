@@ -2,8 +2,10 @@
 // shape.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 #include "base/error.h"
@@ -69,18 +71,7 @@ class CudnnAttention final : public LibraryAttention {
   bool forward(const AttentionArgs& a, void* scratch, int64_t bytes, cudaStream_t stream) override {
     if (!fits(a)) return false;
     const Shape shape = shape_of(a, a.batch);
-    const Key key = {0,
-                     shape.batch,
-                     shape.length,
-                     shape.heads,
-                     shape.kv_heads,
-                     shape.head_dim,
-                     static_cast<int64_t>(shape.type),
-                     a.q.stride,
-                     a.k.stride,
-                     a.v.stride,
-                     a.out.stride,
-                     a.lse_stride};
+    const Key key = key_of(shape, a);
     const Graph* graph = find(key, bytes, [&](Graph& to) { describe_forward(to, shape, a); });
     if (!graph) return false;
     run(*graph, {{kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kOut, a.out.data}, {kLse, a.lse}},
@@ -93,22 +84,7 @@ class CudnnAttention final : public LibraryAttention {
     if (!fits(a) || !takes(g.dout) || !takes(g.dq) || !takes(g.dk) || !takes(g.dv)) return false;
     for (int64_t first = 0; first < a.batch; first += slice) {
       const Shape shape = shape_of(a, std::min(slice, a.batch - first));
-      const Key key = {1,
-                       shape.batch,
-                       shape.length,
-                       shape.heads,
-                       shape.kv_heads,
-                       shape.head_dim,
-                       static_cast<int64_t>(shape.type),
-                       a.q.stride,
-                       a.k.stride,
-                       a.v.stride,
-                       a.out.stride,
-                       a.lse_stride,
-                       g.dout.stride,
-                       g.dq.stride,
-                       g.dk.stride,
-                       g.dv.stride};
+      const Key key = key_of(shape, a, &g);
       const Graph* graph = find(key, bytes, [&](Graph& to) { describe_backward(to, shape, a, g); });
       if (!graph) return false;  // before anything of it was computed: other slices are smaller
       const int64_t row = first * shape.length;
@@ -138,6 +114,18 @@ class CudnnAttention final : public LibraryAttention {
 
   static Shape shape_of(const AttentionArgs& a, int64_t batch) {
     return {batch, a.query_length, a.heads, a.kv_heads, a.head_dim, a.q.type};
+  }
+
+  // Everything that a graph is made from; without gradients, forward's.
+  static Key key_of(const Shape& s, const AttentionArgs& a, const AttentionGradients* g = nullptr) {
+    const auto type = static_cast<int64_t>(s.type);
+    Key key = {s.batch,    s.length,   s.heads,    s.kv_heads,   s.head_dim,  type,
+               a.q.stride, a.k.stride, a.v.stride, a.out.stride, a.lse_stride};
+    if (g) {
+      const int64_t strides[] = {1, g->dout.stride, g->dq.stride, g->dk.stride, g->dv.stride};
+      std::copy(std::begin(strides), std::end(strides), key.end() - std::size(strides));
+    }
+    return key;
   }
 
   // [batch, heads, length, head_dim], rows of `stride` elements.

@@ -86,14 +86,20 @@ __global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Position
                             float sign, Share share) {
   constexpr int kElems = P::kElems;
   P low[kEach], high[kEach];
-  const auto place = [&](int64_t row, int64_t pair) { return x.row(row) + pair / half * 2 * half; };
+  // Of the pair: in which head it is, and where in that. Divisions of 32 bits are several times as
+  // fast.
+  const auto head_of = [&](int64_t pair) {
+    return static_cast<int64_t>(static_cast<uint32_t>(pair) / static_cast<uint32_t>(half));
+  };
   share.each([&](int i, int64_t row, int64_t pair) {
-    const T* head = place(row, pair);
-    low[i] = load_pack<P>(head, pair % half, half, true);
-    high[i] = load_pack<P>(head + half, pair % half, half, true);
+    const int64_t at = pair - head_of(pair) * half;
+    const T* head = x.row(row) + head_of(pair) * 2 * half;
+    low[i] = load_pack<P>(head, at, half, true);
+    high[i] = load_pack<P>(head + half, at, half, true);
   });
   share.each([&](int i, int64_t row, int64_t pair) {
-    const float* angles = table.row(position_of(positions, row)) + pair % half;
+    const int64_t at = pair - head_of(pair) * half;
+    const float* angles = table.row(position_of(positions, row)) + at;
     float a[kElems], b[kElems];
     low[i].to(a);
     high[i].to(b);
@@ -103,9 +109,9 @@ __global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Position
       a[k] = fmaf(-x1, s, x0 * c);
       b[k] = fmaf(x0, s, x1 * c);
     }
-    T* head = place(row, pair);
-    store_pack<T>(a, head, pair % half, half, true);
-    store_pack<T>(b, head + half, pair % half, half, true);
+    T* head = x.row(row) + head_of(pair) * 2 * half;
+    store_pack<T>(a, head, at, half, true);
+    store_pack<T>(b, head + half, at, half, true);
   });
 }
 

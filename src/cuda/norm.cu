@@ -4,8 +4,8 @@ namespace onefold::cuda {
 namespace {
 
 // x and dst may be the same memory: a team has read its piece before it writes.
-template <class T, int kTeam, bool kHeld>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int kTeam, int kHeld>
+__global__ void __launch_bounds__(kTeamBlock<kTeam>)
     forward_kernel(bool centered, View<T> x, Pieces pieces, const T* weight, const T* bias,
                    float eps, View<T> dst, bool is_aligned) {
   const int64_t index = my_piece<kTeam>();
@@ -36,10 +36,11 @@ void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector
   const bool is_aligned = all_aligned(x, weight, bias, dst) && pieces_aligned(pieces, x.type);
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
-    with_team(pieces, [&](auto team, auto held) {
-      launch(forward_kernel<T, decltype(team)::value, decltype(held)::value>,
-             teams_grid<decltype(team)::value>(pieces), kThreads, 0, stream, centered, view<T>(x),
-             pieces, static_cast<const T*>(weight.data), static_cast<const T*>(bias.data), eps,
+    with_team<T>(pieces, [&](auto team, auto held) {
+      constexpr int kTeam = decltype(team)::value;
+      launch(forward_kernel<T, kTeam, decltype(held)::value>, teams_grid<kTeam>(pieces),
+             kTeamBlock<kTeam>, 0, stream, centered, view<T>(x), pieces,
+             static_cast<const T*>(weight.data), static_cast<const T*>(bias.data), eps,
              view<T>(dst), is_aligned);
     });
   });

@@ -9,7 +9,7 @@
 namespace onefold::cuda {
 
 inline constexpr int64_t kLongPiece = 1024;  // elements from which on a block pays
-// What a team can hold: each thread has so many elements.
+// What a block can hold: each thread has so many elements.
 inline constexpr int kHeldElems = 32;
 
 // Pieces of `size` elements: `groups` in each row.
@@ -21,26 +21,31 @@ struct Pieces {
 
 template <class T>
 __device__ T* piece_of(const View<T>& x, const Pieces& pieces, int64_t index) {
+  if (pieces.groups == 1) return x.row(index);
   return x.row(index / pieces.groups) + index % pieces.groups * pieces.size;
 }
 
+// Threads of a block: of one team, or of as many warps as make a usual block.
+template <int kTeam>
+inline constexpr int kTeamBlock = kTeam == kWarp ? kThreads : kTeam;
+
 template <int kTeam>
 __device__ int64_t my_piece() {
-  return static_cast<int64_t>(blockIdx.x) * (kThreads / kTeam) + threadIdx.x / kTeam;
+  return static_cast<int64_t>(blockIdx.x) * (kTeamBlock<kTeam> / kTeam) + threadIdx.x / kTeam;
 }
 
 // A thread's part of a piece: of a 16-bit type every kTeam-th pack, of fp32 every kTeam-th element.
-// Held in registers, or (kHeld false, for very long pieces) loaded at each visit.
-template <class T, int kTeam, bool kHeld>
+// kHeld elements of it are held in registers; 0, for very long pieces: loaded at each visit.
+template <class T, int kTeam, int kHeld>
 class Part {
  public:
   using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
   static constexpr int kElems = Unit::kElems;
-  static constexpr int kUnits = kHeldElems / kElems;
+  static constexpr int kUnits = kHeld / kElems;
 
   __device__ Part(const T* src, int64_t size, bool is_aligned)
       : src_(src), size_(size), aligned_(is_aligned) {
-    if constexpr (kHeld) {
+    if constexpr (kHeld > 0) {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u)
         if (first_of(u) < size_) held_[u] = load_pack<Unit>(src_, first_of(u), size_, aligned_);
@@ -50,7 +55,7 @@ class Part {
   // body(first, values, count) for each unit: `count` of its values are elements of the piece.
   template <class Body>
   __device__ void each(const Body& body) const {
-    if constexpr (kHeld) {
+    if constexpr (kHeld > 0) {
 #pragma unroll
       for (int u = 0; u < kUnits; ++u)
         if (first_of(u) < size_) visit(held_[u], first_of(u), body);
@@ -74,7 +79,7 @@ class Part {
   const T* src_;
   int64_t size_;
   bool aligned_;
-  Unit held_[kHeld ? kUnits : 1];
+  Unit held_[kHeld > 0 ? kUnits : 1];
 };
 
 struct Stats {
@@ -108,7 +113,7 @@ __device__ Stats stats_of(bool centered, const P& part, int64_t size, float eps)
   return {mean, 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + eps)};
 }
 
-// Both directions normalise with this, so that backward sees the bits of forward.
+// Both directions normalise with this.
 __device__ inline float normalized(float x, const Stats& stats) {
   return (x - stats.mean) * stats.rstd;
 }
@@ -118,20 +123,28 @@ inline bool pieces_aligned(const Pieces& pieces, Type type) {
   return pieces.groups == 1 || pieces.size * type_bytes(type) % 16 == 0;
 }
 
-// Calls with the team's size and whether it holds its piece, as constants.
-template <class Call>
+// Calls with the team's size and how many elements a thread of it holds, as constants. A thread of
+// a long piece in 16 bits has two packs: with more, too few threads fit a multiprocessor to keep
+// its memory busy.
+template <class T, class Call>
 void with_team(const Pieces& pieces, const Call& call) {
-  if (pieces.size <= kLongPiece)
-    call(std::integral_constant<int, kWarp>(), std::true_type());
-  else if (pieces.size <= kHeldElems * kThreads)
-    call(std::integral_constant<int, kThreads>(), std::true_type());
-  else
-    call(std::integral_constant<int, kThreads>(), std::false_type());
+  constexpr std::integral_constant<int, kWarp> warp{};
+  constexpr std::integral_constant<int, kThreads> block{};
+  constexpr std::integral_constant<int, kHeldElems> all{};
+  constexpr std::integral_constant<int, kHeldElems / 2> half{};
+  if (pieces.size <= kLongPiece) return call(warp, all);
+  if constexpr (sizeof(T) == 2) {
+    if (pieces.size <= kHeldElems / 2 * kThreads / 2)
+      return call(std::integral_constant<int, kThreads / 2>(), half);
+    if (pieces.size <= kHeldElems / 2 * kThreads) return call(block, half);
+  }
+  if (pieces.size <= kHeldElems * kThreads) return call(block, all);
+  call(block, std::integral_constant<int, 0>());
 }
 
 template <int kTeam>
 dim3 teams_grid(const Pieces& pieces) {
-  return grid_of(ceil_div(pieces.count, kThreads / kTeam));
+  return grid_of(ceil_div(pieces.count, kTeamBlock<kTeam> / kTeam));
 }
 
 }  // namespace onefold::cuda

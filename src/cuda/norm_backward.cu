@@ -7,8 +7,8 @@
 namespace onefold::cuda {
 namespace {
 
-template <class T, int kTeam, bool kHeld>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int kTeam, int kHeld>
+__global__ void __launch_bounds__(kTeamBlock<kTeam>)
     stats_kernel(bool centered, View<T> x, Pieces pieces, float eps, Stats* all, bool is_aligned) {
   const int64_t index = my_piece<kTeam>();
   if (index >= pieces.count) return;
@@ -58,7 +58,7 @@ __device__ inline Means means_of(const float (&sums)[2], int64_t size, bool cent
 
 // dx may be dy: each thread writes only what it alone reads.
 template <class T, int kTeam>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTeamBlock<kTeam>)
     input_kernel(bool centered, View<T> x, Pieces pieces, const T* weight, const Stats* all,
                  View<T> dy, View<T> dx, bool accumulate) {
   const int64_t index = my_piece<kTeam>();
@@ -100,7 +100,8 @@ struct Packs {
   __device__ static int first_of(int p) {
     return (p * kTeam + static_cast<int>(threadIdx.x) % kTeam) * kElems;
   }
-  __device__ Packs(const T* src, int elems) : size(elems) {
+  __device__ explicit Packs(int elems) : packs{}, size(elems) {}
+  __device__ void load(const T* src) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
       if (first_of(p) < size) packs[p] = pack_at<kWhole>(src, first_of(p), size);
@@ -126,48 +127,94 @@ struct Packs {
   }
 };
 
-// The partial sums of a block's teams, added in their order: sums[2][kPacks][8] of each thread,
-// columns as in Packs.
-template <int kTeam, int kTeams, int kPacks, int kElems>
-__device__ void store_partials(const float (&dweight)[kPacks][kElems],
-                               const float (&dbias)[kPacks][kElems], int size, float* partial) {
-  if constexpr (kTeams == 1) {
+// Sums over a team, as team_sums(). `turn` counts the calls of a block: they use two places by
+// turns, so that a block of one team waits once in each.
+template <int kTeam>
+struct TeamPlaces {
+  static constexpr int kMostSums = 2;
+  float sums[2][kMostSums][kTeam / kWarp];
+};
+template <int kTeam>
+__device__ TeamPlaces<kTeam>& team_places() {
+  __shared__ TeamPlaces<kTeam> places;
+  return places;
+}
+template <int kTeam, int kCount>
+__device__ void sums_of_team(float (&values)[kCount], int& turn) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = warp_sum(values[i]);
+  if constexpr (kTeam > kWarp) {
+    constexpr int kWarps = kTeam / kWarp;
+    static_assert(kCount <= TeamPlaces<kTeam>::kMostSums);
+    auto& partial = team_places<kTeam>().sums[turn++ & 1];
+    if (threadIdx.x % kWarp == 0)
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) partial[i][threadIdx.x / kWarp] = values[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = partial[i][0];
+#pragma unroll
+      for (int warp = 1; warp < kWarps; ++warp) values[i] += partial[i][warp];
+    }
+  }
+}
+
+// How the fused kernel shares out pieces of up to kMost elements: teams of kTeam threads, each
+// thread with kPacks packs of a piece, kTeams teams in a block, kBlocks blocks on a multiprocessor.
+template <int team, int teams, int packs, int blocks>
+struct FusedPlan {
+  static constexpr int kTeam = team, kTeams = teams, kPacks = packs, kBlocks = blocks;
+  static constexpr int kMost = team * packs * 8, kBlock = team * teams;
+};
+
+// A thread's sums over pieces, by column.
+template <int kPacks, int kElems, bool kBias>
+struct ColumnSums {
+  float dweight[kPacks][kElems] = {};
+  float dbias[kBias ? kPacks : 1][kBias ? kElems : 1] = {};
+};
+
+// The partial sums of a block's teams, added in their order: [2, size], columns as in Packs; where
+// there is no bias, its part is left as it was.
+template <class Plan, int kElems, bool kBias>
+__device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kBias>& sums, int size,
+                               float* partial) {
+  constexpr int kTeam = Plan::kTeam, kPacks = Plan::kPacks;
+  const int mine = static_cast<int>(threadIdx.x) % kTeam * kElems;
+  if constexpr (Plan::kTeams == 1) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
-        const int col = (p * kTeam + static_cast<int>(threadIdx.x)) * kElems + k;
+        const int col = mine + p * kTeam * kElems + k;
         if (col >= size) continue;
-        partial[col] = dweight[p][k];
-        partial[size + col] = dbias[p][k];
+        partial[col] = sums.dweight[p][k];
+        if constexpr (kBias) partial[size + col] = sums.dbias[p][k];
       }
   } else {
-    float* shared = shared_floats();  // [2, size]
-    const int team = static_cast<int>(threadIdx.x) / kTeam;
-    const int mine = static_cast<int>(threadIdx.x) % kTeam * kElems;
-    float* first = shared + mine;
+    float* first = shared_floats() + mine;  // of [2, size]
     float* second = first + size;
 #pragma unroll 1
-    for (int turn = 0; turn < kTeams; ++turn) {
-      if (team == turn) {
+    for (int turn = 0; turn < Plan::kTeams; ++turn) {
+      if (static_cast<int>(threadIdx.x) / kTeam == turn) {
 #pragma unroll
         for (int p = 0; p < kPacks; ++p)
 #pragma unroll
           for (int k = 0; k < kElems; ++k) {
             const int at = p * kTeam * kElems + k;  // a constant: all share one address
             if (mine + at >= size) continue;
-            first[at] = turn == 0 ? dweight[p][k] : first[at] + dweight[p][k];
-            second[at] = turn == 0 ? dbias[p][k] : second[at] + dbias[p][k];
+            first[at] = turn == 0 ? sums.dweight[p][k] : first[at] + sums.dweight[p][k];
+            if constexpr (kBias)
+              second[at] = turn == 0 ? sums.dbias[p][k] : second[at] + sums.dbias[p][k];
           }
       }
       __syncthreads();
     }
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * size; i += kTeam * kTeams)
-      partial[i] = shared[i];
+    for (int i = static_cast<int>(threadIdx.x); i < (kBias ? 2 : 1) * size; i += Plan::kBlock)
+      partial[i] = shared_floats()[i];
   }
 }
-
-constexpr int kFusedThreads = 384;  // of a block of warps, each with pieces of its own
 
 struct Fused {
   bool centered, accumulate;
@@ -177,94 +224,130 @@ struct Fused {
   float* partials;  // [chunks, 2, size]; null: not wanted
 };
 
-// Teams of a block take the pieces of its chunk in turn, and keep their sums over them.
-template <class T, int kTeam, int kTeams, int kPacks, bool kWhole>
-__global__ void __launch_bounds__(kTeam* kTeams)
+// Teams of a block take the pieces of its chunk in turn, and keep their sums over them. While a
+// piece is worked on, the next one is under way, and what its gradient is added to.
+template <class T, class Plan, bool kWhole, bool kBias>
+__global__ void __launch_bounds__(Plan::kBlock, Plan::kBlocks)
     fused_kernel(Fused args, View<T> x, const T* weight, View<T> dy, View<T> dx) {
-  constexpr int kElems = kWide<T>;
+  constexpr int kElems = kWide<T>, kTeam = Plan::kTeam, kPacks = Plan::kPacks;
   using P = Packs<T, kTeam, kPacks, kWhole>;
   const auto size = static_cast<int>(args.pieces.size);
+  const float inv_n = 1.0f / static_cast<float>(size);
   const int64_t begin = blockIdx.x * args.chunk_size;
   const int64_t end =
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
-  float dweight[kPacks][kElems] = {}, dbias[kPacks][kElems] = {};
+  ColumnSums<kPacks, kElems, kBias> columns;
+  int turn = 0;
+  int64_t index = begin + threadIdx.x / kTeam;
+  P weights(size), src(size), dout(size);
+  weights.load(weight);
+  const auto load = [&](int64_t at, P& to_src, P& to_dout) {
+    if (at >= end) return;
+    to_src.load(piece_of(x, args.pieces, at));
+    to_dout.load(piece_of(dy, args.pieces, at));
+  };
+  load(index, src, dout);
 #pragma unroll 1
-  for (int64_t index = begin + threadIdx.x / kTeam; index < end; index += kTeams) {
-    P src(piece_of(x, args.pieces, index), size);
-    P dout(piece_of(dy, args.pieces, index), size);
-    const float inv_n = 1.0f / static_cast<float>(size);
+  for (; index < end; index += Plan::kTeams) {
+    T* din = piece_of(dx, args.pieces, index);
+    P before(size), next_src(size), next_dout(size);
+    if (args.accumulate) before.load(din);
+    load(index + Plan::kTeams, next_src, next_dout);
     Stats stats{0, 0};
     if (args.centered) {
-      float sum = 0;
+      float sum[1] = {0};
       src.each([&](int, int, const float(&v)[kElems]) {
 #pragma unroll
-        for (int k = 0; k < kElems; ++k) sum += v[k];
+        for (int k = 0; k < kElems; ++k) sum[0] += v[k];
       });
-      stats.mean = team_sum<kTeam>(sum) * inv_n;
+      sums_of_team<kTeam>(sum, turn);
+      stats.mean = sum[0] * inv_n;
     }
-    float squares = 0;
+    float squares[1] = {0};
     src.each([&](int, int first, const float(&v)[kElems]) {
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const float deviation = v[k] - stats.mean;
-        if (kWhole || first + k < size) squares = fmaf(deviation, deviation, squares);
+        if (kWhole || first + k < size) squares[0] = fmaf(deviation, deviation, squares[0]);
       }
     });
     src.forget();
-    stats.rstd = 1.0f / sqrtf(team_sum<kTeam>(squares) * inv_n + args.eps);
+    sums_of_team<kTeam>(squares, turn);
+    stats.rstd = 1.0f / sqrtf(squares[0] * inv_n + args.eps);
     float sums[2] = {0, 0};  // of g, and of g * xhat
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int first = P::first_of(p);
-      if (first >= size) continue;
+      if (P::first_of(p) >= size) continue;
       float v[kElems], d[kElems], w[kElems];
       src.packs[p].to(v);
       dout.packs[p].to(d);
-      pack_at<kWhole>(weight, first, size).to(w);
+      weights.packs[p].to(w);
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const float xhat = normalized(v[k], stats), g = d[k] * w[k];
         sums[0] += g;
         sums[1] = fmaf(g, xhat, sums[1]);
-        dweight[p][k] = fmaf(d[k], xhat, dweight[p][k]);
-        dbias[p][k] += d[k];
+        columns.dweight[p][k] = fmaf(d[k], xhat, columns.dweight[p][k]);
+        if constexpr (kBias) columns.dbias[p][k] += d[k];
       }
     }
-    team_sums<kTeam>(sums);
+    sums_of_team<kTeam>(sums, turn);
     src.forget();
     dout.forget();
+    weights.forget();
     const Means means = means_of(sums, size, args.centered);
-    T* din = piece_of(dx, args.pieces, index);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int first = P::first_of(p);
       if (first >= size) continue;
-      float v[kElems], d[kElems], w[kElems], before[kElems];
+      float v[kElems], d[kElems], w[kElems], held[kElems];
       src.packs[p].to(v);
       dout.packs[p].to(d);
-      pack_at<kWhole>(weight, first, size).to(w);
-      if (args.accumulate) pack_at<kWhole>(din, first, size).to(before);
+      weights.packs[p].to(w);
+      before.packs[p].to(held);
 #pragma unroll
       for (int k = 0; k < kElems; ++k)
-        v[k] = input_gradient(d[k], w[k], normalized(v[k], stats), means, stats.rstd, before[k],
+        v[k] = input_gradient(d[k], w[k], normalized(v[k], stats), means, stats.rstd, held[k],
                               args.accumulate);
       store_pack<T>(v, din, first, kWhole ? first + kElems : size, kWhole);
     }
+    src = next_src;
+    dout = next_dout;
   }
   if (args.partials)
-    store_partials<kTeam, kTeams>(dweight, dbias, size,
-                                  args.partials + int64_t{2} * blockIdx.x * size);
+    store_partials<Plan>(columns, size, args.partials + int64_t{2} * blockIdx.x * size);
 }
 
-template <class T, int kTeam, int kTeams, int kPacks>
+template <class T, class Plan, bool kBias>
 void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
   const int64_t shared =
-      kTeams == 1 ? 0 : 2 * fused.pieces.size * static_cast<int64_t>(sizeof(float));
-  launch(whole ? fused_kernel<T, kTeam, kTeams, kPacks, true>
-               : fused_kernel<T, kTeam, kTeams, kPacks, false>,
-         grid_of(chunks), kTeam * kTeams, shared, stream, fused, view<T>(args.x),
+      Plan::kTeams == 1 ? 0 : 2 * fused.pieces.size * static_cast<int64_t>(sizeof(float));
+  launch(whole ? fused_kernel<T, Plan, true, kBias> : fused_kernel<T, Plan, false, kBias>,
+         grid_of(chunks), Plan::kBlock, shared, stream, fused, view<T>(args.x),
          static_cast<const T*>(args.weight.data), view<T>(args.dy), view<T>(args.dx));
+}
+
+// As many blocks as norm_chunks() makes chunks.
+template <class T, bool kBias>
+void launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
+                    cudaStream_t stream) {
+  const auto with = [&](auto plan) {
+    launch_fused<T, decltype(plan), kBias>(fused, chunks, args, whole, stream);
+  };
+  // Sums of dbias take registers: with them, fewer warps fit.
+  using Short = FusedPlan<kWarp, 12, 3, 1>;
+  using Middle = FusedPlan<kWarp, kBias ? 8 : 12, 4, 1>;
+  using Long = FusedPlan<128, 1, 2, 4>;
+  using Longer = FusedPlan<256, 1, 2, 2>;
+  using Longest = FusedPlan<256, 1, 4, 1>;
+  static_assert(Longest::kMost == kHeldElems * kThreads);
+  const int64_t size = fused.pieces.size;
+  if (size <= Short::kMost) return with(Short());
+  if (size <= Middle::kMost) return with(Middle());
+  if (size <= Long::kMost) return with(Long());
+  if (size <= Longer::kMost) return with(Longer());
+  with(Longest());
 }
 
 void add_weights(const NormBackward& args, const Pieces& pieces, const float* partials,
@@ -282,15 +365,10 @@ void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_alig
                     args.eps,      chunks.size,        wanted ? args.scratch : nullptr};
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
-    constexpr int kWarps = kFusedThreads / kWarp;
-    if (pieces.size <= kLongPiece)
-      launch_fused<T, kWarp, kWarps, 4>(fused, chunks.count, args, whole, stream);
-    else if (pieces.size <= 8 * kThreads)
-      launch_fused<T, kThreads, 1, 1>(fused, chunks.count, args, whole, stream);
-    else if (pieces.size <= 16 * kThreads)
-      launch_fused<T, kThreads, 1, 2>(fused, chunks.count, args, whole, stream);
+    if (args.dbias.data)
+      launch_planned<T, true>(fused, chunks.count, args, whole, stream);
     else
-      launch_fused<T, kThreads, 1, 4>(fused, chunks.count, args, whole, stream);
+      launch_planned<T, false>(fused, chunks.count, args, whole, stream);
   });
   if (wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
 }
@@ -308,10 +386,10 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
   with_type(args.x.type, [&](auto element) {
     using T = decltype(element);
     const View<T> x = view<T>(args.x), dy = view<T>(args.dy);
-    with_team(pieces, [&](auto team, auto held) {
-      launch(stats_kernel<T, decltype(team)::value, decltype(held)::value>,
-             teams_grid<decltype(team)::value>(pieces), kThreads, 0, stream, args.centered, x,
-             pieces, args.eps, stats, is_aligned);
+    with_team<T>(pieces, [&](auto team, auto held) {
+      constexpr int kTeam = decltype(team)::value;
+      launch(stats_kernel<T, kTeam, decltype(held)::value>, teams_grid<kTeam>(pieces),
+             kTeamBlock<kTeam>, 0, stream, args.centered, x, pieces, args.eps, stats, is_aligned);
       // The weights' gradients come before the input's, which may overwrite dy.
       if (args.dweight.data || args.dbias.data) {
         const RowChunks chunks(pieces.count);
@@ -319,9 +397,9 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
                kColumnThreads, 0, stream, x, dy, pieces, stats, chunks.size, partials);
         add_weights(args, pieces, partials, chunks.count, stream);
       }
-      launch(input_kernel<T, decltype(team)::value>, teams_grid<decltype(team)::value>(pieces),
-             kThreads, 0, stream, args.centered, x, pieces, static_cast<const T*>(args.weight.data),
-             stats, dy, view<T>(args.dx), args.accumulate_dx);
+      launch(input_kernel<T, kTeam>, teams_grid<kTeam>(pieces), kTeamBlock<kTeam>, 0, stream,
+             args.centered, x, pieces, static_cast<const T*>(args.weight.data), stats, dy,
+             view<T>(args.dx), args.accumulate_dx);
     });
   });
 }

@@ -5,9 +5,10 @@
 
 namespace onefold::cuda {
 
-// Within [0, length) of its sequence, whatever the starts hold.
+// Within [0, length) of its sequence, whatever the starts hold. A micro-batch has fewer than 2^32
+// rows, and divisions of 32 bits are several times as fast.
 __device__ inline int64_t position_of(const Positions& positions, int64_t row) {
-  const int64_t in_sequence = row % positions.length;
+  const int64_t in_sequence = static_cast<uint32_t>(row) % static_cast<uint32_t>(positions.length);
   if (!positions.starts) return positions.first + in_sequence;
   const int64_t start = positions.starts[row];
   return start < 0 || start > in_sequence ? in_sequence : in_sequence - start;

@@ -117,11 +117,11 @@ __global__ void sum_kernel(const T* x, int64_t elems, double* dst) {
 // elements must not drift.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    squares_kernel(const T* x, int64_t elems, double* sums, bool is_aligned) {
+    squares_kernel(const T* x, int64_t elems, int64_t chunk, double* sums, bool is_aligned) {
   using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
   constexpr int kElems = Unit::kElems, kBatch = 8;
-  const int64_t begin = blockIdx.x * kSquaresChunk;
-  const int64_t end = begin + kSquaresChunk < elems ? begin + kSquaresChunk : elems;
+  const int64_t begin = blockIdx.x * chunk;
+  const int64_t end = begin + chunk < elems ? begin + chunk : elems;
   double sum = 0;
   for (int64_t first = begin + threadIdx.x * kElems; first < end;
        first += kBatch * kThreads * kElems) {
@@ -182,13 +182,13 @@ void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream) {
 
 // scratch: one double for each chunk.
 void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStream_t stream) {
-  const int64_t chunks = ceil_div(elems, kSquaresChunk);
+  const int64_t chunk = squares_chunk(elems), chunks = ceil_div(elems, chunk);
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
     launch(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream, static_cast<const T*>(x.data),
-           elems, scratch, aligned(x));
+           elems, chunk, chunks == 1 ? dst : scratch, aligned(x));
   });
-  sum(scratch, chunks, dst, stream);
+  if (chunks != 1) sum(scratch, chunks, dst, stream);
 }
 
 }  // namespace onefold::cuda

@@ -6,7 +6,7 @@ namespace onefold {
 namespace cuda {
 namespace {
 
-constexpr int64_t kAttentionSliceBytes = int64_t{512} << 20;
+constexpr int64_t kAttentionSliceBytes = int64_t{2} << 30;
 constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
 constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
 
@@ -48,17 +48,20 @@ class CudaScratch final : public KernelScratch {
     return RowChunks(rows).count * cols * kFloat;
   }
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
-    return (elems + kSquaresChunk - 1) / kSquaresChunk * static_cast<int64_t>(sizeof(double));
+    const int64_t chunk = squares_chunk(elems);
+    return (elems + chunk - 1) / chunk * static_cast<int64_t>(sizeof(double));
   }
   // Each chunk's gradient is added to the whole vocabulary's: few large chunks, few such passes.
-  int64_t logits_bytes() const override { return int64_t{2} << 30; }
+  int64_t logits_bytes() const override { return int64_t{4} << 30; }
 };
 
 }  // namespace
 
 int64_t attention_slice(const AttentionShape& s) {
-  return std::clamp<int64_t>(kAttentionSliceBytes / std::max<int64_t>(1, score_bytes(s)), 1,
-                             std::max<int64_t>(1, s.batch));
+  const int64_t most =
+      std::max<int64_t>(1, kAttentionSliceBytes / std::max<int64_t>(1, score_bytes(s)));
+  const int64_t slices = std::max<int64_t>(1, (s.batch + most - 1) / most);
+  return std::max<int64_t>(1, (s.batch + slices - 1) / slices);  // all nearly as large
 }
 
 // Beside the scores' gradients: dout · out of each row, and the gradients of keys and values for

@@ -33,13 +33,20 @@ struct RowChunks {
         count((total + size - 1) / size) {}
 };
 
-// Of a norm's gradients in 16 bits: a block for each chunk. Blocks of long pieces are small, and
-// three of them share a multiprocessor.
+// Of a norm's gradients in 16 bits: a block for each chunk, and as many blocks as run at a time on
+// the 132 multiprocessors of an H100 or H200 (norm_backward.cu).
 inline RowChunks norm_chunks(int64_t pieces, int64_t size) {
-  return RowChunks(pieces, size <= 1024 ? 128 : 384);
+  constexpr int64_t kMultiprocessors = 132;
+  const int64_t blocks = size <= 1024 ? 1 : size <= 2048 ? 4 : size <= 4096 ? 2 : 1;
+  return RowChunks(pieces, blocks * kMultiprocessors);
 }
 
-inline constexpr int64_t kSquaresChunk = 32 * 1024;  // elements of a sum of squares
+// Elements of a partial sum of squares: 32 Ki, or as many as make no more partial sums than blocks
+// run at a time. One thread adds these in order.
+inline int64_t squares_chunk(int64_t elems) {
+  constexpr int64_t kLeast = 32 * 1024, kMostChunks = 132 * 8, kWhole = 2048;
+  return std::max(kLeast, (elems + kMostChunks * kWhole - 1) / (kMostChunks * kWhole) * kWhole);
+}
 
 // Attention by the library, backward and deterministic, keeps the gradients of all scores of the
 // sequences that it takes at a time: so many, that this stays within kAttentionSliceBytes if it

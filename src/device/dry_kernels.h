@@ -47,13 +47,15 @@ class DryKernels final : public Kernels {
                  static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols),
              g.a);
     touch({g.a, g.b, g.dst, g.residual});
+    if (g.accumulate) touch({g.dst});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
     touch({x, dst});
   }
-  void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx, bool, Tensor,
-                     Tensor, bool, Tensor) override {
+  void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx,
+                     bool accumulate_dx, Tensor, Tensor, bool, Tensor) override {
     touch({x, dy, dx});
+    if (accumulate_dx) touch({dx});
   }
   void activation_forward(Activation, bool, Tensor x, Tensor dst) override { touch({x, dst}); }
   void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {

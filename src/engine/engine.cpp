@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/profile.h"
 #include "engine/divergence.h"
 #include "program/verify.h"
 
@@ -36,6 +37,7 @@ std::shared_ptr<const KernelScratch> scratch_of(Device& device) {
 
 std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Communicator* ranks) {
   std::unique_ptr<Device> device = open_device(options.device, options.threads);
+  if (options.profile) device = profiled(std::move(device), options.profile);
   if (ranks && ranks->ranks() > 1 && !device->memory_is_the_hosts())
     user_error(
         "{} ranks on the device {}: ranks exchange the host's memory so far; train on one rank, or "

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "tensor/ledger.h"
 
 namespace onefold {
+
+class KernelProfile;
 
 // ZeRO: how training state is spread over ranks, and how it travels. Sizes are elements. None of
 // these changes a bit of the result.
@@ -59,6 +62,7 @@ struct EngineOptions {
   // it: random ones, by the seed. Called from one thread.
   std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)> initial;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
+  std::shared_ptr<KernelProfile> profile;            // for timing kernels; null: none is
 };
 
 // What the optimizer keeps of each trained parameter; nothing without training.

@@ -74,10 +74,27 @@ double rounding_of(DType dtype) {
   return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0;
 }
 
-// The absolute error of a sum of `terms` products with `most` at most, where the other factor may
-// be stored in a type of 16 bits in between: fp16 has multiples of 2^-24 below 2^-14.
-double underflow_of(DType dtype, int64_t terms, double most) {
-  return kSmallest + (dtype == DType::f16 ? 0x1p-25 * static_cast<double>(terms) * most : 0);
+// What happens to probabilities and scores' gradients between two products: ours stay in fp32, a
+// library's are rounded to the type.
+struct Between {
+  DType dtype;
+  bool rounded;
+
+  double rounding() const { return rounded ? rounding_of(dtype) : 0; }
+  // The absolute error of a sum of `terms` products with `most` at most, where the other factor was
+  // stored in between: fp16 has multiples of 2^-24 below 2^-14.
+  double underflow(int64_t terms, double most) const {
+    const bool in_steps = rounded && dtype == DType::f16;
+    return kSmallest + (in_steps ? 0x1p-25 * static_cast<double>(terms) * most : 0);
+  }
+};
+
+// Both oracles of a case, from oracle(in, between).
+template <class Oracle>
+void set_expected(Case& c, DType dtype, const Oracle& oracle) {
+  c.expected = [=](const Case& in) { return oracle(in, Between{dtype, false}); };
+  if (dtype != DType::f32)
+    c.expected_of_library = [=](const Case& in) { return oracle(in, Between{dtype, true}); };
 }
 
 struct Inputs {
@@ -91,20 +108,19 @@ Case forward_case(const Params& p) {
   Case c;
   const Tensors t = add_tensors(c, p);
   c.run = [=](Call& call) { run_forward(call, p, t); };
-  c.expected = [=](const Case& in) {
+  set_expected(c, p.dtype, [=](const Case& in, const Between& between) {
     const auto [q, k, v] = inputs_of(in, t);
     const AttentionSoftmax softmax = attention_softmax(p, attention_scores(p, q, k));
     const Doubles multipliers = attention_multipliers(p);
     const double error = probability_error(p, q, k);
-    // An absolute error of the logarithm is a relative one of the sum. Probabilities may be rounded
-    // to the type before they weight values: libraries' kernels do that.
+    // An absolute error of the logarithm is a relative one of the sum.
     return std::vector{
         stored(p.dtype, within(t.out, attention_out(p, softmax.probabilities, multipliers, v),
                                attention_out(p, softmax.probabilities, multipliers, magnitudes(v)),
-                               error + chain_error(p.keys) + rounding_of(p.dtype),
-                               underflow_of(p.dtype, p.keys, largest(magnitudes(v))))),
+                               error + chain_error(p.keys) + between.rounding(),
+                               between.underflow(p.keys, largest(magnitudes(v))))),
         close(t.lse, softmax.lse, error + kSmallest)};
-  };
+  });
   return c;
 }
 
@@ -159,7 +175,7 @@ Case backward_case(const Params& p) {
   const GradientTensors g = add_gradients(c, p);
   c.prepare = [=](Call& call) { run_forward(call, p, t); };
   c.run = [=](Call& call) { run_backward(call, p, t, g); };
-  c.expected = [=](const Case& in) {
+  set_expected(c, p.dtype, [=](const Case& in, const Between& between) {
     const Inputs x = inputs_of(in, t);
     const Doubles dout = in[g.dout].doubles(), multipliers = attention_multipliers(p);
     const Doubles probabilities = attention_softmax(p, attention_scores(p, x.q, x.k)).probabilities;
@@ -170,15 +186,14 @@ Case backward_case(const Params& p) {
                             magnitudes(x.v), magnitudes(dout), 1);
     // delta = dout · out has the forward's error, with the rounding that out was stored with, and
     // that of its own sum; then the probability's, 4 roundings of a score's gradient, and the sum
-    // over keys, or over queries and the group's heads. Probabilities and scores' gradients, and
-    // the sums of a group's heads, may be rounded to the type in between.
+    // over keys, or over queries and the group's heads.
     const double p_error = probability_error(p, x.q, x.k);
     const double dscore_error = 2 * p_error + chain_error(p.keys) + sum_error(p.head_dim) +
-                                4 * kUnit + 3 * rounding_of(p.dtype);
+                                4 * kUnit + rounding_of(p.dtype) + 2 * between.rounding();
     const double over_queries = chain_error(p.queries, p.heads / p.kv_heads);
     const double most =
         std::max({largest(magnitudes(x.q)), largest(magnitudes(x.k)), largest(magnitudes(dout))});
-    const double underflow = underflow_of(p.dtype, p.keys * (p.heads / p.kv_heads), most);
+    const double underflow = between.underflow(p.keys * (p.heads / p.kv_heads), most);
     const auto result = [&](int tensor, const Doubles& values, const Doubles& sizes,
                             double relative) {
       return stored(p.dtype, within(tensor, values, sizes, relative, underflow));
@@ -186,10 +201,10 @@ Case backward_case(const Params& p) {
     std::vector<Expected> all = {
         result(g.dq, exact.dq, size.dq, dscore_error + chain_error(p.keys)),
         result(g.dk, exact.dk, size.dk, dscore_error + over_queries),
-        result(g.dv, exact.dv, size.dv, p_error + over_queries + 2 * rounding_of(p.dtype))};
+        result(g.dv, exact.dv, size.dv, p_error + over_queries + 2 * between.rounding())};
     if (p.queries < 16) add_differences(all, p, g, x, dout, size);
     return all;
-  };
+  });
   return c;
 }
 

@@ -55,7 +55,11 @@ struct Case {
   std::vector<Member> tensors;
   std::function<void(Call&)> prepare;  // or null: what must happen first, and is not timed
   std::function<void(Call&)> run;
-  std::function<std::vector<Expected>(const Case&)> expected;  // made only when wanted
+  using Oracle = std::function<std::vector<Expected>(const Case&)>;
+  Oracle expected;  // made only when wanted
+  // The same with the bounds of a device whose kernels are a library's, where that rounds more
+  // often than ours (kernels.h); null: there is no difference.
+  Oracle expected_of_library;
   std::optional<Twin> twin;
 
   // An input comes back with the bits it had. An output is written where it has elements; what it

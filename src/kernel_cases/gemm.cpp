@@ -127,6 +127,68 @@ Case epilogue_case() {
   return c;
 }
 
+// Small integers: sums of a few hundred products of them are exact, in fp32.
+HostTensor integers(int64_t rows, int64_t cols, uint64_t seed, DType type) {
+  HostTensor values = normals(rows, cols, seed);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t col = 0; col < cols; ++col) values.set(row, col, std::round(values.at(row, col)));
+  return values.as(type);
+}
+
+// The three products over a vocabulary that is not even, as the head makes them: what lies beyond
+// it may be written, and must not be seen in what is within.
+Case slack_case(DType type, DType gradients) {
+  constexpr int64_t kRows = 24, kHidden = 16, kVocabulary = 101, kSlack = 27;
+  Case c;
+  HostTensor padded = integers(kVocabulary + kSlack, kHidden, 1, type);
+  for (int64_t row = kVocabulary; row < padded.rows(); ++row)
+    for (int64_t col = 0; col < kHidden; ++col) padded.set(row, col, 0);
+  const int table = c.input("table", std::move(padded));
+  const int x = c.input("x", integers(kRows, kHidden, 2, type));
+  const auto cleared = [&](const char* name, int64_t rows, int64_t cols, DType dtype) {
+    return c.output(name, HostTensor(rows, cols, 0, dtype).clear());
+  };
+  const int wide = cleared("wide logits", kRows, kVocabulary + kSlack, type);
+  const int tall = cleared("tall gradient", kVocabulary + kSlack, kHidden, gradients);
+  const int logits = cleared("logits", kRows, kVocabulary, type);
+  const int dx = cleared("dx", kRows, kHidden, type);
+  const int dtable = cleared("dtable", kVocabulary, kHidden, gradients);
+  c.run = [=](Call& call) {
+    const auto multiply = [&](Gemm gemm) {
+      gemm.slack = kSlack;
+      gemm.scratch = call.scratch(call.kernels().gemm_scratch_bytes(gemm));
+      call.kernels().gemm(gemm);
+    };
+    const Tensor within = call[wide].col_range(0, kVocabulary);
+    const Tensor rows = call[table].row_range(0, kVocabulary);
+    const Tensor gradient = call[tall].row_range(0, kVocabulary);
+    multiply({.a = call[x], .b = rows, .dst = within, .b_transposed = true});
+    multiply({.a = within, .b = rows, .dst = call[dx]});
+    multiply({.a = within, .b = call[x], .dst = gradient, .a_transposed = true});
+    call.kernels().copy(within, call[logits]);
+    call.kernels().copy(gradient, call[dtable]);
+  };
+  c.expected = [=](const Case& in) {
+    const Doubles tables = in[table].doubles(), xs = in[x].doubles();
+    const Shape forward{kRows, kVocabulary, kHidden, 0};
+    Expected values =
+        stored(type, exactly(logits, product(xs, tables, forward, {.b_transposed = true}).values));
+    Doubles held;  // as they were stored
+    for (const double value : values.values)
+      held.push_back(static_cast<double>(rounded(type, static_cast<float>(value))));
+    values.bounds.assign(values.bounds.size(), 0);
+    values.values = held;
+    return std::vector{
+        values,
+        stored(type,
+               exactly(dx, product(held, tables, {kRows, kHidden, kVocabulary, 0}, {}).values)),
+        stored(gradients, exactly(dtable, product(held, xs, {kVocabulary, kHidden, kRows, 0},
+                                                  {.a_transposed = true})
+                                              .values))};
+  };
+  return c;
+}
+
 std::string orientation(const Options& o) {
   return std::string(o.a_transposed ? "T" : "N") + (o.b_transposed ? "T" : "N");
 }
@@ -142,6 +204,15 @@ void add_case(CaseList& list, const Shape& s, const Options& o) {
   if (o.bias) name += " bias";
   if (o.residual) name += " residual";
   list.push_back({"gemm", name, [=] { return gemm_case(s, o); }});
+}
+
+void add_slack_cases(CaseList& list, DType type) {
+  for (const DType gradients : {type, DType::f32}) {
+    std::string name = "a vocabulary with slack" + type_suffix(type);
+    if (gradients != type) name += fmt::format(", gradients of {}", dtype_name(gradients));
+    list.push_back({"gemm", name, [=] { return slack_case(type, gradients); }});
+    if (type == DType::f32) return;
+  }
 }
 
 void add_half_cases(CaseList& list, DType type) {
@@ -166,6 +237,7 @@ void add_half_cases(CaseList& list, DType type) {
     for (int bits = 0; bits < 4; ++bits)
       add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true, type, type});
   add_case(list, {0, 7, 5, 0}, {.type = type, .dst = type});
+  add_slack_cases(list, type);
   // Down to where operands are subnormal in f16, and results vanish; up to where results of f16
   // are infinite, and those of bf16 nearly so.
   const Shape s{31, 37, 41, 1};
@@ -210,6 +282,7 @@ void add_gemm_cases(CaseList& list) {
       add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true});
   add_case(list, {0, 7, 5, 0}, {});  // no rows
   list.push_back({"gemm", "bias, then residual", epilogue_case});
+  add_slack_cases(list, DType::f32);
   for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 

@@ -65,10 +65,12 @@ class Head final : public Unit {
                               spec_.norm_eps, dst);
   }
 
-  // As many of a micro-batch's tokens as keep the logits near their size.
+  // As many of a micro-batch's tokens as keep the logits near their size, in chunks of nearly one
+  // size: a short last one would cost nearly as much as a whole.
   int64_t chunk_tokens(int64_t tokens) const {
-    const int64_t fitting = logits_bytes_ / (spec_.vocab_size * 4) / 64 * 64;
-    return std::min(tokens, std::max<int64_t>(64, fitting));
+    const int64_t most = std::max<int64_t>(64, logits_bytes_ / (spec_.vocab_size * 4) / 64 * 64);
+    const int64_t count = std::max<int64_t>(1, (tokens + most - 1) / most);
+    return std::min(tokens, ((tokens + count - 1) / count + 63) / 64 * 64);
   }
   int64_t chunks(int64_t tokens) const {
     const int64_t chunk = chunk_tokens(tokens);

@@ -125,6 +125,7 @@ const std::vector<Preset>& presets() {
       {"llama-3.2-3b", [] { return llama3(3072, 28, 24, 8192, true); }},
       {"qwen2-0.5b", [] { return qwen2(151936, 896, 24, 14, 2, 4864, true); }},
       {"qwen2-1.5b", [] { return qwen2(151936, 1536, 28, 12, 2, 8960, true); }},
+      {"qwen2.5-3b", [] { return qwen2(151936, 2048, 36, 16, 2, 11008, true); }},
       {"qwen2-7b", [] { return qwen2(152064, 3584, 28, 28, 4, 18944, false); }},
       {"qwen3-0.6b", [] { return qwen3(1024, 28, 16, 3072, true); }},
       {"qwen3-1.7b", [] { return qwen3(2048, 28, 16, 6144, true); }},

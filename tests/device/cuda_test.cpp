@@ -79,13 +79,29 @@ TEST_F(CudaDevice, WritesComeAfterKernelsThatReadAndBeforeThoseThatFollow) {
   EXPECT_EQ(first_of(sum), 21);
 }
 
-TEST_F(CudaDevice, BlocksHaveWhole512BytesAndAreKept) {
-  {
-    const Buffer memory = ledger_->allocate(Kind::workspace, 513, "test");
-    EXPECT_EQ(memory.bytes(), 1024);
-  }
+TEST_F(CudaDevice, BlocksHaveWhole512Bytes) {
+  EXPECT_EQ(ledger_->allocate(Kind::workspace, 513, "test").bytes(), 1024);
   EXPECT_EQ(ledger_->held_bytes(), 0);
-  EXPECT_EQ(ledger_->spare_bytes(), 1024);
+}
+
+// A step that repeats takes nothing from the driver: blocks of one size become blocks of others.
+TEST_F(CudaDevice, BlocksAreCutFromWhatWasGivenBackAndJoinAgain) {
+  constexpr int64_t kPart = 1 << 20;
+  const auto take = [&](int64_t parts) {
+    return ledger_->allocate(Kind::workspace, parts * kPart, "test");
+  };
+  Buffer whole = take(4);
+  const auto* begin = static_cast<const char*>(whole.data());
+  whole = {};
+  Buffer first = take(1), second = take(2), third = take(1);
+  EXPECT_EQ(first.data(), begin);
+  EXPECT_EQ(second.data(), begin + kPart);
+  EXPECT_EQ(third.data(), begin + 3 * kPart);
+  for (Buffer* block : {&first, &third, &second}) *block = {};
+  EXPECT_EQ(take(4).data(), begin);
+  // What is larger than anything free replaces it: the process takes no more than it needs at once.
+  const Buffer larger = take(8);
+  EXPECT_NE(larger.data(), nullptr);
 }
 
 TEST_F(CudaDevice, MemoryThatTheCardDoesNotHaveIsRefusedAndTheDeviceStaysUsable) {
@@ -157,6 +173,43 @@ TEST_F(CudaDevice, AfterAHostsLaneAndWithoutOne) {
   const std::unique_ptr<LaneQueue> lane = device_->open_lane();
   lane->after(first);
   lane->wait(lane->mark().number);
+}
+
+// Which algorithm a large product gets depends on timing, and the bits of its result do not.
+TEST_F(CudaDevice, LargeProductsHaveTheSameBitsOnEveryDevice) {
+  constexpr int64_t kSize = 1024;
+  const auto product_on = [&](Device& device) {
+    Ledger ledger(*device.memory(Tier::device));
+    const auto take = [&](DType dtype) {
+      return ledger.allocate(Kind::workspace, kSize * kSize * dtype_bytes(dtype), "test");
+    };
+    const Buffer a = take(DType::bf16), b = take(DType::bf16), dst = take(DType::f32);
+    const auto fill = [&](const Buffer& buffer, uint32_t seed) {
+      const Tensor tensor = buffer.as(kSize, kSize, DType::bf16);
+      device.write(tensor, [&](int64_t first, std::span<std::byte> piece) {
+        auto* to = reinterpret_cast<uint16_t*>(piece.data());
+        // Numbers of both signs near 1.
+        for (size_t i = 0; i < piece.size() / 2; ++i) {
+          const uint32_t mixed =
+              (static_cast<uint32_t>(first) + static_cast<uint32_t>(i) + seed) * 2654435761u;
+          to[i] = static_cast<uint16_t>((mixed >> 31 << 15) | 0x3F00u | (mixed >> 20 & 0xFFu));
+        }
+      });
+      return tensor;
+    };
+    Gemm product{
+        .a = fill(a, 1), .b = fill(b, 2), .dst = dst.as(kSize, kSize), .a_transposed = true};
+    const Buffer scratch =
+        ledger.allocate(Kind::workspace, device.kernels().gemm_scratch_bytes(product), "test");
+    product.scratch = scratch.as(1, scratch.bytes(), DType::u8);
+    device.kernels().gemm(product);
+    std::vector<float> values(kSize * kSize);
+    download(device, product.dst, std::span(values));
+    return values;
+  };
+  const std::vector<float> first = product_on(*device_);
+  EXPECT_NE(first[0], first[1]);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(product_on(*open_device("cuda", 1)), first);
 }
 
 // A plan is made without the plugin, by the same functions.

@@ -34,6 +34,17 @@ TEST(DryKernels, CountTwoOperationsForEachMultiplicationOfAGemm) {
   EXPECT_EQ(kernels.work().flops, 3 * 2 * 3 * 5 * 7);
 }
 
+TEST(DryKernels, CountWhatIsAddedToAsReadAndWritten) {
+  DryKernels kernels(make_cpu_scratch(1));
+  kernels.gemm(
+      {.a = no_memory(3, 5), .b = no_memory(5, 7), .dst = no_memory(3, 7), .accumulate = true});
+  EXPECT_EQ(kernels.work().bytes, 4 * (3 * 5 + 5 * 7 + 2 * 3 * 7));
+  const double before = kernels.work().bytes;
+  const Tensor x = no_memory(4, 6);
+  kernels.norm_backward(Norm::rmsnorm, x, 1, {}, 0, x, x, true, {}, {}, false, {});
+  EXPECT_EQ(kernels.work().bytes - before, 4 * 4 * 24);
+}
+
 TEST(DryKernels, CountMoreThanAnIntegerHolds) {
   DryKernels kernels(make_cpu_scratch(1));
   constexpr int64_t kSide = int64_t{1} << 22;

@@ -1,0 +1,266 @@
+#include "device/profile.h"
+
+#include <algorithm>
+
+namespace onefold {
+namespace {
+
+constexpr int kKernelTag = -1;  // of a kernel's span, which no verb has
+
+std::string shape_of(const Tensor& t) { return fmt::format("{}x{}", t.rows, t.cols); }
+
+std::string shape_of(const Gemm& g) {
+  return fmt::format("{}x{}x{} {}{} {}{}{}{}", g.dst.rows, g.dst.cols,
+                     g.a_transposed ? g.a.rows : g.a.cols, g.a_transposed ? 'T' : 'N',
+                     g.b_transposed ? 'T' : 'N', dtype_name(g.dst.dtype),
+                     g.accumulate ? " added" : "", g.bias.empty() ? "" : " bias",
+                     g.residual.empty() ? "" : " residual");
+}
+
+std::string shape_of(const AttentionShape& s) {
+  return fmt::format("{}x{} {}/{} heads of {}", s.batch, s.query_length, s.heads, s.kv_heads,
+                     s.head_dim);
+}
+
+// The kernels of the device within; scratch sizes are theirs.
+class ProfiledKernels final : public Kernels {
+ public:
+  ProfiledKernels(Kernels& inner, LaneQueue& lane, KernelProfile& profile)
+      : inner_(inner),
+        lane_(lane),
+        profile_(profile),
+        count_(std::shared_ptr<const KernelScratch>(std::shared_ptr<void>(), &inner)) {}
+
+  int64_t gemm_scratch_bytes(const Gemm& g) const override { return inner_.gemm_scratch_bytes(g); }
+  int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
+    return inner_.norm_backward_scratch_bytes(rows, cols, groups);
+  }
+  int64_t attention_forward_scratch_bytes(const AttentionShape& s) const override {
+    return inner_.attention_forward_scratch_bytes(s);
+  }
+  int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
+    return inner_.attention_backward_scratch_bytes(s);
+  }
+  int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
+    return inner_.embedding_backward_scratch_bytes(rows, vocabulary);
+  }
+  int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const override {
+    return inner_.column_sum_scratch_bytes(rows, cols);
+  }
+  int64_t sum_squares_scratch_bytes(int64_t elems) const override {
+    return inner_.sum_squares_scratch_bytes(elems);
+  }
+  int64_t logits_bytes() const override { return inner_.logits_bytes(); }
+
+  void gemm(const Gemm& g) override {
+    timed(g.a_transposed ? "products of weights" : "products", g, [&](Kernels& k) { k.gemm(g); });
+  }
+  void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
+                    Tensor dst) override {
+    timed("norm", x, [&](Kernels& k) { k.norm_forward(norm, x, groups, weight, bias, eps, dst); });
+  }
+  void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     bool accumulate_weights, Tensor scratch) override {
+    timed("norm backward", x, [&](Kernels& k) {
+      k.norm_backward(norm, x, groups, weight, eps, dy, dx, accumulate_dx, dweight, dbias,
+                      accumulate_weights, scratch);
+    });
+  }
+  void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
+    timed("activation", x, [&](Kernels& k) { k.activation_forward(act, gated, x, dst); });
+  }
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
+                           Tensor y) override {
+    timed("activation backward", x,
+          [&](Kernels& k) { k.activation_backward(act, gated, x, dy, dx, y); });
+  }
+  void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
+            bool inverse) override {
+    timed("rope", x, [&](Kernels& k) { k.rope(x, heads, table, positions, inverse); });
+  }
+  void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
+                         Tensor lse, const Dropout& dropout, Tensor scratch) override {
+    timed("attention", shape, [&](Kernels& kernels) {
+      kernels.attention_forward(shape, q, k, v, out, lse, dropout, scratch);
+    });
+  }
+  void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
+                          Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
+                          const Dropout& dropout, Tensor scratch) override {
+    timed("attention backward", shape, [&](Kernels& kernels) {
+      kernels.attention_backward(shape, q, k, v, out, dout, lse, dq, dk, dv, dropout, scratch);
+    });
+  }
+  void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
+               Tensor dst) override {
+    timed("dropout", x, [&](Kernels& k) { k.dropout(x, dropout, length, residual, dst); });
+  }
+  void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
+                         const RowPositions& positions, Tensor dst) override {
+    timed("embedding", dst,
+          [&](Kernels& k) { k.embedding_forward(tokens, table, position_table, positions, dst); });
+  }
+  void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions, Tensor dtable,
+                          bool accumulate_table, Tensor dpositions, bool accumulate_positions,
+                          Tensor scratch) override {
+    timed("embedding backward", dx, [&](Kernels& k) {
+      k.embedding_backward(tokens, dx, positions, dtable, accumulate_table, dpositions,
+                           accumulate_positions, scratch);
+    });
+  }
+  void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
+    timed("cross entropy", logits,
+          [&](Kernels& k) { k.cross_entropy(logits, targets, gradient_scale, losses); });
+  }
+  void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
+    timed("gradients of biases", x, [&](Kernels& k) { k.column_sum(x, dst, accumulate, scratch); });
+  }
+  void copy(Tensor src, Tensor dst) override {
+    timed("copies", dst, [&](Kernels& k) { k.copy(src, dst); });
+  }
+  void fill(Tensor dst, float value) override {
+    timed("copies", dst, [&](Kernels& k) { k.fill(dst, value); });
+  }
+  void add(Tensor a, Tensor b, Tensor dst) override {
+    timed("copies", dst, [&](Kernels& k) { k.add(a, b, dst); });
+  }
+  void sum(Tensor x, Tensor dst) override {
+    timed("sums", x, [&](Kernels& k) { k.sum(x, dst); });
+  }
+  void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
+    timed("squares", x, [&](Kernels& k) { k.sum_squares(x, dst, scratch); });
+  }
+  void clip(const Clip& args) override {
+    timed("sums", args.sums, [&](Kernels& k) { k.clip(args); });
+  }
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
+             Tensor moment2) override {
+    timed("optimizer", stepped.params,
+          [&](Kernels& k) { k.adamw(hyper, control, stepped, moment1, moment2); });
+  }
+  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
+           Tensor momentum) override {
+    timed("optimizer", stepped.params,
+          [&](Kernels& k) { k.sgd(hyper, control, stepped, momentum); });
+  }
+
+ private:
+  template <class Shape, class Call>
+  void timed(const char* family, const Shape& shape, const Call& call) {
+    if (!profile_.on()) return call(inner_);
+    const Work before = count_.work();
+    call(count_);
+    const Work& after = count_.work();
+    profile_.begin(family, shape_of(shape),
+                   {after.flops - before.flops, after.bytes - before.bytes,
+                    after.half_flops - before.half_flops});
+    lane_.post({.tag = kKernelTag}, [&] { call(inner_); });
+  }
+
+  Kernels& inner_;
+  LaneQueue& lane_;
+  KernelProfile& profile_;
+  DryKernels count_;
+};
+
+// Keeps the spans of kernels for the profile; the others are the caller's.
+class ProfiledLane final : public LaneQueue {
+ public:
+  ProfiledLane(LaneQueue& inner, KernelProfile& profile) : inner_(inner), profile_(profile) {}
+
+  Ticket post(JobLabel label, Job job) override {
+    return inner_.post(std::move(label), std::move(job));
+  }
+  void after(const Ticket& ticket) override { inner_.after(ticket); }
+  void wait(int64_t number) override { inner_.wait(number); }
+  Ticket mark() override { return inner_.mark(); }
+  std::vector<LaneSpan> take_spans() override {
+    std::vector<LaneSpan> spans = inner_.take_spans(), others;
+    for (LaneSpan& span : spans) {
+      if (span.label.tag == kKernelTag && !span.awaited)
+        profile_.end(span.end - span.begin);
+      else
+        others.push_back(std::move(span));
+    }
+    return others;
+  }
+
+ private:
+  LaneQueue& inner_;
+  KernelProfile& profile_;
+};
+
+class ProfiledDevice final : public Device {
+ public:
+  ProfiledDevice(std::unique_ptr<Device> inner, std::shared_ptr<KernelProfile> profile)
+      : inner_(std::move(inner)),
+        profile_(std::move(profile)),
+        kernels_(inner_->kernels(), inner_->compute(), *profile_),
+        compute_(inner_->compute(), *profile_) {}
+
+  const char* name() const override { return inner_->name(); }
+  Kernels& kernels() override { return kernels_; }
+  MemorySource* memory(Tier tier) override { return inner_->memory(tier); }
+  LaneQueue& compute() override { return compute_; }
+  std::unique_ptr<LaneQueue> open_lane() override { return inner_->open_lane(); }
+  double now() const override { return inner_->now(); }
+  int threads() const override { return inner_->threads(); }
+  ThreadPool* pool() override { return inner_->pool(); }
+  bool dry() const override { return inner_->dry(); }
+  bool memory_is_the_hosts() const override { return inner_->memory_is_the_hosts(); }
+  void write(Tensor dst, const Make& make, Calls calls) override {
+    inner_->write(dst, make, calls);
+  }
+  void read(Tensor src, const Take& take) override { inner_->read(src, take); }
+
+ private:
+  std::unique_ptr<Device> inner_;
+  std::shared_ptr<KernelProfile> profile_;
+  ProfiledKernels kernels_;
+  ProfiledLane compute_;
+};
+
+}  // namespace
+
+void KernelProfile::begin(const char* family, std::string shape, const Work& work) {
+  const auto [place, is_new] = places_.try_emplace({family, shape}, rows_.size());
+  if (is_new) rows_.push_back({family, std::move(shape)});
+  Row& row = rows_[place->second];
+  ++row.calls;
+  row.work.flops += work.flops;
+  row.work.bytes += work.bytes;
+  row.work.half_flops += work.half_flops;
+  begun_.push_back(place->second);
+}
+
+void KernelProfile::end(double seconds) {
+  require(timed_ < begun_.size(), "a profile has {} calls, and more spans", begun_.size());
+  rows_[begun_[timed_++]].seconds += seconds;
+}
+
+std::vector<KernelProfile::Row> KernelProfile::families() const {
+  std::vector<Row> all;
+  for (const Row& row : rows_) {
+    auto found = std::find_if(all.begin(), all.end(),
+                              [&](const Row& other) { return other.family == row.family; });
+    if (found == all.end()) {
+      all.push_back(row);
+      all.back().shape.clear();
+      continue;
+    }
+    found->calls += row.calls;
+    found->seconds += row.seconds;
+    found->work.flops += row.work.flops;
+    found->work.bytes += row.work.bytes;
+    found->work.half_flops += row.work.half_flops;
+  }
+  return all;
+}
+
+std::unique_ptr<Device> profiled(std::unique_ptr<Device> device,
+                                 std::shared_ptr<KernelProfile> profile) {
+  return std::make_unique<ProfiledDevice>(std::move(device), std::move(profile));
+}
+
+}  // namespace onefold
