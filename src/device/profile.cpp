@@ -134,8 +134,8 @@ class ProfiledKernels final : public Kernels {
   void clip(const Clip& args) override {
     timed("sums", args.sums, [&](Kernels& k) { k.clip(args); });
   }
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped, Tensor moment1,
-             Tensor moment2) override {
+  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
+             const Moment& moment1, const Moment& moment2) override {
     timed("optimizer", stepped.params,
           [&](Kernels& k) { k.adamw(hyper, control, stepped, moment1, moment2); });
   }
