@@ -113,9 +113,9 @@ void add_export(CLI::App& app, Run& run) {
   command->add_option("folder", a->folder, "The folder to write")->required();
   command->add_option("--dtype", a->dtype, "Type of the weights; default: as they are")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}));
-  command
-      ->add_option("--max-shard-size", a->shard_size,
-                   "Files of at most this size, with an index if there are several; default: 5GB");
+  command->add_option(
+      "--max-shard-size", a->shard_size,
+      "Files of at most this size, with an index if there are several; default: 5GB");
   command->add_option("--family", a->family,
                       "gpt2, llama, mistral, qwen2 or qwen3; default: what the model is");
   auto* merge = command->add_flag(

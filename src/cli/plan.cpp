@@ -181,9 +181,9 @@ int run_plan(PlanArguments arguments) {
   }
   fmt::print("{}; {}\n{}{}{}{}{}{}", model_text(config, spec), weights_text(config),
              lora_text(spec) + batch_text(config, options),
-             types_text(options) + recompute_line(options, spec),
-             zero_text(spec, options, ranks), traffic_text(plan) + notes_text(config),
-             kind_table(plan), stage_table(stages, options.zero.stage));
+             types_text(options) + recompute_line(options, spec), zero_text(spec, options, ranks),
+             traffic_text(plan) + notes_text(config), kind_table(plan),
+             stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;

@@ -1,7 +1,7 @@
 // A run's configuration: one JSON file with DeepSpeed's keys under DeepSpeed's names and meanings,
-// plus our sections "model", "lora", "data" and "run". docs/config.md lists every key. Nothing is ignored
-// in silence: a key is unknown, asks for what is not there yet, contradicts another, has its
-// effect, or is noted as one that changes nothing. Paths are relative to the current directory.
+// plus our sections "model", "lora", "data" and "run". docs/config.md lists every key. Nothing is
+// ignored in silence: a key is unknown, asks for what is not there yet, contradicts another, has
+// its effect, or is noted as one that changes nothing. Paths are relative to the current directory.
 #pragma once
 
 #include <cstdint>

@@ -44,16 +44,15 @@ std::string base_fingerprint(const std::string& folder) {
   Checksum checksum;
   for (const std::string& name : names) {
     const SafetensorsEntry& entry = tensors.entry(name);
-    const std::string what =
-        fmt::format("{} {} {}\n", name, entry.dtype, shape_text(entry.shape));
+    const std::string what = fmt::format("{} {} {}\n", name, entry.dtype, shape_text(entry.shape));
     checksum.add(std::as_bytes(std::span(what)));
     const std::span<const std::byte> bytes = tensors.bytes(name);
     if (bytes.size() <= kBlocks * kBlockBytes) {
       checksum.add(bytes);
     } else {
       for (size_t block = 0; block < kBlocks; ++block)
-        checksum.add(bytes.subspan((bytes.size() - kBlockBytes) / (kBlocks - 1) * block,
-                                   kBlockBytes));
+        checksum.add(
+            bytes.subspan((bytes.size() - kBlockBytes) / (kBlocks - 1) * block, kBlockBytes));
     }
     tensors.release(name);
   }

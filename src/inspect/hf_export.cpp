@@ -311,8 +311,7 @@ ModelOnDisk open_model(const std::string& path) {
   std::vector<std::string> passed_over;
   auto weights = run.weights(&passed_over);
   const std::optional<LoraRecord> record = run.lora();
-  return {std::move(weights),
-          record ? base_extras(record->base) : run_extras(run, run.model()),
+  return {std::move(weights), record ? base_extras(record->base) : run_extras(run, run.model()),
           std::move(passed_over)};
 }
 

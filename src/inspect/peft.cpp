@@ -135,9 +135,10 @@ AdapterWeights read_peft(const std::string& folder, const ModelSpec& base) {
       unknown.erase(b);
     }
   if (!unknown.empty())
-    user_error("{} has a tensor for which the model has no place: {}. It belongs to another model, "
-               "or adapts what is not a linear layer of a block",
-               tensors.path(), *unknown.begin());
+    user_error(
+        "{} has a tensor for which the model has no place: {}. It belongs to another model, "
+        "or adapts what is not a linear layer of a block",
+        tensors.path(), *unknown.begin());
   if (adapter.values.empty()) user_error("{} has no adapter", tensors.path());
   return adapter;
 }
@@ -181,8 +182,7 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
     writer.write(matrix.theirs, bytes);
   }
   writer.commit();
-  write_file(output.file(kPeftConfig),
-             peft_config(adapter, result.target_modules).dump(2) + "\n");
+  write_file(output.file(kPeftConfig), peft_config(adapter, result.target_modules).dump(2) + "\n");
   output.commit();
   result.files = {kPeftWeights, kPeftConfig};
   return result;

@@ -69,8 +69,7 @@ Case scale_case(int64_t rows, int64_t cols, int64_t gap, float factor, bool in_p
   Case c;
   const HostTensor values = normals(rows, cols, 1, gap).as(dtype);
   const int x = in_place ? c.output("dst", values) : c.input("x", values);
-  const int dst =
-      in_place ? x : c.output("dst", HostTensor(rows, cols, gap + 1, dtype).clear());
+  const int dst = in_place ? x : c.output("dst", HostTensor(rows, cols, gap + 1, dtype).clear());
   c.run = [=](Call& call) { call.kernels().scale(call[x], factor, call[dst]); };
   c.expected = [=](const Case& in) {
     Doubles products;  // rounded to float, then to the type

@@ -9,7 +9,12 @@ namespace onefold {
 
 // Where in a block dropout acts; with the layer, the key of its random numbers. From `adapters` on:
 // the input of each module's adapter.
-enum class DropoutSite : uint32_t { probabilities = 0, attention_out = 1, mlp_out = 2, adapters = 16 };
+enum class DropoutSite : uint32_t {
+  probabilities = 0,
+  attention_out = 1,
+  mlp_out = 2,
+  adapters = 16
+};
 
 // Of some of a projection's outputs: y[first, first + rows) += scale · dropout(x) · A' · B'.
 struct Adapter {
@@ -75,7 +80,8 @@ class Branch : public Unit {
                                call.arena.take_bytes(bytes));
   }
 
-  // output = x · weight' + bias (and what adapters add), and, in the same visit of memory where no dropout comes between,
+  // output = x · weight' + bias (and what adapters add), and, in the same visit of memory where no
+  // dropout comes between,
   // + input.
   void project_out(const UnitCall& call, Tensor x, int weight, int bias,
                    std::span<const Adapter> adapters) const {
@@ -138,7 +144,8 @@ class Branch : public Unit {
     for (const LoraModule& module : lora_modules(spec_)) {
       if (module.parameter != projection || !is_adapted(spec_, block(), module)) continue;
       const LoraNames names = lora_names(block(), module);
-      const int a = add_matrix(names.a, spec_.lora.rank, module.cols, Init::fan_in, 2 * module.place);
+      const int a =
+          add_matrix(names.a, spec_.lora.rank, module.cols, Init::fan_in, 2 * module.place);
       const int b =
           add_matrix(names.b, module.rows, spec_.lora.rank, Init::zeros, 2 * module.place + 1);
       adapters.push_back({a, b, module.first_row, module.rows,
@@ -193,8 +200,7 @@ class Branch : public Unit {
         product.accumulate = false;
       }
       call.gemm(product);
-      if (dropout.rate > 0)
-        call.kernels.dropout(product.dst, dropout, call.batch.sequence, dx, dx);
+      if (dropout.rate > 0) call.kernels.dropout(product.dst, dropout, call.batch.sequence, dx, dx);
     }
   }
 

@@ -40,9 +40,9 @@ std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
             {"attn.c_proj", kOut, 0, d, q, 1},
             {"mlp.c_fc", kUp, 0, n, d, 2},
             {"mlp.c_proj", kDown, 0, d, n, 3}};
-  return {{"self_attn.q_proj", kQkv, 0, q, d, 0}, {"self_attn.k_proj", kQkv, q, kv, d, 1},
+  return {{"self_attn.q_proj", kQkv, 0, q, d, 0},       {"self_attn.k_proj", kQkv, q, kv, d, 1},
           {"self_attn.v_proj", kQkv, q + kv, kv, d, 2}, {"self_attn.o_proj", kOut, 0, d, q, 3},
-          {"mlp.gate_proj", kUp, 0, n, d, 4}, {"mlp.up_proj", kUp, n, n, d, 5},
+          {"mlp.gate_proj", kUp, 0, n, d, 4},           {"mlp.up_proj", kUp, n, n, d, 5},
           {"mlp.down_proj", kDown, 0, d, n, 6}};
 }
 

@@ -216,8 +216,9 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   text += "; " + weights_text(config, plan.resumes);
-  return text + "\n" + lora_text(plan.model) + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
-         types_text(plan.options) + recompute_line(plan.options, plan.model) +
+  return text + "\n" + lora_text(plan.model) + data_text(plan) + batch_text(config, plan.options) +
+         run_text(config, plan) + types_text(plan.options) +
+         recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);
 }

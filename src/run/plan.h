@@ -39,7 +39,7 @@ struct RunPlan {
   RunData data;
   ModelSpec model;
   std::optional<LoraRecord> lora;  // of a run with adapters
-  EngineOptions options;  // of each rank, with the order of micro-batches settled
+  EngineOptions options;           // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
   const char* transport = "threads";
   std::string resumes;  // the checkpoint or run that the weights come from; "": a new run

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kTensorBoard = "tensorboard";
 constexpr const char* kReplaced = "replaced-";
-constexpr const char* kFiles[] = {kConfig,     kRunModel,       kRunTokenizer,
-                                  kRunWeights, "metrics.jsonl", "run.json", kRunLora};
+constexpr const char* kFiles[] = {kConfig,         kRunModel,  kRunTokenizer, kRunWeights,
+                                  "metrics.jsonl", "run.json", kRunLora};
 
 std::string replaced_name(const std::string& name) {
   const fs::path path = name;

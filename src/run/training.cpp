@@ -30,8 +30,7 @@ EngineOptions watched(EngineOptions options, std::optional<CheckpointWriter>& wr
 // Elements of the adapters that training starts from, which must be those of the configuration.
 ParameterReader adapter_reader(const Config& config, const ModelSpec& model) {
   const std::string& path = config.lora_adapter;
-  const auto adapter =
-      std::make_shared<const AdapterWeights>(open_adapter(path, model.base()));
+  const auto adapter = std::make_shared<const AdapterWeights>(open_adapter(path, model.base()));
   if (adapter->lora.rank != model.lora.rank || adapter->lora.scale() != model.lora.scale())
     user_error("lora.adapter: {} has rank {} and alpha {:g}; set lora.rank and lora.alpha to these",
                path, adapter->lora.rank, adapter->lora.alpha);
@@ -240,16 +239,16 @@ void Training::save_last() {
 Json Training::run_record() const {
   const int64_t step = checkpoints_->step();
   Json record = {{"onefold", ONEFOLD_VERSION},
-          {"ranks", engine_.ranks()},
-          {"stage", config_.zero.stage},
-          {"total_steps", plan_.steps},
-          {"position", batches_.layout().position(step)},
-          {"data",
-           {{"fingerprint", plan_.data.fingerprint},
-            {"xxh3", plan_.data.hash.empty() ? Json() : Json(plan_.data.hash)},
-            {"sequences", batches_.sequences().count()}}},
-          {"model", plan_.model.to_json()},
-          {"configuration", config_.effective()}};
+                 {"ranks", engine_.ranks()},
+                 {"stage", config_.zero.stage},
+                 {"total_steps", plan_.steps},
+                 {"position", batches_.layout().position(step)},
+                 {"data",
+                  {{"fingerprint", plan_.data.fingerprint},
+                   {"xxh3", plan_.data.hash.empty() ? Json() : Json(plan_.data.hash)},
+                   {"sequences", batches_.sequences().count()}}},
+                 {"model", plan_.model.to_json()},
+                 {"configuration", config_.effective()}};
   if (plan_.lora) record["lora"] = plan_.lora->to_json();
   return record;
 }

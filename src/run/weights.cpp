@@ -36,9 +36,8 @@ void save_weights(Engine& engine, const std::string& path) {
 }
 
 void load_weights(Engine& engine, const std::string& path) {
-  engine.state().write_parameters(
-      reader_of(std::make_shared<RunSource>(engine.model().spec, path)), Device::Calls::in_order,
-      true);
+  engine.state().write_parameters(reader_of(std::make_shared<RunSource>(engine.model().spec, path)),
+                                  Device::Calls::in_order, true);
 }
 
 }  // namespace onefold

@@ -184,8 +184,8 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst) {
 
 void scale(ThreadPool& pool, Tensor x, float factor, Tensor dst) {
   require(x.rows == dst.rows && x.cols == dst.cols && x.dtype == dst.dtype,
-          "scale: {} {}x{} to {} {}x{}", dtype_name(x.dtype), x.rows, x.cols,
-          dtype_name(dst.dtype), dst.rows, dst.cols);
+          "scale: {} {}x{} to {} {}x{}", dtype_name(x.dtype), x.rows, x.cols, dtype_name(dst.dtype),
+          dst.rows, dst.cols);
   const bool contiguous = x.contiguous() && dst.contiguous();
   x = joined(x, contiguous);
   dst = joined(dst, contiguous);
