@@ -27,8 +27,10 @@ void require_plain(const Json& config, const std::string& where) {
   };
   for (const char* key : {"use_dora", "lora_bias", "use_qalora"})
     if (config.value(key, Json(false)) == true) refuse(key);
-  for (const char* key : {"rank_pattern", "alpha_pattern", "layer_replication", "modules_to_save",
-                          "trainable_token_indices", "target_parameters"})
+  for (const char* key :
+       {"rank_pattern", "alpha_pattern", "layer_replication", "modules_to_save",
+        "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "arrow_config",
+        "kasa_config", "monteclora_config", "velora_config", "use_bdlora"})
     if (const Json value = config.value(key, Json()); !value.is_null() && !value.empty())
       refuse(key);
   if (config.value("bias", Json("none")) != "none") refuse("bias");
