@@ -49,6 +49,7 @@ const Setup kSetups[] = {
     {"llama_mlp_of_the_last", "llama-tiny", {"layers.1.mlp.*", "k_proj"}, {}},
     {"llama_bf16", "llama-tiny", {"q_proj", "v_proj", "down_proj"}, {.compute = DType::bf16}},
     {"gpt2_bf16_no_master", "gpt2-tiny", {"c_attn", "c_fc"}, {DType::bf16, DType::bf16, false}},
+    {"llama_moments_of_8_bits", "llama-tiny", {"all-linear"}, {.moments = DType::u8}},
     {"qwen3_fp16", "qwen3-tiny", {"q_proj", "o_proj", "gate_proj"}, {.compute = DType::f16}},
 };
 
@@ -108,7 +109,10 @@ TEST_P(Adapters, StateAndSumsAreTheirs) {
   const StateBytes bytes = state_bytes(units, options, kRanks);
   EXPECT_EQ(bytes.parameters, (base + adapters) * dtype_bytes(p.compute));
   EXPECT_EQ(bytes.gradients, adapters / kRanks * dtype_bytes(p.gradients));
-  EXPECT_EQ(bytes.optimizer, adapters / kRanks * (p.has_master() ? 12 : 8));
+  int64_t optimizer = 0;
+  for (const OptimizerState& state : options.optimizer.states(p))
+    optimizer += adapters / kRanks / state.block * dtype_bytes(state.dtype);
+  EXPECT_EQ(bytes.optimizer, optimizer);
   const RankRun run = train_on_ranks(spec(), options, kRanks, 1);
   const auto peak = [&](Kind kind) { return run.kinds[0][static_cast<size_t>(kind)]; };
   EXPECT_EQ(peak(Kind::parameters), bytes.parameters);
