@@ -1,7 +1,6 @@
 // onefold generate: continues a prompt from a run's weights.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <utility>
 
 #include "base/clock.h"
@@ -16,7 +15,7 @@ namespace onefold::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string folder, prompt, prompt_file;
+  std::string folder, adapter, prompt, prompt_file;
   GenerateOptions options;
   int threads = 0;
   bool greedy = false, json = false;
@@ -62,10 +61,16 @@ void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t want
     say("note: stopped at the model's {} positions\n", spec.max_sequence_length);
 }
 
+// Of a run or of one of its checkpoints; of a Hugging Face folder, its own.
+std::optional<Tokenizer> tokenizer_of(const std::string& folder) {
+  const auto has = [&](const std::string& name) { return path_exists(folder + "/" + name); };
+  if (has(kManifest)) return SavedRun(run_of_checkpoint(folder)).tokenizer();
+  if (!has(kRunModel) && has(kRunTokenizer)) return Tokenizer::load(folder + "/" + kRunTokenizer);
+  return SavedRun(folder).tokenizer();
+}
+
 int run_generate(GenerateArguments& arguments) {
-  const bool checkpoint = std::filesystem::exists(arguments.folder + "/" + kManifest);
-  const SavedRun folder(checkpoint ? run_of_checkpoint(arguments.folder) : arguments.folder);
-  const std::optional<Tokenizer> tokenizer = folder.tokenizer();
+  const std::optional<Tokenizer> tokenizer = tokenizer_of(arguments.folder);
   if (!tokenizer)
     user_error(
         "{} has no tokenizer.json: the model was trained on a token file without data.tokenizer",
@@ -76,12 +81,13 @@ int run_generate(GenerateArguments& arguments) {
   options.end_token = tokenizer->end_of_text();
   check_sampling(options.sampling);
 
-  const ModelSpec spec = folder.model();
+  const ModelOnDisk model = open_model(arguments.folder);
+  const auto source =
+      arguments.adapter.empty() ? model.source : with_adapter(model.source, arguments.adapter);
+  const ModelSpec spec = source->model();
   Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
-  std::vector<std::string> passed_over;
-  engine.state().write_parameters(
-      reader_of(checkpoint ? open_model(arguments.folder).source : folder.weights(&passed_over)));
-  for (const std::string& problem : passed_over)
+  engine.state().write_parameters(reader_of(source));
+  for (const std::string& problem : model.passed_over)
     say("onefold: warning: passed over: {}\n", problem);
   const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
   const double begin = now_seconds();
@@ -93,7 +99,7 @@ int run_generate(GenerateArguments& arguments) {
                 {"text", text_of(*tokenizer, tokens)},
                 {"tokens", tokens},
                 {"prompt_tokens", prompt.size()},
-                {"passed_over", passed_over},
+                {"passed_over", model.passed_over},
                 {"seconds", now_seconds() - begin}});
   else
     note_full(spec, prompt.size(), tokens.size(), options.max_tokens);
@@ -108,8 +114,11 @@ void add_generate(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt from a run's weights");
   command
       ->add_option("run", a->folder,
-                   "The run's folder (run.output of its configuration), or a checkpoint's")
+                   "The run's folder (run.output of its configuration), a checkpoint's, or a "
+                   "Hugging Face model's")
       ->required();
+  command->add_option("--adapter", a->adapter,
+                      "Adds LoRA adapters to the model's weights: a folder of PEFT's, or a run's");
   auto* prompt = command->add_option("--prompt", a->prompt,
                                      "The text to continue; none begins a new document");
   command->add_option("--prompt-file", a->prompt_file, "A file with the text to continue")

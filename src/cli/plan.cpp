@@ -180,9 +180,10 @@ int run_plan(PlanArguments arguments) {
     return fits ? kOk : kUserError;
   }
   fmt::print("{}; {}\n{}{}{}{}{}{}", model_text(config, spec), weights_text(config),
-             batch_text(config, options), types_text(options) + recompute_line(options, spec),
-             zero_text(spec, options, ranks), traffic_text(plan) + notes_text(config),
-             kind_table(plan), stage_table(stages, options.zero.stage));
+             lora_text(spec) + batch_text(config, options),
+             types_text(options) + recompute_line(options, spec), zero_text(spec, options, ranks),
+             traffic_text(plan) + notes_text(config), kind_table(plan),
+             stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;

@@ -85,6 +85,8 @@ void require_same_training(const Candidates& candidates, const Config& config, c
       changes = changes_that_matter(run.value("configuration", Json()), config.effective());
       if (!same_data(run, plan.data.hash, plan.data.fingerprint))
         changes.push_back("data: the training sequences are others");
+      if (!same_base(run, plan.lora))
+        changes.push_back("model: the weights are not those that the adapters were trained on");
       break;
     } catch (const UserError&) {  // not whole: the next one is tried, and resuming reports why
     }

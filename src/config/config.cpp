@@ -87,6 +87,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
   report.collect([&] { read_run(root, config); });
+  report.collect([&] { read_lora(root, config); });
   report.collect([&] { config.batch = read_batch(root, world_size); });
   root.finish();
   report.raise();
@@ -103,6 +104,10 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
 void Config::require_training() const {
   if (data.train.paths.empty())
     user_error("data.train is missing: name the file or files to train on");
+  if (model.lora.enabled() && model_weights.empty())
+    user_error(
+        "lora adapts weights, and the model has none: name the folder of a Hugging Face model "
+        "(model, or model.weights)");
   if (run.steps == 0 && run.epochs == 0 && run.tokens == 0)
     user_error("run.steps, run.epochs or run.tokens is missing: one must say how long to train");
 }
@@ -134,6 +139,7 @@ Json Config::effective() const {
   Json json;
   json["model"] = model.to_json();
   if (!model_weights.empty()) json["model"]["weights"] = model_weights;
+  if (model.lora.enabled()) json["lora"] = lora_section(*this);
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
   json["train_batch_size"] = batch.global;

@@ -1,7 +1,7 @@
 // A run's configuration: one JSON file with DeepSpeed's keys under DeepSpeed's names and meanings,
-// plus our sections "model", "data" and "run". docs/config.md lists every key. Nothing is ignored
-// in silence: a key is unknown, asks for what is not there yet, contradicts another, has its
-// effect, or is noted as one that changes nothing. Paths are relative to the current directory.
+// plus our sections "model", "lora", "data" and "run". docs/config.md lists every key. Nothing is
+// ignored in silence: a key is unknown, asks for what is not there yet, contradicts another, has
+// its effect, or is noted as one that changes nothing. Paths are relative to the current directory.
 #pragma once
 
 #include <cstdint>
@@ -86,10 +86,11 @@ struct Config {
   ScheduleConfig schedule;
   int64_t steps_per_print = 10;
   bool wall_clock_breakdown = false;
-  ModelSpec model;           // vocab_size 0: the tokenizer's
+  ModelSpec model;           // vocab_size 0: the tokenizer's. With the adapters of "lora"
   std::string model_source;  // the preset's name, the path of config.json, or "inline"
   // model.weights: the Hugging Face folder whose weights training starts from; "": random ones.
   std::string model_weights;
+  std::string lora_adapter;  // lora.adapter: the folder whose adapters training starts from
   DataConfig data;
   RunConfig run;
   ConfigNotes notes;  // not a part of what runs: effective() has none of it

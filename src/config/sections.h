@@ -44,6 +44,8 @@ void add_precision_json(const Config& config, Json& json);
 // In the section "run".
 void read_recompute(JsonObject& in, Config& config);
 Json recompute_json(const RunConfig& run);
+// "lora", into the model's spec. After run, whose "freeze" it excludes.
+void read_lora(JsonObject& root, Config& config);
 
 Json optimizer_json(const Config& config);
 // Every value that has an effect.
@@ -51,5 +53,6 @@ Json schedule_json(const ScheduleConfig& config, double peak_lr);
 Json zero_json(const ZeroOptions& zero);
 Json data_json(const DataConfig& data);
 Json run_json(const Config& config);
+Json lora_section(const Config& config);
 
 }  // namespace onefold

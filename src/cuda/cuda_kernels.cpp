@@ -392,6 +392,13 @@ class CudaKernels final : public Kernels {
     cuda::add(view(joined(a, flat)), view(joined(b, flat)), view(joined(dst, flat)), stream_);
   }
 
+  void scale(Tensor x, float factor, Tensor dst) override {
+    require_shape("scale: x", x, dst.rows, dst.cols);
+    require_type("scale", dst, {x});
+    const bool flat = x.contiguous() && dst.contiguous();
+    cuda::scale(view(joined(x, flat)), factor, view(joined(dst, flat)), stream_);
+  }
+
   void sum(Tensor x, Tensor dst) override {
     x = x.flat();
     if (x.dtype == DType::f64)

@@ -1,4 +1,4 @@
-// Fills, sums of two tensors, dropout and rotary positions.
+// Fills, sums of two tensors, multiples, dropout and rotary positions.
 #include "cuda/launch.cuh"
 #include "cuda/mask.cuh"
 #include "cuda/pack.cuh"
@@ -30,6 +30,21 @@ __global__ void add_kernel(View<T> a, View<T> b, View<T> dst, Share share) {
 #pragma unroll
     for (int k = 0; k < kWide<T>; ++k) left[k] += right[k];
     store_pack<T>(left, dst.row(row), col, dst.cols, share.aligned);
+  });
+}
+
+template <class T>
+__global__ void scale_kernel(View<T> x, float factor, View<T> dst, Share share) {
+  Pack<T> packs[kEach];
+  share.each([&](int i, int64_t row, int64_t col) {
+    packs[i] = load_pack<Pack<T>>(x.row(row), col, dst.cols, share.aligned);
+  });
+  share.each([&](int i, int64_t row, int64_t col) {
+    float values[kWide<T>];
+    packs[i].to(values);
+#pragma unroll
+    for (int k = 0; k < kWide<T>; ++k) values[k] *= factor;
+    store_pack<T>(values, dst.row(row), col, dst.cols, share.aligned);
   });
 }
 
@@ -130,6 +145,15 @@ void add(Matrix a, Matrix b, Matrix dst, cudaStream_t stream) {
     using T = decltype(element);
     const Share share(dst.rows, dst.cols, kWide<T>, all_aligned(a, b, dst));
     launch(add_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(a), view<T>(b), view<T>(dst),
+           share);
+  });
+}
+
+void scale(Matrix x, float factor, Matrix dst, cudaStream_t stream) {
+  with_type(dst.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dst.rows, dst.cols, kWide<T>, all_aligned(x, dst));
+    launch(scale_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(x), factor, view<T>(dst),
            share);
   });
 }

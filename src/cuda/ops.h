@@ -52,6 +52,7 @@ struct Positions {
 // elementwise.cu
 void fill(Matrix dst, float value, cudaStream_t stream);
 void add(Matrix a, Matrix b, Matrix dst, cudaStream_t stream);
+void scale(Matrix x, float factor, Matrix dst, cudaStream_t stream);
 void add_bias(Vector bias, Matrix dst, cudaStream_t stream);  // to each row
 void dropout(Matrix x, const Mask& mask, int64_t length, const Matrix* residual, Matrix dst,
              cudaStream_t stream);

@@ -88,6 +88,7 @@ class DryKernels final : public Kernels {
   void copy(Tensor src, Tensor dst) override { touch({src, dst}); }
   void fill(Tensor dst, float) override { touch({dst}); }
   void add(Tensor a, Tensor b, Tensor dst) override { touch({a, b, dst}); }
+  void scale(Tensor x, float, Tensor dst) override { touch({x, dst}); }
   void sum(Tensor x, Tensor) override { touch({x}); }
   void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
   void clip(const Clip& args) override { touch({args.sums}); }

@@ -137,6 +137,10 @@ void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
 void Executor::gather(const Action& action, Walk& walk) {
   std::vector<Message> messages;
   for (const int unit : units_of(action)) {
+    if (action.state == State::stepped) {
+      messages.push_back(state_.unit(unit).stepped_message());
+      continue;
+    }
     state_.unit(unit).acquire();
     messages.push_back(state_.unit(unit).gather_message());
   }
@@ -226,6 +230,7 @@ void Executor::open_frame(const Action& action, Walk& walk) {
   frame.call.emplace(call_for(batch, frame.params));
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
+  call.training = walk.training;
   if (walk.training) call.dropout = model_.spec.dropout;
   const int block = unit(action.unit).block();
   if (!walk.caches.empty()) call.cache = &walk.caches[static_cast<size_t>(std::max(block, 0))];
@@ -309,7 +314,7 @@ void Executor::squares(const Action& action) {
   const UnitState& own = state_.unit(action.unit);
   Kernels& kernels = device_.kernels();
   const Tensor gradient = own.gradient_shard();
-  for (const SlabPiece& piece : own.layout().shard_pieces(control_.rank())) {
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
     const Arena::Scope scope(arena_);
     const Tensor scratch = arena_.take_bytes(kernels.sum_squares_scratch_bytes(piece.elems));
     kernels.sum_squares(gradient.col_range(piece.offset, piece.elems),

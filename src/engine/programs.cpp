@@ -17,6 +17,12 @@ bool frozen_by(const std::string& unit, const std::string& pattern) {
 
 std::vector<bool> frozen_units(const Model& model, const std::vector<std::string>& patterns) {
   std::vector<bool> frozen(model.units.size());
+  if (model.spec.lora.enabled())
+    for (size_t u = 0; u < model.units.size(); ++u) {
+      const std::vector<ParamSpec>& params = model.units[u]->params();
+      frozen[u] = std::none_of(params.begin(), params.end(),
+                               [](const ParamSpec& param) { return param.adapter; });
+    }
   for (const std::string& pattern : patterns) {
     bool found = false;
     std::vector<std::string> names;
@@ -69,7 +75,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
-    one.elems = SlabLayout(unit.params(), ranks, align).elems();
+    one.elems = SlabLayout(unit.params(), ranks, align, SlabOf::base).elems();
+    one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
     one.frozen = frozen[u];
     one.is_first = unit.is_first();
@@ -111,15 +118,17 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions
                        int ranks) {
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
-    const auto elems = [&](const Home& home) {
-      return home.sharded ? unit.elems / ranks : unit.elems;
+    const auto kept = [&](const Home& home, int64_t elems) {
+      return home.sharded ? elems / ranks : elems;
     };
     const Homes& homes = unit.homes;
-    bytes.parameters += elems(homes.parameters) * dtype_bytes(homes.parameters.dtype);
+    bytes.parameters += (kept(homes.parameters, unit.elems) + unit.adapter_elems) *
+                        dtype_bytes(homes.parameters.dtype);
     if (unit.frozen) continue;
-    bytes.gradients += elems(homes.gradients) * dtype_bytes(homes.gradients.dtype);
+    const int64_t trained = unit.trained_elems();
+    bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);
     for (const OptimizerState& state : kept_states(options))
-      bytes.optimizer += elems(homes.optimizer) / state.block * dtype_bytes(state.dtype);
+      bytes.optimizer += kept(homes.optimizer, trained) / state.block * dtype_bytes(state.dtype);
   }
   return bytes;
 }

@@ -85,16 +85,20 @@ RankState::RankState(Device& device, Ledger& ledger, const Model& model,
 void RankState::initialise() {
   // Padding travels with the rest: it must be defined.
   for (const auto& unit : units_) {
-    device_.kernels().fill(unit->held_parameters(), 0);
+    for (const UnitState::Part& part : unit->parameter_parts())
+      device_.kernels().fill(part.slab, 0);
     for (int i = 0; i < unit->states(); ++i)
       device_.kernels().fill(as_numbers(unit->stepped_state(i)), 0);
   }
-  if (options_.initial) return write_parameters(options_.initial);
-  write_parameters(
-      [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
-        onefold::initialise(param, model_.spec, options_.seed, first, dst);
-      },
-      Device::Calls::shared_out);
+  const auto random = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    onefold::initialise(param, model_.spec, options_.seed, first, dst);
+  };
+  if (!options_.initial && !options_.initial_adapters)
+    return write_parameters(random, Device::Calls::shared_out);
+  write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    const Fill& given = param.adapter ? options_.initial_adapters : options_.initial;
+    given ? given(param, first, dst) : random(param, first, dst);
+  });
 }
 
 void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const {
@@ -110,20 +114,32 @@ void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWh
   });
 }
 
+void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel& gather,
+                           const VisitWhole& visit) const {
+  const bool sharded = slab.home().sharded;
+  if (sharded) {
+    slab.stage();
+    const Message message = slab.message();
+    gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
+  }
+  for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
+    if (layout.holds(p))
+      visit_whole(layout.params()[static_cast<size_t>(p)], layout.view(slab.whole(), p), visit);
+  if (sharded) slab.unstage();
+}
+
 void RankState::for_each_parameter(Channel& gather, const VisitWhole& visit) {
   for (int u = 0; u < units(); ++u) {
-    const SlabLayout& layout = unit(u).layout();
-    Slab& slab = unit(u).exact_parameters();
-    const bool sharded = slab.home().sharded;
-    if (sharded) {
-      slab.stage();
-      const Message message = slab.message();
-      gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
-    }
-    for (size_t p = 0; p < layout.params().size(); ++p)
-      visit_whole(layout.params()[p], layout.view(slab.whole(), static_cast<int>(p)), visit);
-    if (sharded) slab.unstage();
+    UnitState& own = unit(u);
+    if (own.adapted()) visit_slab(u, own.base_parameters(), own.layout(), gather, visit);
+    visit_slab(u, own.exact_parameters(), own.trained_layout(), gather, visit);
   }
+}
+
+void RankState::for_each_saved(Channel& gather, const VisitWhole& visit) {
+  for (int u = 0; u < units(); ++u)
+    if (keeps(u))
+      visit_slab(u, unit(u).exact_parameters(), unit(u).trained_layout(), gather, visit);
 }
 
 void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
@@ -140,25 +156,25 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
       gather.all_gather("visit gradients of " + model_.units[static_cast<size_t>(u)]->name(),
                         {&message, 1});
     }
-    for (size_t p = 0; p < own.layout().params().size(); ++p)
-      visit_whole(own.layout().params()[p], own.whole_gradient(static_cast<int>(p)), visit);
+    const SlabLayout& layout = own.trained_layout();
+    for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
+      if (layout.holds(p))
+        visit_whole(layout.params()[static_cast<size_t>(p)], own.whole_gradient(p), visit);
     if (sharded) own.release_gradients();
   }
 }
 
-void RankState::write_parameters(const Fill& fill, Device::Calls calls) {
-  for (const auto& unit : units_) {
-    const auto write = [&](Tensor slab, const std::vector<SlabPiece>& pieces) {
-      for (const SlabPiece& piece : pieces) {
+void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool saved_only) {
+  for (const auto& unit : units_)
+    for (const UnitState::Part& part : unit->parameter_parts())
+      for (const SlabPiece& piece : part.pieces) {
         const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
+        if (saved_only && !is_saved(model_.spec, param)) continue;
         write_values(
-            device_, kParameters, param, slab.col_range(piece.offset, piece.elems), piece.first,
-            [&](int64_t first, std::span<float> dst) { fill(param, first, dst); }, calls);
+            device_, kParameters, param, part.slab.col_range(piece.offset, piece.elems),
+            piece.first, [&](int64_t first, std::span<float> dst) { fill(param, first, dst); },
+            calls);
       }
-    };
-    write(unit->held_parameters(), unit->held_pieces());
-    if (unit->master() >= 0) write(unit->stepped_state(unit->master()), unit->stepped_pieces());
-  }
 }
 
 void RankState::write_optimizer(const FillState& fill) {
@@ -189,6 +205,7 @@ void RankState::write_state(const UnitState& unit, int index, const OptimizerSta
 
 std::vector<OptimizerState> RankState::saved_states(int index) const {
   const UnitState& own = unit(index);
+  if (!keeps(index)) return {};
   std::vector<OptimizerState> states{{kParameters, own.exact_parameters().home().dtype}};
   if (own.frozen()) return states;
   for (OptimizerState& state : kept_states(options_))
@@ -200,12 +217,13 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
   const auto add = [&](const std::string& state, Tensor shard, std::vector<SavedPiece>& pieces,
                        int64_t block = 1) {
-    for (const SlabPiece& piece : own.layout().shard_pieces(rank_))
+    for (const SlabPiece& piece : own.trained_layout().shard_pieces(rank_))
       pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], state,
                         piece.first, piece.elems,
                         shard.col_range(piece.offset / block, blocks_of(piece.elems, block))});
   };
   std::vector<SavedPiece> pieces;
+  if (!keeps(index)) return pieces;
   add(kParameters, own.exact_parameters().shard(), pieces);
   const std::vector<OptimizerState> states = kept_states(options_);
   for (int i = 0; i < own.states(); ++i)

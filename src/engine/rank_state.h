@@ -32,13 +32,16 @@ class RankState {
   // the channel, one at a time.
   using VisitWhole = std::function<void(const ParamSpec&, std::span<const float> values)>;
   void for_each_parameter(Channel& gather, const VisitWhole& visit);
+  // The same of those that a run keeps (is_saved).
+  void for_each_saved(Channel& gather, const VisitWhole& visit);
   // The same of gradients, which options.keep_gradients has kept.
   void for_each_gradient(Channel& gather, const VisitWhole& visit);
 
   // Lets `fill` write elements [first, first + dst.size()) of each parameter, as far as this rank
-  // holds them: for loading.
+  // holds them: for loading. `saved_only`: of those that a run keeps.
   using Fill = std::function<void(const ParamSpec&, int64_t first, std::span<float> dst)>;
-  void write_parameters(const Fill& fill, Device::Calls calls = Device::Calls::in_order);
+  void write_parameters(const Fill& fill, Device::Calls calls = Device::Calls::in_order,
+                        bool saved_only = false);
   // The same of the optimizer's states, by name.
   using FillState = std::function<void(const std::string& state, const ParamSpec&, int64_t first,
                                        std::span<float> dst)>;
@@ -60,6 +63,10 @@ class RankState {
   // One piece of a state of the optimizer; of codes, their scales too.
   void write_state(const UnitState& unit, int index, const OptimizerState& state,
                    const SlabPiece& piece, const FillState& fill);
+  void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
+                  const VisitWhole& visit) const;
+  // Whether a run keeps anything of the unit.
+  bool keeps(int index) const { return !model_.spec.lora.enabled() || unit(index).adapted(); }
   void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
 
   Device& device_;

@@ -10,9 +10,13 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 
 }  // namespace
 
-SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, int64_t align_elems)
+SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, int64_t align_elems, SlabOf of)
     : params_(params.begin(), params.end()), ranks_(ranks) {
   for (const ParamSpec& param : params_) {
+    if (of != SlabOf::all && param.adapter != (of == SlabOf::adapters)) {
+      offsets_.push_back(-1);
+      continue;
+    }
     offsets_.push_back(elems_);
     elems_ = round_up(elems_ + param.elems() + param.slack_rows * param.cols, align_elems);
   }
@@ -21,12 +25,14 @@ SlabLayout::SlabLayout(std::span<const ParamSpec> params, int ranks, int64_t ali
 
 Tensor SlabLayout::view(Tensor slab, int param) const {
   const ParamSpec& spec = params_[static_cast<size_t>(param)];
+  require(holds(param), "{} is looked for in another slab", spec.name);
   return slab.col_range(offset(param), spec.elems()).reshaped(spec.rows, spec.cols);
 }
 
 std::vector<SlabPiece> SlabLayout::pieces(int64_t begin, int64_t end) const {
   std::vector<SlabPiece> result;
   for (size_t p = 0; p < params_.size(); ++p) {
+    if (!holds(static_cast<int>(p))) continue;
     const int64_t start = offsets_[p];
     const int64_t from = std::max(begin, start), to = std::min(end, start + params_[p].elems());
     if (from < to) result.push_back({static_cast<int>(p), from - start, to - from, from - begin});
@@ -92,6 +98,12 @@ void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, in
     return;
   }
   const PhiloxKey key = philox_key(seed, Draw::initialisation, param.layer_key, param.place_key);
+  if (param.init == Init::fan_in) {
+    const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(param.cols)));
+    for (size_t i = 0; i < dst.size(); ++i)
+      dst[i] = bound * (2 * philox_uniform(philox_word(key, static_cast<uint64_t>(first) + i)) - 1);
+    return;
+  }
   const double depth_scale = param.init == Init::residual
                                  ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers))
                                  : 1.0;

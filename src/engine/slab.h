@@ -21,16 +21,20 @@ struct SlabPiece {
   int64_t offset = 0;
 };
 
+// Which of a unit's parameters a slab holds.
+enum class SlabOf : uint8_t { all, base, adapters };
+
 class SlabLayout {
  public:
   // Parameters and shards begin at multiples of `align_elems`.
   SlabLayout(std::span<const ParamSpec> params, int ranks,
-             int64_t align_elems = Ledger::kAlignment / 4);
+             int64_t align_elems = Ledger::kAlignment / 4, SlabOf of = SlabOf::all);
 
   int ranks() const { return ranks_; }
   int64_t elems() const { return elems_; }  // with padding
   int64_t shard_elems() const { return elems_ / ranks_; }
-  std::span<const ParamSpec> params() const { return params_; }
+  std::span<const ParamSpec> params() const { return params_; }  // the unit's, held or not
+  bool holds(int param) const { return offset(param) >= 0; }
   int64_t offset(int param) const { return offsets_[static_cast<size_t>(param)]; }
 
   // The parameter's view in a whole slab.

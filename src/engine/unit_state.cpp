@@ -22,20 +22,30 @@ int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& st
 
 UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank,
                      int ranks, const std::vector<OptimizerState>& states)
-    : layout_(unit.params(), ranks, slab_alignment(traits.homes, states)),
+    : layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
+              traits.adapted() ? SlabOf::base : SlabOf::all),
+      adapters_layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
+                       SlabOf::adapters),
       homes_(traits.homes),
       frozen_(traits.frozen),
       rank_(rank),
       parameters_(ledger, layout_, homes_.parameters, Kind::parameters, rank, unit.name()),
-      gradients_(ledger, layout_, homes_.gradients, Kind::gradients, rank, unit.name()) {
+      gradients_(ledger, traits.adapted() ? adapters_layout_ : layout_, homes_.gradients,
+                 Kind::gradients, rank, unit.name()) {
   parameters_.hold();
+  if (traits.adapted()) {
+    const Home home{.dtype = homes_.parameters.dtype};
+    adapters_.emplace(ledger, adapters_layout_, home, Kind::parameters, rank, unit.name());
+    adapters_->hold();
+  }
   if (frozen_) return;
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
     if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
     Home home = homes_.optimizer;
     home.dtype = state.dtype;
-    optimizer_.emplace_back(ledger, layout_, home, Kind::optimizer, rank, unit.name(), state.block);
+    optimizer_.emplace_back(ledger, trained_layout(), home, Kind::optimizer, rank, unit.name(),
+                            state.block);
     optimizer_.back().hold();
   }
 }
@@ -44,13 +54,20 @@ void UnitState::acquire() {
   if (homes_.parameters.sharded) parameters_.stage();
 }
 
+std::vector<UnitState::Part> UnitState::parameter_parts() const {
+  std::vector<Part> parts = {{held_parameters(), held_pieces()}};
+  if (adapters_) parts.push_back({adapters_->held(), adapters_layout_.whole_pieces()});
+  if (master_ >= 0) parts.push_back({stepped_state(master_), stepped_pieces()});
+  return parts;
+}
+
 Tensor UnitState::grad(int index) {
-  if (frozen_) return {};
+  if (frozen_ || !trained_layout().holds(index)) return {};
   if (!homes_.gradients.sharded)
     gradients_.hold();
   else if (!gradients_.is_staged())
     gradients_.stage();
-  return layout_.view(gradients_.whole(), index);
+  return trained_layout().view(gradients_.whole(), index);
 }
 
 void UnitState::begin_reduce() {

@@ -8,7 +8,12 @@ namespace onefold {
 CheckpointSource::CheckpointSource(const std::string& folder)
     : checkpoint_(folder),
       spec_(spec_from_json(checkpoint_.manifest().run.value("model", Json()), folder + ": model")) {
+  if (const Json& run = checkpoint_.manifest().run; run.contains("lora")) {
+    lora_ = LoraRecord::from_json(run["lora"], folder + ": lora");
+    spec_.lora = lora_->lora;
+  }
   for (const ParamSpec& param : parameters_of(spec_)) {
+    if (!is_saved(spec_, param)) continue;
     const auto found = checkpoint_.manifest().tensors.find(param.name);
     if (found == checkpoint_.manifest().tensors.end() || found->second.shape != file_shape(param))
       user_error("{}: its tensor {} does not fit its model", folder, param.name);
@@ -22,6 +27,11 @@ CheckpointSource::CheckpointSource(const std::string& folder)
 void CheckpointSource::verify() const {
   for (size_t file = 0; file < checkpoint_.manifest().files.size(); ++file)
     checkpoint_.verify(static_cast<int>(file));
+}
+
+std::shared_ptr<const ParameterSource> model_of(std::shared_ptr<const CheckpointSource> source) {
+  if (!source->lora()) return source;
+  return adapted_model(*source->lora(), *source);
 }
 
 std::shared_ptr<CheckpointSource> newest_whole(const CheckpointFolder& folder,

@@ -143,6 +143,7 @@ void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
   for (const CheckpointFile& file : manifest.files)
     description.files.push_back(source.checkpoint().folder() + "/" + file.name);
   for (const ParamSpec& param : parameters_of(source.model())) {
+    if (!is_saved(source.model(), param)) continue;
     const CheckpointTensor& tensor = manifest.tensors.at(param.name);
     TensorStats stats;
     stats.name = param.name;

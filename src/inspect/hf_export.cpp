@@ -95,6 +95,10 @@ ModelExtras hf_extras(const std::string& folder, HfFamily family) {
   return extras;
 }
 
+ModelExtras base_extras(const std::string& folder) {
+  return hf_extras(folder, HfSource(folder).family());
+}
+
 struct Placed {
   const HfParameter* parameter;
   const HfTensor* tensor;
@@ -264,6 +268,31 @@ void require_space(const std::string& folder, int64_t bytes) {
 
 }  // namespace
 
+std::optional<AdapterWeights> open_adapter(const std::string& path) {
+  if (path_exists(path + "/" + kManifest)) {
+    const CheckpointSource source(path);
+    source.verify();
+    if (!source.lora()) return std::nullopt;
+    return adapter_of(source, source.lora()->base);
+  }
+  if (!path_exists(path + "/" + kRunLora)) return std::nullopt;
+  return SavedRun(path).adapter();
+}
+
+AdapterWeights open_adapter(const std::string& path, const ModelSpec& base) {
+  if (is_peft_folder(path)) return read_peft(path, base);
+  std::optional<AdapterWeights> adapter = open_adapter(path);
+  if (adapter) return std::move(*adapter);
+  user_error("{} holds no adapters: name a folder with {}, or a run that was trained with lora",
+             path, kPeftConfig);
+}
+
+std::shared_ptr<const ParameterSource> with_adapter(std::shared_ptr<const ParameterSource> base,
+                                                    const std::string& path) {
+  AdapterWeights adapter = open_adapter(path, base->model());
+  return std::make_shared<MergedSource>(std::move(base), std::move(adapter));
+}
+
 ModelOnDisk open_model(const std::string& path) {
   if (!path_exists(path))
     user_error("{} is neither a run folder nor a model's: it is not there", path);
@@ -275,12 +304,15 @@ ModelOnDisk open_model(const std::string& path) {
   if (path_exists(path + "/" + kManifest)) {
     auto source = std::make_shared<CheckpointSource>(path);
     source->verify();
+    if (source->lora()) return {model_of(source), base_extras(source->lora()->base)};
     return {source, checkpoint_extras(path, source->model())};
   }
   const SavedRun run(path);
   std::vector<std::string> passed_over;
   auto weights = run.weights(&passed_over);
-  return {std::move(weights), run_extras(run, run.model()), std::move(passed_over)};
+  const std::optional<LoraRecord> record = run.lora();
+  return {std::move(weights), record ? base_extras(record->base) : run_extras(run, run.model()),
+          std::move(passed_over)};
 }
 
 ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,

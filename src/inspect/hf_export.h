@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "inspect/adapter.h"
 #include "inspect/parameter_source.h"
 #include "model/hf_config.h"
 
@@ -30,13 +31,22 @@ struct ModelExtras {
   std::map<std::string, std::string> files;  // name and content: the tokenizer's files
 };
 
-// A run folder or a Hugging Face folder, ready to be read. UserError if `path` is neither.
+// A run folder or a Hugging Face folder, ready to be read. UserError if `path` is neither. Adapters
+// of a run are merged into their base.
 struct ModelOnDisk {
   std::shared_ptr<const ParameterSource> source;
   ModelExtras extras;
   std::vector<std::string> passed_over = {};  // newer checkpoints of a run, and why
 };
 ModelOnDisk open_model(const std::string& path);
+
+// The adapters that a run or a checkpoint holds; nothing if it holds a whole model.
+std::optional<AdapterWeights> open_adapter(const std::string& path);
+// Those, or a folder's of PEFT's for this base. UserError if there are none.
+AdapterWeights open_adapter(const std::string& path, const ModelSpec& base);
+// The same model with the adapters of another folder merged in.
+std::shared_ptr<const ParameterSource> with_adapter(std::shared_ptr<const ParameterSource> base,
+                                                    const std::string& path);
 
 struct ExportResult {
   HfFamily family = HfFamily::gpt2;

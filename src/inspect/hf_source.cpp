@@ -31,7 +31,7 @@ HfSource::HfSource(const std::string& folder, const Json& config, const ModelSpe
     : folder_(folder),
       family_(hf_family_named(config["model_type"].get<std::string>(),
                               config_path(folder) + ": model_type")),
-      spec_(spec ? *spec : spec_from_hf_config(config, config_path(folder))),
+      spec_(spec ? spec->base() : spec_from_hf_config(config, config_path(folder))),
       tensors_(TensorFiles::open_hf_folder(folder)) {
   const std::string obstacle = hf_obstacle(spec_, family_);
   if (!obstacle.empty())

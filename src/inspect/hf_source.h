@@ -17,8 +17,9 @@ class HfSource final : public ParameterSource {
   // The model is what config.json says.
   explicit HfSource(const std::string& folder);
   // The model is the caller's, for which config.json may have been changed in what is not a shape
-  // (dropout, the length of rotary positions); the architecture is config.json's. UserError that
-  // names the tensor if one is missing, has another shape or type, or has no place in the model.
+  // (dropout, the length of rotary positions, adapters); the architecture is config.json's.
+  // UserError that names the tensor if one is missing, has another shape or type, or has no place
+  // in the model.
   HfSource(const std::string& folder, const ModelSpec& spec);
 
   const ModelSpec& model() const override { return spec_; }

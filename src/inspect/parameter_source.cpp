@@ -18,17 +18,19 @@ ParameterReader reader_of(std::shared_ptr<const ParameterSource> source) {
 
 RunSource::RunSource(const ModelSpec& spec, const std::string& path)
     : spec_(spec), tensors_(TensorFiles::open_file(path)) {
-  const std::vector<ParamSpec> params = parameters_of(spec);
-  for (const ParamSpec& param : params) {
+  size_t count = 0;
+  for (const ParamSpec& param : parameters_of(spec)) {
+    if (!is_saved(spec, param)) continue;
+    ++count;
     const SafetensorsEntry& entry = tensors_.entry(param.name);
     const std::vector<int64_t> shape = file_shape(param);
     if (entry.shape != shape || entry.dtype != "F32")
       user_error("{}: tensor {} is {} {}, the model needs F32 {}", path, param.name, entry.dtype,
                  shape_text(entry.shape), shape_text(shape));
   }
-  if (tensors_.names().size() != params.size())
+  if (tensors_.names().size() != count)
     user_error("{} holds {} tensors, the model has {}: it belongs to another model", path,
-               tensors_.names().size(), params.size());
+               tensors_.names().size(), count);
 }
 
 void RunSource::read(const ParamSpec& param, int64_t first, std::span<float> dst) const {

@@ -37,7 +37,8 @@ using ParameterReader =
     std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)>;
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source);
 
-// weights.safetensors of a run folder. Names, shapes and types must be the model's.
+// weights.safetensors of a run folder: what a run keeps (is_saved). Names, shapes and types must be
+// the model's.
 class RunSource final : public ParameterSource {
  public:
   RunSource(const ModelSpec& spec, const std::string& path);

@@ -37,10 +37,31 @@ ModelSpec SavedRun::model() const {
   }
 }
 
-std::shared_ptr<const ParameterSource> SavedRun::weights(std::vector<std::string>* remarks) const {
-  if (present(file(kRunWeights))) return std::make_shared<RunSource>(model(), file(kRunWeights));
+std::optional<LoraRecord> SavedRun::lora() const {
+  if (!present(file(kRunLora))) return std::nullopt;
+  return LoraRecord::from_json(read_json(file(kRunLora)), file(kRunLora));
+}
+
+// What the run itself holds.
+std::shared_ptr<const ParameterSource> SavedRun::kept(std::vector<std::string>* remarks) const {
   std::vector<std::string> unwanted;
-  return newest_whole(checkpoints(), remarks ? *remarks : unwanted);
+  if (!present(file(kRunWeights)))
+    return newest_whole(checkpoints(), remarks ? *remarks : unwanted);
+  ModelSpec spec = model();
+  if (const std::optional<LoraRecord> record = lora()) spec.lora = record->lora;
+  return std::make_shared<RunSource>(spec, file(kRunWeights));
+}
+
+std::optional<AdapterWeights> SavedRun::adapter() const {
+  const std::optional<LoraRecord> record = lora();
+  if (!record) return std::nullopt;
+  return adapter_of(*kept(nullptr), record->base);
+}
+
+std::shared_ptr<const ParameterSource> SavedRun::weights(std::vector<std::string>* remarks) const {
+  std::shared_ptr<const ParameterSource> own = kept(remarks);
+  if (const std::optional<LoraRecord> record = lora()) return adapted_model(*record, *own);
+  return own;
 }
 
 std::optional<Tokenizer> SavedRun::tokenizer() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "inspect/adapter.h"
 #include "inspect/parameter_source.h"
 #include "io/checkpoint_folder.h"
 
@@ -17,6 +18,7 @@ inline constexpr const char* kRunModel = "model.json";
 inline constexpr const char* kRunTokenizer = "tokenizer.json";
 inline constexpr const char* kRunWeights = "weights.safetensors";
 inline constexpr const char* kRunCheckpoints = "checkpoints";
+inline constexpr const char* kRunLora = "lora.json";  // of a run with adapters alone
 
 class SavedRun {
  public:
@@ -28,14 +30,19 @@ class SavedRun {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   CheckpointFolder checkpoints() const { return CheckpointFolder(file(kRunCheckpoints)); }
 
-  ModelSpec model() const;
+  ModelSpec model() const;  // without adapters
+  std::optional<LoraRecord> lora() const;
+  // The adapters of a run that has trained some; nothing of any other.
+  std::optional<AdapterWeights> adapter() const;
   // Those of the run's end; of a run that is under way or was killed, those of its newest whole
-  // checkpoint. Names, shapes and types must be the model's. `remarks`, if given, gets why newer
-  // checkpoints were passed over.
+  // checkpoint; with adapters, its base with them merged in. Names, shapes and types must be the
+  // model's. `remarks`, if given, gets why newer checkpoints were passed over.
   std::shared_ptr<const ParameterSource> weights(std::vector<std::string>* remarks = nullptr) const;
   std::optional<Tokenizer> tokenizer() const;
 
  private:
+  std::shared_ptr<const ParameterSource> kept(std::vector<std::string>* remarks) const;
+
   std::string path_;
 };
 

@@ -1,4 +1,4 @@
-// Copies, fills and sums of two.
+// Copies, fills, sums of two and multiples.
 #include <cmath>
 
 #include "kernel_cases/families.h"
@@ -64,6 +64,35 @@ Case add_case(int64_t rows, int64_t cols, int64_t gap, Onto onto, DType dtype = 
   return c;
 }
 
+Case scale_case(int64_t rows, int64_t cols, int64_t gap, float factor, bool in_place,
+                DType dtype = DType::f32) {
+  Case c;
+  const HostTensor values = normals(rows, cols, 1, gap).as(dtype);
+  const int x = in_place ? c.output("dst", values) : c.input("x", values);
+  const int dst = in_place ? x : c.output("dst", HostTensor(rows, cols, gap + 1, dtype).clear());
+  c.run = [=](Call& call) { call.kernels().scale(call[x], factor, call[dst]); };
+  c.expected = [=](const Case& in) {
+    Doubles products;  // rounded to float, then to the type
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t col = 0; col < cols; ++col)
+        products.push_back(static_cast<float>(in[x].at(row, col) * factor));
+    return std::vector{stored(dtype, exactly(dst, products))};
+  };
+  return c;
+}
+
+void add_scale_cases(CaseList& list, DType dtype) {
+  for (const float factor : {2.0f, 0.3f, -1e-3f})
+    for (const bool in_place : {false, true})
+      for (const auto& [rows, cols] : {std::pair{7, 37}, {3, 40009}, {0, 5}})
+        list.push_back({"elementwise",
+                        fmt::format("scale {}x{}{} by {}{}", rows, cols, type_suffix(dtype), factor,
+                                    in_place ? " in place" : ""),
+                        [=, rows = rows, cols = cols] {
+                          return scale_case(rows, cols, 3, factor, in_place, dtype);
+                        }});
+}
+
 void add_half_cases(CaseList& list, DType dtype) {
   // The last two are beyond the largest number of f16, and no number.
   for (const float value : {2.5f, 0.1f, -0.0f, 1e-7f, 70000.0f, std::nanf("")})
@@ -115,6 +144,7 @@ void add_elementwise_cases(CaseList& list) {
                                                           : " onto b"),
                         [=, rows = rows, cols = cols] { return add_case(rows, cols, gap, onto); }});
   for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) add_scale_cases(list, dtype);
 }
 
 void add_elementwise_benchmarks(CaseList& list) {

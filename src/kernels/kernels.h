@@ -220,7 +220,8 @@ class Kernels : public KernelScratch {
 
   virtual void copy(Tensor src, Tensor dst) = 0;
   virtual void fill(Tensor dst, float value) = 0;
-  virtual void add(Tensor a, Tensor b, Tensor dst) = 0;  // dst may be a or b
+  virtual void add(Tensor a, Tensor b, Tensor dst) = 0;        // dst may be a or b
+  virtual void scale(Tensor x, float factor, Tensor dst) = 0;  // dst = factor · x; may be x
 
   // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor, in order, in double.
   virtual void sum(Tensor x, Tensor dst) = 0;

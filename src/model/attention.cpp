@@ -40,6 +40,8 @@ class Attention final : public Branch {
     k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, s.head_dim, Init::ones, false);
     out_ = add(true, in + "out.weight", d, s.query_size(), Init::residual, true);
     out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
+    qkv_adapters_ = add_adapters("attention.qkv.weight");
+    out_adapters_ = add_adapters("attention.out.weight");
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
@@ -103,6 +105,7 @@ class Attention final : public Branch {
                .dst = saved.qkv,
                .b_transposed = true,
                .bias = at(call.params, qkv_bias_)});
+    adapt(call, normed, saved.qkv, qkv_adapters_);
   }
 
   // Normalises (qk_norm) and rotates (rope) queries and keys; returns where they are now.
@@ -165,7 +168,7 @@ class Attention final : public Branch {
 
   // Computed again for backward, which needs no more than `attention`, there may be no output.
   void project(UnitCall& call, const Saved& saved) const {
-    if (!call.output.empty()) project_out(call, saved.attention, out_, out_bias_);
+    if (!call.output.empty()) project_out(call, saved.attention, out_, out_bias_, out_adapters_);
   }
 
   void add_residual(UnitCall& call, const Saved&) const { drop_and_add_residual(call); }
@@ -181,7 +184,9 @@ class Attention final : public Branch {
 
   void out_weights(UnitCall& call, const Saved& saved) const {
     dqkv_of(call);
-    weight_gradient(call, saved.attention, branch_gradient(call, kDy), out_, out_bias_);
+    const Tensor dy = branch_gradient(call, kDy);
+    weight_gradient(call, saved.attention, dy, out_, out_bias_);
+    adapter_gradients(call, saved.attention, dy, out_adapters_);
   }
 
   void attend_backward(UnitCall& call, const Saved& saved) const {
@@ -189,6 +194,7 @@ class Attention final : public Branch {
     const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy);
     const Tensor dattention = call.take(call.input.rows, q);
     call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
+    adapter_input_gradient(call, dy, dattention, out_adapters_);
     const AttentionShape shape = shape_of(call);
     const Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;
     const Tensor scratch =
@@ -227,12 +233,14 @@ class Attention final : public Branch {
     const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
     norm(call, normed);
     weight_gradient(call, normed, call.temps[kDqkv], qkv_, qkv_bias_);
+    adapter_gradients(call, normed, call.temps[kDqkv], qkv_adapters_);
   }
 
   void input_gradient(UnitCall& call, const Saved&) const {
     // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
     const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
     call.gemm({.a = call.temps[kDqkv], .b = at(call.params, qkv_), .dst = dnormed});
+    adapter_input_gradient(call, call.temps[kDqkv], dnormed, qkv_adapters_);
   }
 
   void norm_gradient(UnitCall& call, const Saved&) const {
@@ -240,6 +248,7 @@ class Attention final : public Branch {
   }
 
   int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
+  std::vector<Adapter> qkv_adapters_, out_adapters_;
 };
 
 }  // namespace

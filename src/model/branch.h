@@ -2,12 +2,26 @@
 // output = input + dropout(project(f(norm(input)))). Private to the model's units.
 #pragma once
 
+#include "model/lora.h"
 #include "model/unit.h"
 
 namespace onefold {
 
-// Where in a block dropout acts; with the layer, the key of its random numbers.
-enum class DropoutSite : uint32_t { probabilities = 0, attention_out = 1, mlp_out = 2 };
+// Where in a block dropout acts; with the layer, the key of its random numbers. From `adapters` on:
+// the input of each module's adapter.
+enum class DropoutSite : uint32_t {
+  probabilities = 0,
+  attention_out = 1,
+  mlp_out = 2,
+  adapters = 16
+};
+
+// Of some of a projection's outputs: y[first, first + rows) += scale · dropout(x) · A' · B'.
+struct Adapter {
+  int a, b;  // places in call.params
+  int64_t first = 0, rows = 0;
+  uint32_t site = 0;  // of its dropout
+};
 
 // Cuts a flat block into aligned tensors. Over an empty one it only counts.
 class Carver {
@@ -66,9 +80,11 @@ class Branch : public Unit {
                                call.arena.take_bytes(bytes));
   }
 
-  // output = x · weight' + bias, and, in the same visit of memory where no dropout comes between,
+  // output = x · weight' + bias (and what adapters add), and, in the same visit of memory where no
+  // dropout comes between,
   // + input.
-  void project_out(const UnitCall& call, Tensor x, int weight, int bias) const {
+  void project_out(const UnitCall& call, Tensor x, int weight, int bias,
+                   std::span<const Adapter> adapters) const {
     Gemm product{.a = x,
                  .b = at(call.params, weight),
                  .dst = call.output,
@@ -76,6 +92,7 @@ class Branch : public Unit {
                  .bias = at(call.params, bias)};
     if (call.dropout == 0) product.residual = call.input;
     call.gemm(product);
+    adapt(call, x, call.output, adapters);
   }
 
   // output = input + dropout(output), where project_out() has not done it.
@@ -110,6 +127,83 @@ class Branch : public Unit {
     call.kernels.column_sum(dy, at(call.grads, bias), call.accumulate, scratch);
   }
 
+  // Adds the parameters of what spec_.lora has beside a projection ("attention.qkv.weight"). After
+  // all others of the unit.
+  std::vector<Adapter> add_adapters(const std::string& projection) {
+    // Beyond the places of a block's own parameters, whatever is adapted.
+    constexpr uint32_t kFirstPlace = 1024;
+    std::vector<Adapter> adapters;
+    if (!spec_.lora.enabled()) return adapters;
+    const auto add_matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init,
+                                uint32_t place) {
+      const int index = add(true, name, rows, cols, init, true);
+      params_.back().adapter = true;
+      params_.back().place_key = kFirstPlace + place;
+      return index;
+    };
+    for (const LoraModule& module : lora_modules(spec_)) {
+      if (module.parameter != projection || !is_adapted(spec_, block(), module)) continue;
+      const LoraNames names = lora_names(block(), module);
+      const int a =
+          add_matrix(names.a, spec_.lora.rank, module.cols, Init::fan_in, 2 * module.place);
+      const int b =
+          add_matrix(names.b, module.rows, spec_.lora.rank, Init::zeros, 2 * module.place + 1);
+      adapters.push_back({a, b, module.first_row, module.rows,
+                          static_cast<uint32_t>(DropoutSite::adapters) + module.place});
+    }
+    return adapters;
+  }
+
+  // y += what the adapters make of x.
+  void adapt(const UnitCall& call, Tensor x, Tensor y, std::span<const Adapter> adapters) const {
+    for (const Adapter& adapter : adapters) {
+      const Arena::Scope scope(call.arena);
+      call.gemm({.a = inner(call, dropped(call, x, adapter), adapter),
+                 .b = at(call.params, adapter.b),
+                 .dst = y.col_range(adapter.first, adapter.rows),
+                 .b_transposed = true,
+                 .accumulate = true});
+    }
+  }
+
+  // Gradients of A and B.
+  void adapter_gradients(const UnitCall& call, Tensor x, Tensor dy,
+                         std::span<const Adapter> adapters) const {
+    for (const Adapter& adapter : adapters) {
+      const Arena::Scope scope(call.arena);
+      const Tensor seen = dropped(call, x, adapter);
+      call.gemm({.a = dy.col_range(adapter.first, adapter.rows),
+                 .b = inner(call, seen, adapter),
+                 .dst = at(call.grads, adapter.b),
+                 .a_transposed = true,
+                 .accumulate = call.accumulate});
+      call.gemm({.a = inner_gradient(call, dy, adapter),
+                 .b = seen,
+                 .dst = at(call.grads, adapter.a),
+                 .a_transposed = true,
+                 .accumulate = call.accumulate});
+    }
+  }
+
+  // dx += the adapters' share of the gradient by their input.
+  void adapter_input_gradient(const UnitCall& call, Tensor dy, Tensor dx,
+                              std::span<const Adapter> adapters) const {
+    for (const Adapter& adapter : adapters) {
+      const Arena::Scope scope(call.arena);
+      Gemm product{.a = inner_gradient(call, dy, adapter),
+                   .b = at(call.params, adapter.a),
+                   .dst = dx,
+                   .accumulate = true};
+      const Dropout dropout = dropout_of(call, adapter);
+      if (dropout.rate > 0) {
+        product.dst = call.take(dx.rows, dx.cols);
+        product.accumulate = false;
+      }
+      call.gemm(product);
+      if (dropout.rate > 0) call.kernels.dropout(product.dst, dropout, call.batch.sequence, dx, dx);
+    }
+  }
+
   // Gives back what was taken from the arena since the mark, and forgets those temporaries.
   static void release_to_mark(UnitCall& call, std::initializer_list<size_t> forgotten) {
     call.arena.release_to(call.arena_mark);
@@ -119,6 +213,37 @@ class Branch : public Unit {
   const std::string prefix_;  // "block.3."
 
  private:
+  Dropout dropout_of(const UnitCall& call, const Adapter& adapter) const {
+    Dropout dropout = call.dropout_at(layer_, adapter.site);
+    dropout.rate = call.training ? spec_.lora.dropout : 0;
+    return dropout;
+  }
+
+  // An adapter's input; from the arena under dropout.
+  Tensor dropped(const UnitCall& call, Tensor x, const Adapter& adapter) const {
+    const Dropout dropout = dropout_of(call, adapter);
+    if (dropout.rate == 0) return x;
+    const Tensor masked = call.take(x.rows, x.cols);
+    call.kernels.dropout(x, dropout, call.batch.sequence, {}, masked);
+    return masked;
+  }
+
+  // scale · x · A', and the gradient by x · A': scale · dy · B. From the arena, [tokens, rank].
+  Tensor inner(const UnitCall& call, Tensor x, const Adapter& adapter) const {
+    const Tensor dst = call.take(x.rows, spec_.lora.rank);
+    call.gemm({.a = x, .b = at(call.params, adapter.a), .dst = dst, .b_transposed = true});
+    call.kernels.scale(dst, spec_.lora.scale(), dst);
+    return dst;
+  }
+  Tensor inner_gradient(const UnitCall& call, Tensor dy, const Adapter& adapter) const {
+    const Tensor dst = call.take(dy.rows, spec_.lora.rank);
+    call.gemm({.a = dy.col_range(adapter.first, adapter.rows),
+               .b = at(call.params, adapter.b),
+               .dst = dst});
+    call.kernels.scale(dst, spec_.lora.scale(), dst);
+    return dst;
+  }
+
   const DropoutSite site_;
   int norm_, norm_bias_;
 };

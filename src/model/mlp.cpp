@@ -19,6 +19,8 @@ class Mlp final : public Branch {
     up_bias_ = add(s.mlp_bias, in + "up.bias", 1, up_size_, Init::zeros, false);
     down_ = add(true, in + "down.weight", s.hidden_size, s.intermediate_size, Init::residual, true);
     down_bias_ = add(s.mlp_bias, in + "down.bias", 1, s.hidden_size, Init::zeros, false);
+    up_adapters_ = add_adapters("mlp.up.weight");
+    down_adapters_ = add_adapters("mlp.down.weight");
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
@@ -70,6 +72,7 @@ class Mlp final : public Branch {
                .dst = up_of(call),
                .b_transposed = true,
                .bias = at(call.params, up_bias_)});
+    adapt(call, normed, up_of(call), up_adapters_);
   }
 
   // Computed again for backward, which needs no more than `up`, there is no output.
@@ -78,7 +81,7 @@ class Mlp final : public Branch {
     const Arena::Scope scope(call.arena);
     const Tensor activated = call.take(call.input.rows, spec_.intermediate_size);
     call.kernels.activation_forward(spec_.activation, spec_.gated, up_of(call), activated);
-    project_out(call, activated, down_, down_bias_);
+    project_out(call, activated, down_, down_bias_, down_adapters_);
   }
 
   // Backward. dup outlives the rest, and so lies below it in the arena.
@@ -91,12 +94,15 @@ class Mlp final : public Branch {
     const Arena::Scope scope(call.arena);
     const Tensor dactivated = call.take(tokens, spec_.intermediate_size);
     call.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
+    adapter_input_gradient(call, dy, dactivated, down_adapters_);
     call.kernels.activation_backward(spec_.activation, spec_.gated, up_of(call), dactivated, dup,
                                      activated);
   }
 
   void down_weights(UnitCall& call) const {
-    weight_gradient(call, call.temps[kActivated], branch_gradient(call, kDy), down_, down_bias_);
+    const Tensor dy = branch_gradient(call, kDy);
+    weight_gradient(call, call.temps[kActivated], dy, down_, down_bias_);
+    adapter_gradients(call, call.temps[kActivated], dy, down_adapters_);
     release_to_mark(call, {kDy, kActivated, kNormed});
   }
 
@@ -104,24 +110,27 @@ class Mlp final : public Branch {
     const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
     norm(call, normed);
     weight_gradient(call, normed, call.temps[kDup], up_, up_bias_);
+    adapter_gradients(call, normed, call.temps[kDup], up_adapters_);
   }
 
   void input_gradient(UnitCall& call) const {
     // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
     const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
     call.gemm({.a = call.temps[kDup], .b = at(call.params, up_), .dst = dnormed});
+    adapter_input_gradient(call, call.temps[kDup], dnormed, up_adapters_);
   }
 
   void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
 
   const int64_t up_size_;
   int up_, up_bias_, down_, down_bias_;
+  std::vector<Adapter> up_adapters_, down_adapters_;
 };
 
 }  // namespace
 
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block) {
-  const auto attention = static_cast<int>(make_attention(spec, block)->params().size());
+  const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
   return std::make_unique<Mlp>(spec, block, attention);
 }
 

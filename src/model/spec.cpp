@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "model/lora.h"
 #include "model/spec_limits.h"
 #include "model/zoo.h"
 
@@ -216,7 +217,9 @@ double ModelSpec::flops_per_token(int64_t sequence_length) const {
   // and half of them masked away: 12 / 2.
   const double attention = 6.0 * static_cast<double>(num_layers) *
                            static_cast<double>(query_size()) * static_cast<double>(sequence_length);
-  return 6.0 * static_cast<double>(multiplied) + attention;
+  // A frozen weight has no gradient of its own: two products of the three.
+  const double adapters = 6.0 * static_cast<double>(lora_parameter_count(*this));
+  return (lora.enabled() ? 4.0 : 6.0) * static_cast<double>(multiplied) + adapters + attention;
 }
 
 Json ModelSpec::to_json() const {

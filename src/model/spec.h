@@ -30,6 +30,18 @@ struct RopeScaling {
   Json to_json() const;                   // of a type that is not none
 };
 
+// Adapters beside projections (lora.h), which are then all that is trained.
+struct LoraSpec {
+  int64_t rank = 0;  // 0: no adapters
+  double alpha = 8;
+  float dropout = 0;                 // of the adapters' input
+  std::vector<std::string> targets;  // names of linear layers
+
+  bool enabled() const { return rank > 0; }
+  float scale() const { return static_cast<float>(alpha / static_cast<double>(rank)); }
+  bool operator==(const LoraSpec&) const = default;
+};
+
 struct ModelSpec {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -54,6 +66,7 @@ struct ModelSpec {
   bool tie_embeddings = true;
   float dropout = 0.0f;
   float init_std = 0.02f;
+  LoraSpec lora;  // no part of the architecture and its JSON: "lora" of a configuration
 
   int64_t query_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
@@ -61,11 +74,19 @@ struct ModelSpec {
 
   // Fills defaults and throws UserError, naming `where` and the field, if the sizes make no model.
   void complete(const std::string& where);
-  int64_t parameter_count() const;  // distinct parameters (a tied head counts once)
+  // Distinct parameters (a tied head counts once), without adapters.
+  int64_t parameter_count() const;
   // Model FLOPs of one trained token (forward and backward) at this sequence length: 6 for each
   // parameter that takes part in a matrix product (so not positions; the token table once, as the
-  // head), plus attention over the causal half.
+  // head; 4 where it is frozen below adapters), plus attention over the causal half.
   double flops_per_token(int64_t sequence_length) const;
+
+  // The same model without adapters.
+  ModelSpec base() const {
+    ModelSpec spec = *this;
+    spec.lora = {};
+    return spec;
+  }
 
   Json to_json() const;
 };

@@ -25,8 +25,9 @@ enum class Init : uint8_t {
   normal,
   residual,
   zeros,
-  ones
-};  // residual: normal, scaled down with depth as GPT-2's
+  ones,
+  fan_in
+};  // residual: normal, scaled down with depth as GPT-2's; fan_in: uniform within 1 / sqrt(cols)
 
 struct ParamSpec {
   std::string name;  // "block.3.mlp.up.weight"
@@ -39,6 +40,7 @@ struct ParamSpec {
   uint32_t layer_key = 0, place_key = 0;
   // Rows of zeros that follow it in memory (Gemm::slack): no part of the parameter.
   int64_t slack_rows = 0;
+  bool adapter = false;  // LoRA's: trained in the place of the others
 
   int64_t elems() const { return rows * cols; }
 };
@@ -105,6 +107,7 @@ struct UnitCall {
   Tensor losses;      // head: [1, tokens] loss of each token
   Tensor loss_scale;  // head, backward: [1, 1] 1 / valid targets of the whole global batch
   float dropout = 0;  // 0 outside training
+  bool training = false;
   uint64_t seed = 0;
   int64_t step = 0;
   KvCache* cache = nullptr;  // generation only
@@ -207,6 +210,12 @@ struct Model {
 
 // Every parameter of a model, unit after unit: the order in which an engine visits them.
 std::vector<ParamSpec> parameters_of(const ModelSpec& spec);
+
+// Whether a run keeps it: of a model with adapters they alone, for the rest lies where it came
+// from.
+inline bool is_saved(const ModelSpec& spec, const ParamSpec& param) {
+  return !spec.lora.enabled() || param.adapter;
+}
 
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec);
 std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block);

@@ -13,7 +13,7 @@
 namespace onefold {
 
 enum class Verb : uint8_t {
-  gather,    // units: make their parameters whole on this rank
+  gather,    // units: make their parameters whole on this rank (stepped ones: in place)
   release,   // unit: give back what a gather (or a backward, see State) holds beyond the shard
   forward,   // unit, micro: compute the unit's output
   backward,  // unit, micro: gradients of its parameters and of its input
@@ -33,7 +33,11 @@ enum class Lane : uint8_t { compute, gather, reduce };
 inline constexpr int kLanes = 3;
 inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
 
-enum class State : uint8_t { parameters, gradients };
+enum class State : uint8_t {
+  parameters,
+  gradients,
+  stepped  // parameters that a step has changed
+};
 
 const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);
@@ -52,7 +56,7 @@ struct Action {
   bool accumulate = false;   // backward: add to the gradients instead of overwriting them
   int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
   bool of_backward = false;  // exchange: between phases of backward
-  State state = State::parameters;  // release: of what
+  State state = State::parameters;  // release, gather: of what
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins

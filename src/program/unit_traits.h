@@ -28,9 +28,12 @@ struct PhaseCounts {
 };
 
 struct UnitTraits {
-  int64_t elems = 0;  // of its slab
+  int64_t elems = 0;  // of its slab (without adapters)
   Homes homes;
   bool frozen = false;
+  // Of adapters, which have a slab of their own that is whole on each rank, and are trained in the
+  // place of the rest: gradients and optimizer state are theirs. 0: there are none.
+  int64_t adapter_elems = 0;
   // The units whose parameters its forward and its backward read: itself, and the owner of what it
   // shares (a tied head: the embedding). An embedding's backward reads none.
   std::vector<int> forward_reads, backward_reads;
@@ -42,6 +45,14 @@ struct UnitTraits {
   // that could be recomputed.
   int segment = -1;
   PhaseCounts phases;
+
+  bool adapted() const { return adapter_elems > 0; }
+  // Of gradients and of each state of the optimizer.
+  int64_t trained_elems() const { return adapted() ? adapter_elems : elems; }
+  // Whether a step changes a shard of what is whole on each rank.
+  bool gathers_after_step() const {
+    return homes.optimizer.sharded && (adapted() || !homes.parameters.sharded);
+  }
 };
 
 }  // namespace onefold

@@ -116,7 +116,7 @@ class Verifier {
     Parameters& own = parameters(unit);
     const Homes& homes = traits(unit).homes;
     if (stepping_) {  // in place, of what a step has changed
-      expect(own.stepped && homes.optimizer.sharded && !homes.parameters.sharded,
+      expect(own.stepped && traits(unit).gathers_after_step(),
              "unit {} has nothing to gather after its step", unit);
       own.stale = false;
       return;
@@ -251,7 +251,7 @@ class Verifier {
     expect(!homes.gradients.sharded || gradient(unit).released,
            "the whole gradient of unit {} is still held", unit);
     own.stepped = true;
-    own.stale = ranks_ > 1 && homes.optimizer.sharded && !homes.parameters.sharded;
+    own.stale = ranks_ > 1 && traits(unit).gathers_after_step();
   }
 
   void finish() {

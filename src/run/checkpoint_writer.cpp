@@ -204,6 +204,10 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
     for (const ParamSpec& param : engine_.model().units[u]->params()) {
+      if (!is_saved(engine_.model().spec, param)) {
+        numbered.push_back(nullptr);  // no file has a range of it
+        continue;
+      }
       CheckpointTensor& tensor = manifest.tensors[param.name];
       tensor.shape = file_shape(param);
       for (const OptimizerState& state : engine_.state().saved_states(static_cast<int>(u)))

@@ -78,6 +78,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
+  if (plan.model.lora.enabled()) plan.lora = lora_record(plan.model.lora, config.model_weights);
   const bool on_host = config.run.device == "cpu";
   const FitContext context{ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto",
                            this_machine(ranks.cores(), config.run.device)};
@@ -108,6 +109,17 @@ std::string weights_text(const Config& config, const std::string& resumes) {
   if (config.model_source.ends_with(".json"))
     text += fmt::format(": {} is a configuration alone", config.model_source);
   return text;
+}
+
+std::string lora_text(const ModelSpec& model) {
+  if (!model.lora.enabled()) return "";
+  const int64_t trained = lora_parameter_count(model);
+  return fmt::format(
+      "lora     rank {}, alpha {:g}{} on {}: {} of adapters are trained, {:.2g} % of the model's\n",
+      model.lora.rank, model.lora.alpha,
+      model.lora.dropout > 0 ? fmt::format(", dropout {}", model.lora.dropout) : "",
+      join(model.lora.targets, ", "), counted(trained, "parameter"),
+      100.0 * static_cast<double>(trained) / static_cast<double>(model.parameter_count()));
 }
 
 std::string batch_text(const Config& config, const EngineOptions& options) {
@@ -204,8 +216,9 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   text += "; " + weights_text(config, plan.resumes);
-  return text + "\n" + data_text(plan) + batch_text(config, plan.options) + run_text(config, plan) +
-         types_text(plan.options) + recompute_line(plan.options, plan.model) +
+  return text + "\n" + lora_text(plan.model) + data_text(plan) + batch_text(config, plan.options) +
+         run_text(config, plan) + types_text(plan.options) +
+         recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);
 }

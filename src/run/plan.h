@@ -3,10 +3,12 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
+#include "inspect/adapter.h"
 #include "plan/fit.h"
 #include "run/ranks.h"
 #include "run/session.h"
@@ -36,7 +38,8 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
 struct RunPlan {
   RunData data;
   ModelSpec model;
-  EngineOptions options;  // of each rank, with the order of micro-batches settled
+  std::optional<LoraRecord> lora;  // of a run with adapters
+  EngineOptions options;           // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
   const char* transport = "threads";
   std::string resumes;  // the checkpoint or run that the weights come from; "": a new run
@@ -60,6 +63,8 @@ Json plan_json(const Config& config, const RunPlan& plan);
 std::string model_text(const Config& config, const ModelSpec& model);
 // Where the weights come from that training begins with.
 std::string weights_text(const Config& config, const std::string& resumes = "");
+// The adapters, and what share of all parameters they are; "" without.
+std::string lora_text(const ModelSpec& model);
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string recompute_line(const EngineOptions& options, const ModelSpec& model);

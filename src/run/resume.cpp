@@ -121,6 +121,7 @@ void require_fit(Engine& engine, const Checkpoint& checkpoint) {
     for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u)))
       if (state.block == 1) needed.push_back(state.name);  // scales follow from the values
     for (const ParamSpec& param : unit.params()) {
+      if (!is_saved(engine.model().spec, param)) continue;
       const auto found = tensors.find(param.name);
       if (found == tensors.end())
         refuse("{} has no tensor {}: it belongs to another model", checkpoint.folder(), param.name);
@@ -151,9 +152,11 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
                         std::span<float> dst) { checkpoint.read(state, param.name, first, dst); };
-  engine.state().write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
-    read(kParameters, param, first, dst);
-  });
+  engine.state().write_parameters(
+      [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+        read(kParameters, param, first, dst);
+      },
+      Device::Calls::in_order, true);
   engine.state().write_optimizer(read);
   engine.resume_after(checkpoint.manifest().step, saved_scale(checkpoint.manifest().run));
 }
@@ -170,6 +173,12 @@ bool same_data(const Json& saved_run, const std::string& hash, const std::string
   const Json saved = saved_run.value("/data/xxh3"_json_pointer, Json());
   if (saved.is_string() && !hash.empty()) return saved == hash;
   return saved_run.value("/data/fingerprint"_json_pointer, Json()) == fingerprint;
+}
+
+// Where only one of the two has adapters, the configurations differ.
+bool same_base(const Json& saved_run, const std::optional<LoraRecord>& now) {
+  const Json saved = saved_run.value("/lora/base/fingerprint"_json_pointer, Json());
+  return !now || saved.is_null() || saved == now->fingerprint;
 }
 
 Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candidates) {

@@ -1,11 +1,13 @@
 // Going on with a run: which checkpoint, whether it is whole, and what has changed since.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
 #include "engine/engine.h"
+#include "inspect/adapter.h"
 #include "io/checkpoint_folder.h"
 
 namespace onefold {
@@ -27,6 +29,9 @@ Resumed resume(Engine& engine, const std::vector<CheckpointFolder::Entry>& candi
 // Whether the data of a manifest's run is that of now: by the hash of all tokens where both have
 // one, else by the fingerprint of some.
 bool same_data(const Json& saved_run, const std::string& hash, const std::string& fingerprint);
+
+// Whether adapters go on over the weights that they were trained on.
+bool same_base(const Json& saved_run, const std::optional<LoraRecord>& now);
 
 // The differences between two configurations that make training another one: "optimizer.params.lr:
 // 0.001, was 0.0003".

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kTensorBoard = "tensorboard";
 constexpr const char* kReplaced = "replaced-";
-constexpr const char* kFiles[] = {kConfig,     kRunModel,       kRunTokenizer,
-                                  kRunWeights, "metrics.jsonl", "run.json"};
+constexpr const char* kFiles[] = {kConfig,         kRunModel,  kRunTokenizer, kRunWeights,
+                                  "metrics.jsonl", "run.json", kRunLora};
 
 std::string replaced_name(const std::string& name) {
   const fs::path path = name;
@@ -114,6 +114,11 @@ void RunFolder::describe(const Config& config, const ModelSpec& spec,
   // The model first: it marks the folder as a run's.
   write_file(file(kRunModel), json_text(spec.to_json()) + "\n");
   write_file(file(kConfig), json_text(config.effective()) + "\n");
+  if (spec.lora.enabled())
+    write_file(file(kRunLora),
+               json_text(lora_record(spec.lora, config.model_weights).to_json()) + "\n");
+  else
+    remove_path(file(kRunLora));
   if (tokenizer) tokenizer->save(file(kRunTokenizer));
 }
 

@@ -7,6 +7,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "device/rates.h"
+#include "inspect/hf_export.h"
 #include "inspect/hf_source.h"
 #include "run/traffic.h"
 
@@ -26,13 +27,44 @@ EngineOptions watched(EngineOptions options, std::optional<CheckpointWriter>& wr
   return options;
 }
 
-// A resumed run's weights come from its checkpoint, a new one's perhaps from a folder.
+// Elements of the adapters that training starts from, which must be those of the configuration.
+ParameterReader adapter_reader(const Config& config, const ModelSpec& model) {
+  const std::string& path = config.lora_adapter;
+  const auto adapter = std::make_shared<const AdapterWeights>(open_adapter(path, model.base()));
+  if (adapter->lora.rank != model.lora.rank || adapter->lora.scale() != model.lora.scale())
+    user_error("lora.adapter: {} has rank {} and alpha {:g}; set lora.rank and lora.alpha to these",
+               path, adapter->lora.rank, adapter->lora.alpha);
+  if (adapter->model.hidden_size != model.hidden_size)
+    user_error("lora.adapter: {} adapts another model", path);
+  size_t wanted = 0;
+  for (const ParamSpec& param : parameters_of(model)) {
+    wanted += param.adapter;
+    if (param.adapter && !adapter->values.contains(param.name))
+      user_error("lora.adapter: {} has no {}, which lora.targets asks for", path, param.name);
+  }
+  if (wanted != adapter->values.size())
+    user_error("lora.adapter: {} adapts more than lora.targets names: {} matrices, not {}", path,
+               adapter->values.size(), wanted);
+  return [adapter](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    const std::vector<float>& values = adapter->values.at(param.name);
+    std::copy_n(values.begin() + first, dst.size(), dst.begin());
+  };
+}
+
+// A resumed run's weights come from its checkpoint, a new one's perhaps from a folder. Of a run
+// with adapters the checkpoint has them alone.
 EngineOptions with_weights(EngineOptions options, const Config& config, const ModelSpec& model,
                            bool resumes) {
-  if (resumes)
-    options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
+  const ParameterReader nothing = [](const ParamSpec&, int64_t, std::span<float>) {};
+  const bool adapts = model.lora.enabled();
+  if (resumes && !adapts)
+    options.initial = nothing;
   else if (!config.model_weights.empty())
     options.initial = reader_of(std::make_shared<HfSource>(config.model_weights, model));
+  if (resumes && adapts)
+    options.initial_adapters = nothing;
+  else if (!config.lora_adapter.empty())
+    options.initial_adapters = adapter_reader(config, model);
   return options;
 }
 
@@ -198,25 +230,27 @@ void Training::save_last() {
     folder_->save_weights(engine_);
   else
     // Rank 0 needs the shards.
-    engine_.state().for_each_parameter(engine_.channel(Lane::gather),
-                                       [](const ParamSpec&, std::span<const float>) {});
+    engine_.state().for_each_saved(engine_.channel(Lane::gather),
+                                   [](const ParamSpec&, std::span<const float>) {});
   drop_replaced();  // also where a finished checkpoint was resumed, and there was nothing to save
 }
 
 // What a manifest says about the run it belongs to.
 Json Training::run_record() const {
   const int64_t step = checkpoints_->step();
-  return {{"onefold", ONEFOLD_VERSION},
-          {"ranks", engine_.ranks()},
-          {"stage", config_.zero.stage},
-          {"total_steps", plan_.steps},
-          {"position", batches_.layout().position(step)},
-          {"data",
-           {{"fingerprint", plan_.data.fingerprint},
-            {"xxh3", plan_.data.hash.empty() ? Json() : Json(plan_.data.hash)},
-            {"sequences", batches_.sequences().count()}}},
-          {"model", plan_.model.to_json()},
-          {"configuration", config_.effective()}};
+  Json record = {{"onefold", ONEFOLD_VERSION},
+                 {"ranks", engine_.ranks()},
+                 {"stage", config_.zero.stage},
+                 {"total_steps", plan_.steps},
+                 {"position", batches_.layout().position(step)},
+                 {"data",
+                  {{"fingerprint", plan_.data.fingerprint},
+                   {"xxh3", plan_.data.hash.empty() ? Json() : Json(plan_.data.hash)},
+                   {"sequences", batches_.sequences().count()}}},
+                 {"model", plan_.model.to_json()},
+                 {"configuration", config_.effective()}};
+  if (plan_.lora) record["lora"] = plan_.lora->to_json();
+  return record;
 }
 
 double Training::seconds_left() const {

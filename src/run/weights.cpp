@@ -10,6 +10,7 @@ std::vector<SafetensorsEntry> entries_of(const Model& model) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& unit : model.units) {
     for (const ParamSpec& param : unit->params()) {
+      if (!is_saved(model.spec, param)) continue;
       SafetensorsEntry entry;
       entry.name = param.name;
       entry.shape = file_shape(param);
@@ -23,7 +24,7 @@ std::vector<SafetensorsEntry> entries_of(const Model& model) {
 
 void save_weights(Engine& engine, const std::string& path) {
   const auto visit = [&](const RankState::VisitWhole& each) {
-    engine.state().for_each_parameter(engine.channel(Lane::gather), each);
+    engine.state().for_each_saved(engine.channel(Lane::gather), each);
   };
   if (engine.rank() != 0) return visit([](const ParamSpec&, std::span<const float>) {});
   SafetensorsWriter writer(path, entries_of(engine.model()),
@@ -35,8 +36,8 @@ void save_weights(Engine& engine, const std::string& path) {
 }
 
 void load_weights(Engine& engine, const std::string& path) {
-  engine.state().write_parameters(
-      reader_of(std::make_shared<RunSource>(engine.model().spec, path)));
+  engine.state().write_parameters(reader_of(std::make_shared<RunSource>(engine.model().spec, path)),
+                                  Device::Calls::in_order, true);
 }
 
 }  // namespace onefold

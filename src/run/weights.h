@@ -1,5 +1,5 @@
-// An engine's weights as one safetensors file: every parameter by name, written whole or not at
-// all.
+// An engine's weights as one safetensors file: every parameter that a run keeps (is_saved) by name,
+// written whole or not at all.
 #pragma once
 
 #include <string>

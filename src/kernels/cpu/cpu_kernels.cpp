@@ -95,6 +95,7 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void copy(Tensor src, Tensor dst) override { cpu::copy(pool_, src, dst); }
   void fill(Tensor dst, float value) override { cpu::fill(pool_, dst, value); }
   void add(Tensor a, Tensor b, Tensor dst) override { cpu::add(pool_, a, b, dst); }
+  void scale(Tensor x, float factor, Tensor dst) override { cpu::scale(pool_, x, factor, dst); }
   void sum(Tensor x, Tensor dst) override { cpu::sum(x, dst); }
   void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
     cpu::sum_squares(pool_, x, dst, scratch);

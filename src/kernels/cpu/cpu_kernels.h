@@ -54,6 +54,7 @@ int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols);
 void copy(ThreadPool& pool, Tensor src, Tensor dst);
 void fill(ThreadPool& pool, Tensor dst, float value);
 void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst);
+void scale(ThreadPool& pool, Tensor x, float factor, Tensor dst);
 void sum(Tensor x, Tensor dst);
 void sum_squares(ThreadPool& pool, Tensor x, Tensor dst, Tensor scratch);
 int64_t sum_squares_scratch_bytes(int64_t elems);

@@ -1,4 +1,4 @@
-// Copies, sums and fills.
+// Copies, sums, multiples and fills.
 #include <cstring>
 
 #include "kernels/cpu/chunk.h"
@@ -28,6 +28,19 @@ void AddPiece(const Tensor& a, const Tensor& b, const Tensor& dst) {
   with_type(dst.dtype, "add", [&](auto type) HWY_ATTR {
     using T = decltype(type);
     AddTo(a.as<T>(), b.as<T>(), static_cast<size_t>(dst.cols), dst.as<T>());
+  });
+}
+
+void ScalePiece(const Tensor& x, float factor, const Tensor& dst) {
+  with_type(dst.dtype, "scale", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const DF d;
+    const VF by = hn::Set(d, factor);
+    const T* from = x.as<T>();
+    T* to = dst.as<T>();
+    Sweep(static_cast<size_t>(dst.cols), [&](size_t i, auto io) HWY_ATTR {
+      io.Store(hn::Mul(io.Load(d, from + i), by), d, to + i);
+    });
   });
 }
 
@@ -107,6 +120,7 @@ namespace {
 
 HWY_EXPORT(AddPiece);
 HWY_EXPORT(FillPiece);
+HWY_EXPORT(ScalePiece);
 HWY_EXPORT(SumRows);
 HWY_EXPORT(SumSquares);
 
@@ -165,6 +179,19 @@ void add(ThreadPool& pool, Tensor a, Tensor b, Tensor dst) {
   for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
     add_piece(piece_of(a, row, begin, end), piece_of(b, row, begin, end),
               piece_of(dst, row, begin, end));
+  });
+}
+
+void scale(ThreadPool& pool, Tensor x, float factor, Tensor dst) {
+  require(x.rows == dst.rows && x.cols == dst.cols && x.dtype == dst.dtype,
+          "scale: {} {}x{} to {} {}x{}", dtype_name(x.dtype), x.rows, x.cols, dtype_name(dst.dtype),
+          dst.rows, dst.cols);
+  const bool contiguous = x.contiguous() && dst.contiguous();
+  x = joined(x, contiguous);
+  dst = joined(dst, contiguous);
+  const auto scale_piece = HWY_DYNAMIC_DISPATCH(ScalePiece);
+  for_each_piece(pool, dst.rows, dst.cols, [&](int64_t row, int64_t begin, int64_t end) {
+    scale_piece(piece_of(x, row, begin, end), factor, piece_of(dst, row, begin, end));
   });
 }
 

@@ -28,6 +28,7 @@ class Pending {
   void flush() {
     if (units_.empty()) return;
     Action joint{.verb = verb_, .unit = units_.front()};
+    if (verb_ == Verb::gather) joint.state = State::stepped;
     joint.joined.assign(units_.begin() + 1, units_.end());
     actions_.push_back(std::move(joint));
     actions_.insert(actions_.end(), followers_.begin(), followers_.end());
@@ -54,7 +55,7 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
       gathers(Verb::gather, gather_elems, actions);
   bool stepping = false;
   for (const Action& action : program.actions) {
-    const int64_t elems = units[static_cast<size_t>(action.unit)].elems;
+    const int64_t elems = units[static_cast<size_t>(action.unit)].trained_elems();
     if (action.verb == Verb::clip) {
       reduces.flush();
       stepping = true;

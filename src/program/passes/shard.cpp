@@ -27,8 +27,8 @@ class Sharder {
     const Homes& homes = traits(action.unit).homes;
     if (action.verb == Verb::squares && homes.gradients.sharded)
       actions_.push_back({.verb = Verb::release, .unit = action.unit, .state = State::gradients});
-    if (action.verb == Verb::step && homes.optimizer.sharded && !homes.parameters.sharded)
-      actions_.push_back({.verb = Verb::gather, .unit = action.unit});
+    if (action.verb == Verb::step && traits(action.unit).gathers_after_step())
+      actions_.push_back({.verb = Verb::gather, .unit = action.unit, .state = State::stepped});
   }
 
   void gather_for_use(int unit) {
