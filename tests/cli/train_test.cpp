@@ -117,7 +117,7 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
   EXPECT_EQ(json.err, "");
   const Json plan = Json::parse(json.out);
   expect_keys(plan,
-              {"configuration", "parameters", "vocab_size", "train_tokens", "validation_tokens",
+              {"configuration", "parameters", "vocab_size", "train_tokens", "validation_tokens", "validation_sequences",
                "auto", "notes", "of_no_consequence", "documents", "steps", "tokens", "epochs",
                "threads", "accumulate", "ranks", "planned_peak_bytes", "planned_peak_at",
                "planned_bytes", "planned_traffic_per_step"});
