@@ -148,15 +148,16 @@ double Trainer::evaluate(std::span<const int32_t> tokens, std::span<const int32_
 
 std::vector<int32_t> Trainer::generate(std::span<const int32_t> prompt,
                                        const GenerationOptions& o) {
-  const GenerateOptions options{.sampling = {.temperature = o.temperature,
-                                             .top_k = o.top_k,
-                                             .top_p = o.top_p,
-                                             .repetition_penalty = o.repetition_penalty,
-                                             .seed = o.seed},
-                                .max_tokens = o.max_tokens,
-                                .beams = o.beams,
-                                .length_penalty = o.length_penalty,
-                                .end_token = o.end_token};
+  GenerateOptions options{.sampling = {.temperature = o.temperature,
+                                       .top_k = o.top_k,
+                                       .top_p = o.top_p,
+                                       .repetition_penalty = o.repetition_penalty,
+                                       .seed = o.seed},
+                          .max_tokens = o.max_tokens,
+                          .beams = o.beams,
+                          .length_penalty = o.length_penalty,
+                          .end_tokens = {}};
+  if (o.end_token >= 0) options.end_tokens.push_back(o.end_token);
   return onefold::generate(state_->engine, prompt, options);
 }
 

@@ -29,6 +29,7 @@ using Run = std::function<int()>;
 void add_train(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
+void add_eval(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_data(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);

@@ -1,144 +1,307 @@
-// onefold generate: continues a prompt from a run's weights.
+// onefold generate: continues prompts, or holds a conversation, with a model's weights.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/cli.h"
+#include "cli/prompts.h"
+#include "data/chat.h"
+#include "data/growing_text.h"
 #include "engine/generate.h"
 #include "inspect/hf_export.h"
-#include "inspect/saved_run.h"
+#include "run/model_folder.h"
 
 namespace onefold::cli {
 namespace {
 
 struct GenerateArguments {
-  std::string folder, adapter, prompt, prompt_file;
+  std::string folder, adapter, prompt, prompt_file, prompts, prompt_format, system;
+  std::vector<std::string> stops;
+  ChatMarks system_marks{"", "\n"}, user_marks{"", "\n"}, assistant_marks{"", "\n"};
   GenerateOptions options;
   int threads = 0;
-  bool greedy = false, json = false;
+  bool greedy = false, json = false, chat = false, special = false;
 };
 
-// A model may have more tokens than its tokenizer; those have no text.
-std::string text_of(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
+// A piece of text as soon as it is whole.
+void put(std::string_view text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+// One JSON object on a line of its own. Bytes that are not UTF-8 become U+FFFD.
+void put_line(const Json& json) {
+  put(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+struct Answer {
   std::string text;
-  for (const int32_t& token : tokens)
-    text += token < tokenizer.vocab_size() ? tokenizer.decode({&token, 1}) : "\uFFFD";
-  return text;
-}
+  std::vector<int32_t> tokens;
+  const char* finish = "end";  // or "length", "positions"
+  double seconds = 0;
+};
 
-std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& text) {
-  std::vector<int32_t> tokens = tokenizer.encode(text);
-  // Without a prompt, a document begins: after the end of another.
-  if (tokens.empty() && tokenizer.end_of_text() >= 0) tokens.push_back(tokenizer.end_of_text());
-  return tokens;
-}
+using GenerateTokens = std::function<std::vector<int32_t>(std::span<const int32_t> prompt,
+                                                          const GenerateOptions& options,
+                                                          const std::function<bool(int32_t)>&)>;
 
-// The text as it comes, after its prompt, which waits for the first token: a prompt that is refused
-// is not printed.
-std::vector<int32_t> print_text(Engine& engine, const Tokenizer& tokenizer,
-                                const GenerateArguments& arguments,
-                                std::span<const int32_t> prompt) {
-  std::string pending = arguments.prompt;
-  const auto put = [&](std::string_view text) {
-    fmt::print("{}{}", std::exchange(pending, ""), text);
-    std::fflush(stdout);
-  };
-  std::vector<int32_t> tokens = generate(engine, prompt, arguments.options, [&](int32_t token) {
-    put(text_of(tokenizer, {&token, 1}));
-    return true;
+// `show` gets the text as it comes; a prompt that is refused shows nothing.
+Answer answer(const GenerateTokens& generate_tokens, const ModelFolder& model,
+              const GenerateOptions& options, const std::vector<std::string>& stops,
+              std::span<const int32_t> prompt, const std::function<void(std::string_view)>& show) {
+  const double begin = now_seconds();
+  GrowingText text(model.require_tokenizer(), stops);
+  Answer result;
+  result.tokens = generate_tokens(prompt, options, [&](int32_t token) {
+    show(text.add(token));
+    return !text.stopped();
   });
-  put("\n");
-  return tokens;
+  if (!text.stopped()) show(text.finish());
+  result.text = text.text();
+  const auto made = static_cast<int64_t>(result.tokens.size());
+  if (!text.stopped() && made >= options.max_tokens)
+    result.finish = "length";
+  else if (!text.stopped() &&
+           static_cast<int64_t>(prompt.size()) + made >= model.spec().max_sequence_length)
+    result.finish = "positions";
+  result.seconds = now_seconds() - begin;
+  return result;
 }
 
 // Why fewer tokens came than were asked for, if the model had no room for more.
-void note_full(const ModelSpec& spec, size_t prompt, size_t tokens, int64_t wanted) {
-  const auto used = static_cast<int64_t>(prompt + tokens);
-  if (static_cast<int64_t>(tokens) < wanted && used >= spec.max_sequence_length)
-    say("note: stopped at the model's {} positions\n", spec.max_sequence_length);
+void note_full(const ModelFolder& model, const Answer& made) {
+  if (made.finish == std::string_view("positions"))
+    say("note: stopped at the model's {} positions\n", model.spec().max_sequence_length);
 }
 
-// Of a run or of one of its checkpoints; of a Hugging Face folder, its own.
-std::optional<Tokenizer> tokenizer_of(const std::string& folder) {
-  const auto has = [&](const std::string& name) { return path_exists(folder + "/" + name); };
-  if (has(kManifest)) return SavedRun(run_of_checkpoint(folder)).tokenizer();
-  if (!has(kRunModel) && has(kRunTokenizer)) return Tokenizer::load(folder + "/" + kRunTokenizer);
-  return SavedRun(folder).tokenizer();
+Json answer_json(const Prompt& prompt, size_t prompt_tokens, const Answer& made,
+                 const ModelFolder& model) {
+  return {{"prompt", prompt.text},  {"text", made.text},
+          {"tokens", made.tokens},  {"prompt_tokens", prompt_tokens},
+          {"finish", made.finish},  {"passed_over", model.passed_over},
+          {"seconds", made.seconds}};
 }
+
+std::unique_ptr<Prompts> prompts_for(const GenerateArguments& arguments) {
+  if (!arguments.prompts.empty()) return prompts_of(arguments.prompts, arguments.prompt_format);
+  return one_prompt(arguments.prompt_file.empty() ? arguments.prompt
+                                                  : read_whole(arguments.prompt_file));
+}
+
+void continue_prompts(Engine& engine, const ModelFolder& model,
+                      const GenerateArguments& arguments) {
+  const GenerateTokens tokens = [&](std::span<const int32_t> prompt, const GenerateOptions& options,
+                                    const std::function<bool(int32_t)>& emit) {
+    return generate(engine, prompt, options, emit);
+  };
+  const std::unique_ptr<Prompts> prompts = prompts_for(arguments);
+  bool first = true;
+  while (const std::optional<Prompt> prompt = prompts->next()) {
+    const std::vector<int32_t> ids =
+        model.prompt_tokens(prompt->text, arguments.special ? Tokenizer::Specials::kMatch
+                                                            : Tokenizer::Specials::kAsText);
+    std::string pending = (first ? "" : "\n") + prompt->text;
+    const auto show = [&](std::string_view text) {
+      if (!arguments.json) put(std::exchange(pending, "") + std::string(text));
+    };
+    Answer made;
+    try {
+      made = answer(tokens, model, arguments.options, arguments.stops, ids, show);
+    } catch (const UserError& error) {
+      if (prompt->place.empty()) throw;
+      user_error("{}: {}", prompt->place, error.what());
+    }
+    first = false;
+    if (arguments.json) {
+      const Json json = answer_json(*prompt, ids.size(), made, model);
+      if (arguments.prompts.empty())
+        print_json(json);
+      else
+        put_line(json);
+    } else {
+      show("\n");
+      note_full(model, made);
+    }
+  }
+}
+
+// "\n" and "\t" of the command line.
+std::string unescaped(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char next = at + 1 < text.size() ? text[at + 1] : ' ';
+    const bool escape = text[at] == '\\' && (next == 'n' || next == 't' || next == '\\');
+    result += !escape ? text[at] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    at += escape;
+  }
+  return result;
+}
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  const size_t first = text.find_first_not_of(kSpaces);
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(kSpaces) - first + 1));
+}
+
+ChatMarkup markup_for(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
+  const bool user = !arguments.user_marks.before.empty(),
+             assistant = !arguments.assistant_marks.before.empty();
+  if (!user && !assistant) {
+    if (tokenizer.token_id("<|im_start|>") >= 0) return chatml_markup();
+    user_error(
+        "the tokenizer has no token <|im_start|>, so roles cannot be marked as in ChatML; say how "
+        "the model was taught to tell them apart, like --user-prefix 'User: ' --assistant-prefix "
+        "'Assistant: '");
+  }
+  if (!user || !assistant)
+    user_error(
+        "{} is missing: with markers of your own both --user-prefix and --assistant-prefix "
+        "are needed",
+        user ? "--assistant-prefix" : "--user-prefix");
+  if (!arguments.system.empty() && arguments.system_marks.before.empty() &&
+      arguments.system_marks.after.empty())
+    user_error("--system needs --system-prefix or --system-suffix: nothing would mark its end");
+  const auto marks = [](const ChatMarks& given) {
+    return ChatMarks{unescaped(given.before), unescaped(given.after)};
+  };
+  return {.system = marks(arguments.system_marks),
+          .user = marks(arguments.user_marks),
+          .assistant = marks(arguments.assistant_marks)};
+}
+
+// A conversation: one message of the user on each line of standard input, and after it the reply.
+class Conversation {
+ public:
+  Conversation(Engine& engine, const ModelFolder& model, const GenerateArguments& arguments)
+      : generator_(engine),
+        model_(model),
+        arguments_(arguments),
+        options_(arguments.options),
+        markup_(markup_for(arguments, model.require_tokenizer())),
+        stops_(arguments.stops) {
+    if (!arguments.system.empty()) messages_.push_back({"system", arguments.system});
+    // A model that goes on as the user has said what it had to say.
+    for (const std::string& mark :
+         {trimmed(markup_.assistant.after), trimmed(markup_.user.before)}) {
+      if (mark.empty()) continue;
+      stops_.push_back(mark);
+      if (const int32_t token = model.tokenizer->token_id(mark); token >= 0)
+        options_.end_tokens.push_back(token);
+    }
+  }
+
+  void hold() {
+    const bool terminal = isatty(STDIN_FILENO) && !arguments_.json;
+    const auto ask = [&] {
+      if (terminal) say("> ");
+    };
+    ask();
+    for (std::string line; std::getline(std::cin, line); ask()) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) reply_to(line);
+    }
+    if (terminal) say("\n");
+  }
+
+ private:
+  void reply_to(const std::string& line) {
+    messages_.push_back({"user", line});
+    const std::vector<int32_t> prompt = fitting_prompt();
+    const GenerateTokens tokens = [&](std::span<const int32_t> text, const GenerateOptions& options,
+                                      const std::function<bool(int32_t)>& emit) {
+      return generator_.generate(text, options, emit);
+    };
+    const Answer made =
+        answer(tokens, model_, options_, stops_, prompt, [&](std::string_view text) {
+          if (!arguments_.json) put(text);
+        });
+    messages_.push_back({"assistant", trimmed(made.text)});
+    if (arguments_.json) return put_line(answer_json({line, ""}, prompt.size(), made, model_));
+    put("\n");
+    note_full(model_, made);
+  }
+
+  std::vector<int32_t> encoded() const {
+    std::vector<int32_t> tokens = model_.text_begin;
+    const std::vector<int32_t> chat =
+        encode_chat(*model_.tokenizer, render_chat(messages_, markup_, true));
+    // A template of the tokenizer may begin with the same token as the marks.
+    const bool twice = !tokens.empty() && chat.size() >= tokens.size() &&
+                       std::equal(tokens.begin(), tokens.end(), chat.begin());
+    if (twice) return chat;
+    tokens.insert(tokens.end(), chat.begin(), chat.end());
+    return tokens;
+  }
+
+  // Leaves out the oldest messages where the conversation no longer fits with a reply.
+  std::vector<int32_t> fitting_prompt() {
+    const int64_t positions = model_.spec().max_sequence_length;
+    const int64_t reply = std::min(options_.max_tokens, positions / 2);
+    const size_t first = arguments_.system.empty() ? 0 : 1;
+    std::vector<int32_t> tokens = encoded();
+    bool cut = false;
+    while (static_cast<int64_t>(tokens.size()) + reply > positions &&
+           messages_.size() > first + 1) {
+      const auto oldest = messages_.begin() + static_cast<ptrdiff_t>(first);
+      messages_.erase(oldest, oldest + 2);  // with the reply to it
+      tokens = encoded();
+      cut = true;
+    }
+    if (cut)
+      say("note: the conversation is longer than the model's {} positions; its oldest messages are "
+          "left out\n",
+          positions);
+    return tokens;
+  }
+
+  Generator generator_;
+  const ModelFolder& model_;
+  const GenerateArguments& arguments_;
+  GenerateOptions options_;
+  const ChatMarkup markup_;
+  std::vector<std::string> stops_;
+  std::vector<ChatMessage> messages_;
+};
 
 int run_generate(GenerateArguments& arguments) {
-  const std::optional<Tokenizer> tokenizer = tokenizer_of(arguments.folder);
-  if (!tokenizer)
-    user_error(
-        "{} has no tokenizer.json: the model was trained on a token file without data.tokenizer",
-        arguments.folder);
-  if (!arguments.prompt_file.empty()) arguments.prompt = read_file(arguments.prompt_file);
+  ModelFolder model = open_model_folder(arguments.folder);
+  model.require_tokenizer();
+  if (!arguments.adapter.empty()) model.source = with_adapter(model.source, arguments.adapter);
   GenerateOptions& options = arguments.options;
   if (arguments.greedy) options.sampling.temperature = 0;
-  options.end_token = tokenizer->end_of_text();
+  options.end_tokens = model.text_ends;
   check_sampling(options.sampling);
+  if (arguments.chat) markup_for(arguments, *model.tokenizer);  // before the weights are read
 
-  const ModelOnDisk model = open_model(arguments.folder);
-  const auto source =
-      arguments.adapter.empty() ? model.source : with_adapter(model.source, arguments.adapter);
-  const ModelSpec spec = source->model();
-  Engine engine(spec, generation_engine_options(spec, options.beams, arguments.threads));
-  engine.state().write_parameters(reader_of(source));
+  EngineOptions engine_options =
+      generation_engine_options(model.spec(), options.beams, arguments.threads);
+  engine_options.initial = reader_of(model.source);
+  Engine engine(model.spec(), engine_options);
   for (const std::string& problem : model.passed_over)
     say("onefold: warning: passed over: {}\n", problem);
-  const std::vector<int32_t> prompt = prompt_tokens(*tokenizer, arguments.prompt);
-  const double begin = now_seconds();
-  const std::vector<int32_t> tokens = arguments.json
-                                          ? generate(engine, prompt, options)
-                                          : print_text(engine, *tokenizer, arguments, prompt);
-  if (arguments.json)
-    print_json({{"prompt", arguments.prompt},
-                {"text", text_of(*tokenizer, tokens)},
-                {"tokens", tokens},
-                {"prompt_tokens", prompt.size()},
-                {"passed_over", model.passed_over},
-                {"seconds", now_seconds() - begin}});
+  if (arguments.chat)
+    Conversation(engine, model, arguments).hold();
   else
-    note_full(spec, prompt.size(), tokens.size(), options.max_tokens);
+    continue_prompts(engine, model, arguments);
   return kOk;
 }
 
-}  // namespace
-
-void add_generate(CLI::App& app, Run& run) {
-  auto a = std::make_shared<GenerateArguments>();
-  SamplingOptions& s = a->options.sampling;
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt from a run's weights");
-  command
-      ->add_option("run", a->folder,
-                   "The run's folder (run.output of its configuration), a checkpoint's, or a "
-                   "Hugging Face model's")
-      ->required();
-  command->add_option("--adapter", a->adapter,
-                      "Adds LoRA adapters to the model's weights: a folder of PEFT's, or a run's");
-  auto* prompt = command->add_option("--prompt", a->prompt,
-                                     "The text to continue; none begins a new document");
-  command->add_option("--prompt-file", a->prompt_file, "A file with the text to continue")
-      ->excludes(prompt);
-  command->add_option("--tokens", a->options.max_tokens, "Tokens to generate at most")
-      ->check(at_least(1))
-      ->capture_default_str();
-  auto* greedy =
-      command->add_flag("--greedy", a->greedy, "Always the likeliest token (temperature 0)");
-  auto* beams =
-      command
-          ->add_option("--beams", a->options.beams, "Beam search with this many beams; 1: sampling")
-          ->check(at_least(1))
-          ->capture_default_str();
-  beams->excludes(greedy);
-  command
-      ->add_option("--length-penalty", a->options.length_penalty,
-                   "Beam search: above 1 favours longer texts")
-      ->needs(beams)
-      ->capture_default_str();
+void add_sampling(CLI::App* command, GenerateArguments& a, CLI::Option* greedy,
+                  CLI::Option* beams) {
+  SamplingOptions& s = a.options.sampling;
   // Options of sampling, which neither of the other two does.
   const auto sampling = [&](CLI::Option* option) {
     option->excludes(greedy)->excludes(beams)->capture_default_str();
@@ -155,15 +318,85 @@ void add_generate(CLI::App& app, Run& run) {
       ->add_option("--repetition-penalty", s.repetition_penalty,
                    "Above 1 tokens already present are rarer")
       ->capture_default_str();
+}
+
+void add_prompts(CLI::App* command, GenerateArguments& a) {
+  auto* prompt =
+      command->add_option("--prompt", a.prompt, "The text to continue; none begins a new document");
+  auto* file = command->add_option("--prompt-file", a.prompt_file,
+                                   "A file with the text to continue; - is standard input");
+  auto* prompts =
+      command->add_option("--prompts", a.prompts,
+                          "A file with a text to continue on each line, or JSON lines with "
+                          "\"prompt\"; - is standard input");
+  file->excludes(prompt);
+  prompts->excludes(prompt)->excludes(file);
+  command
+      ->add_option("--prompt-format", a.prompt_format,
+                   "lines or jsonl; by default told by the name")
+      ->needs(prompts);
+  auto* special = command->add_flag("--special", a.special,
+                                    "Special tokens that a prompt spells are those tokens");
+  command->add_option("--stop", a.stops, "Ends a text before this one; may be repeated")
+      ->allow_extra_args(false);
+  auto* chat =
+      command->add_flag("--chat", a.chat, "Converse: a message on each line of standard input");
+  chat->excludes(prompt)->excludes(file)->excludes(prompts)->excludes(special);
+  const auto of_chat = [&](const char* name, std::string& value, const char* what) {
+    command->add_option(name, value, what)->needs(chat);
+  };
+  of_chat("--system", a.system, "What the model is told before the conversation");
+  of_chat("--user-prefix", a.user_marks.before,
+          "Before a message of the user; default: ChatML, if the tokenizer has it");
+  of_chat("--user-suffix", a.user_marks.after, "After it; default: a line break");
+  of_chat("--assistant-prefix", a.assistant_marks.before, "Before a reply");
+  of_chat("--assistant-suffix", a.assistant_marks.after, "After it; default: a line break");
+  of_chat("--system-prefix", a.system_marks.before, "Before --system");
+  of_chat("--system-suffix", a.system_marks.after, "After it; default: a line break");
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Run& run) {
+  auto a = std::make_shared<GenerateArguments>();
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue prompts, or converse, with a model's weights");
+  command
+      ->add_option("model", a->folder, "The folder of a run, a checkpoint or a Hugging Face model")
+      ->required();
+  command->add_option("--adapter", a->adapter,
+                      "Adds LoRA adapters to the model's weights: a folder of PEFT's, or a run's");
+  add_prompts(command, *a);
+  command->add_option("--tokens", a->options.max_tokens, "Tokens to generate at most")
+      ->check(at_least(1))
+      ->capture_default_str();
+  auto* greedy =
+      command->add_flag("--greedy", a->greedy, "Always the likeliest token (temperature 0)");
+  auto* beams =
+      command
+          ->add_option("--beams", a->options.beams, "Beam search with this many beams; 1: sampling")
+          ->check(at_least(1))
+          ->capture_default_str();
+  beams->excludes(greedy)->excludes("--chat");
+  command
+      ->add_option("--length-penalty", a->options.length_penalty,
+                   "Beam search: above 1 favours longer texts")
+      ->needs(beams)
+      ->capture_default_str();
+  add_sampling(command, *a, greedy, beams);
   command->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();
-  command->add_flag("--json", a->json, "One JSON object with text and tokens instead of text");
+  command->add_flag("--json", a->json,
+                    "One JSON object with text and tokens instead of text; one on each line with "
+                    "--prompts and --chat");
   command->footer(
       "Examples:\n"
       "  onefold generate runs/demo --prompt 'In the beginning' --tokens 200 --temperature 0.8 "
       "--top-k 50\n"
-      "  onefold generate runs/demo --prompt 'And he said' --beams 4 --length-penalty 1.2");
+      "  onefold generate runs/demo --prompt 'And he said' --beams 4 --length-penalty 1.2\n"
+      "  onefold generate models/gpt2 --prompts questions.txt --greedy --json\n"
+      "  onefold generate models/qwen2.5-0.5b-instruct --chat --system 'Be brief.'");
   command->callback([a, &run] { run = [a] { return run_generate(*a); }; });
 }
 

@@ -183,6 +183,7 @@ int main(int argc, char** argv) {
       "  onefold train config.json --set run.steps=100   the same, with a key overridden\n"
       "  onefold plan config.json --ranks 8              what each of 8 ranks would hold and send\n"
       "  onefold generate runs/demo --prompt 'In the beginning'\n"
+      "  onefold eval runs/demo --data held_out.txt      loss, perplexity, bits per byte\n"
       "  onefold tokenize train text.txt --vocab-size 4096 --output tokenizer.json\n"
       "  onefold export runs/demo models/demo            for Hugging Face transformers\n"
       "  onefold info                                    what this machine is and what it "
@@ -197,6 +198,7 @@ int main(int argc, char** argv) {
   add_train(app, run);
   add_plan(app, run);
   add_generate(app, run);
+  add_eval(app, run);
   add_tokenize(app, run);
   add_data(app, run);
   add_bench(app, run);

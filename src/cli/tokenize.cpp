@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -11,6 +10,7 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/data_flags.h"
 #include "data/bpe_trainer.h"
 #include "data/tokenize.h"
 #include "run/session.h"
@@ -21,7 +21,8 @@ namespace {
 
 struct TokenizeArguments {
   std::vector<std::string> inputs;
-  std::string output, tokenizer = "bytes", format, unit, field, text;
+  std::string output, tokenizer = "bytes", text;
+  DataFlags data;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
   bool add_template = false, overwrite = false, json = false;
@@ -59,37 +60,6 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
-// As data.format of a configuration is told by the names.
-DataFormat format_by_name(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
-  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
-  return DataFormat::kText;
-}
-
-DataFormat format_of(const TokenizeArguments& a) {
-  if (!a.format.empty()) return parse_data_format(a.format, "--format");
-  const DataFormat format = format_by_name(a.inputs[0]);
-  for (const std::string& path : a.inputs)
-    if (format_by_name(path) != format)
-      user_error("{} and {} have different formats by their names; set --format", a.inputs[0],
-                 path);
-  return format;
-}
-
-DataSource source_of(const TokenizeArguments& a) {
-  DataSource source;
-  source.paths = a.inputs;
-  source.format = format_of(a);
-  if (source.format != DataFormat::kJsonl && !a.field.empty())
-    user_error("--field has no effect: it is for JSONL, and {} is not", a.inputs[0]);
-  if (source.format != DataFormat::kText && !a.unit.empty())
-    user_error("--document-unit has no effect: it is for text, and {} is not", a.inputs[0]);
-  if (!a.unit.empty()) source.text_documents = parse_text_documents(a.unit, "--document-unit");
-  if (!a.field.empty()) source.field = a.field;
-  return source;
-}
-
 Tokenizer tokenizer_of(const TokenizeArguments& a) {
   std::optional<Tokenizer> tokenizer = open_tokenizer(a.tokenizer);
   if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
@@ -106,7 +76,7 @@ int run_train(const TokenizeArguments& a) {
   check_output(a, a.inputs);
   BpeTrainer trainer;
   int64_t bytes = 0;
-  for_each_document(source_of(a), [&](const Document& document) {
+  for_each_document(source_of(a.inputs, a.data), [&](const Document& document) {
     trainer.add(document.text);
     bytes += static_cast<int64_t>(document.text.size());
   });
@@ -149,7 +119,7 @@ int run_encode(const TokenizeArguments& a) {
                                      return !signals.stop_wanted();
                                    }};
   const std::optional<TokenFileInfo> info =
-      tokenize_to_file(source_of(a), tokenizer, pool, a.output, options);
+      tokenize_to_file(source_of(a.inputs, a.data), tokenizer, pool, a.output, options);
   bar.clear();
   if (!info) {
     say("interrupted: {} was not written\n", a.output);
@@ -184,11 +154,7 @@ int run_show(const TokenizeArguments& a) {
 
 void add_source(CLI::App* command, TokenizeArguments& a) {
   command->add_option("input", a.inputs, "Text or JSONL files")->required();
-  command->add_option("--format", a.format, "text or jsonl; by default told by the name");
-  command->add_option("--document-unit", a.unit,
-                      "Text: a document is a file (the default), a line, or a blank_line block");
-  command->add_option("--field", a.field,
-                      "JSONL: the key that holds the text; \"text\" by default");
+  add_data_flags(command, a.data, "text or jsonl");
   command->add_flag("--json", a.json, "One JSON object instead of text");
 }
 

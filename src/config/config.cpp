@@ -86,9 +86,9 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.steps_per_print = read_steps_per_print(root);
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
+  report.collect([&] { config.batch = read_batch(root, world_size); });
   report.collect([&] { read_run(root, config); });
   report.collect([&] { read_lora(root, config); });
-  report.collect([&] { config.batch = read_batch(root, world_size); });
   root.finish();
   report.raise();
   settle_batch(config);

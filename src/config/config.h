@@ -47,7 +47,7 @@ struct RunConfig {
   double epochs = 0;
   int64_t tokens = 0;
   int64_t eval_every = 0;        // steps; 0: no evaluation
-  int64_t eval_batches = 0;      // micro-batches of one evaluation; 0: the whole validation data
+  int64_t eval_sequences = 0;    // of one evaluation, the first ones; 0: the whole validation data
   std::string device = "cpu";    // or cuda
   int threads = 0;               // 0: all cores this process may use
   int64_t memory_bytes = 0;      // limit; 0: none

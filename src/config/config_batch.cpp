@@ -131,9 +131,8 @@ void check_sizes(const Config& config) {
                batch.global * length, config.most_steps());
   if (run.tokens > kMostRunTokens)
     user_error("run.tokens is {}; the largest is {}", run.tokens, kMostRunTokens);
-  if (saturating_product({run.eval_batches, batch.micro}) > kMostRunTokens)
-    user_error("run.eval_batches is {}; with micro-batches of {} sequences the largest is {}",
-               run.eval_batches, batch.micro, largest_size(kMostRunTokens, {batch.micro}));
+  if (run.eval_sequences > kMostRunTokens)
+    user_error("run.eval_sequences is {}; the largest is {}", run.eval_sequences, kMostRunTokens);
 }
 
 int64_t Config::most_steps() const {

@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/sections.h"
@@ -17,7 +18,7 @@ using Group = JsonReport::Group;
 
 constexpr int64_t kDefaultSequenceLength = 1024;
 constexpr int64_t kDefaultEvalEvery = 100;
-constexpr int64_t kDefaultEvalBatches = 20;
+constexpr int64_t kDefaultEvalSequences = 128;
 
 // A plain string names a preset if there is one of that name, else a path.
 void read_named_model(const std::string& name, Config& config) {
@@ -177,6 +178,24 @@ void read_data(JsonObject& root, Config& config) {
   in.finish();
 }
 
+namespace {
+
+// Of a former version. It counted micro-batches, so that other ranks evaluated on other data.
+void refuse_eval_batches(JsonObject& run, int64_t micro) {
+  if (!run.has("eval_batches")) return;
+  const int64_t batches = run.at_least("eval_batches", 0, 0);
+  const std::string same =
+      micro > 0 || batches == 0
+          ? fmt::format("set run.eval_sequences to {}", saturating_product({batches, micro}))
+          : fmt::format("set run.eval_sequences to {} times the micro-batch", batches);
+  run.refuse(Group::conflict, "eval_batches",
+             fmt::format("is now run.eval_sequences, which counts sequences, so that an evaluation "
+                         "is the same for any ranks and micro-batches: for what it was, {}",
+                         same));
+}
+
+}  // namespace
+
 void read_run(JsonObject& root, Config& config) {
   JsonObject in = root.object("run");
   RunConfig& run = config.run;
@@ -189,13 +208,14 @@ void read_run(JsonObject& root, Config& config) {
     in.refuse(Group::conflict, "steps, run.epochs and run.tokens", "exclude each other: keep one");
 
   if (!config.data.has_validation())
-    for (const std::string_view key : {"eval_every", "eval_batches"})
+    for (const std::string_view key : {"eval_every", "eval_sequences"})
       in.no_effect(key,
                    "there is no validation data; set data.validation or "
                    "data.validation_fraction");
   const bool evaluates = config.data.has_validation();
   run.eval_every = in.at_least("eval_every", 1, evaluates ? kDefaultEvalEvery : 0);
-  run.eval_batches = in.at_least("eval_batches", 0, evaluates ? kDefaultEvalBatches : 0);
+  run.eval_sequences = in.at_least("eval_sequences", 0, evaluates ? kDefaultEvalSequences : 0);
+  refuse_eval_batches(in, config.batch.micro);
 
   run.device = in.choice("device", {"cpu", "cuda"}, "cpu");
   const int64_t threads = in.at_least("threads", 0, 0);
@@ -262,7 +282,7 @@ Json run_json(const Config& config) {
   if (run.tokens > 0) json["tokens"] = run.tokens;
   if (config.data.has_validation()) {
     json["eval_every"] = run.eval_every;
-    json["eval_batches"] = run.eval_batches;
+    json["eval_sequences"] = run.eval_sequences;
   }
   json["device"] = run.device;
   json["threads"] = run.threads;

@@ -54,6 +54,9 @@ class ValidationLoader {
   ValidationLoader(SequenceSet sequences, int64_t batch, int64_t limit = 0);
 
   int64_t count() const { return (rows_ + batch_ - 1) / batch_; }  // batches
+  int64_t rows() const { return rows_; }                           // sequences in them
+  int64_t batch() const { return batch_; }                         // sequences of one
+  const SequenceSet& sequences() const { return sequences_; }
   Batch get(int64_t index) const;
   // A batch without a sequence, for a rank that has none left.
   Batch padding() const;

@@ -24,19 +24,22 @@ const char* document_mode_name(DocumentMode mode) {
 }
 
 SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
-                         std::string what)
+                         std::string what, bool keep_tail)
     : dataset_(std::move(dataset)), range_(range), length_(length), mode_(mode) {
   if (length < 1) user_error("sequence_length is {}; it must be at least 1", length);
   require(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_.tokens(),
           "tokens {} to {} of {}", range.begin, range.end, dataset_.tokens());
   if (mode != DocumentMode::kSeparated) {
-    count_ = std::max<int64_t>(range.tokens() - 1, 0) / length;
-    targets_ = count_ * length;
+    const int64_t predicted = std::max<int64_t>(range.tokens() - 1, 0);
+    count_ = predicted / length + (keep_tail && predicted % length > 0 ? 1 : 0);
+    targets_ = std::min(count_ * length, predicted);
     unused_ = count_ > 0 ? range.tokens() - 1 - targets_ : range.tokens();
     if (mode == DocumentMode::kIsolated)
-      for_each_boundary(range.begin + 1, range.begin + count_ * length + 1,
-                        [&](int64_t) { --targets_; });
+      for_each_boundary(range.begin + 1, range.begin + targets_ + 1, [&](int64_t) { --targets_; });
     if (count_ > 0) return;
+    if (keep_tail)
+      user_error("the {} has {}; at least two tokens are needed: one, and one to predict from it",
+                 what, range.tokens() == 1 ? "one token" : "no token");
     user_error(
         "the {} has {} tokens, and one sequence of {} needs {}; give more text or lower "
         "sequence_length",
@@ -93,10 +96,9 @@ void SequenceSet::get(int64_t index, std::span<int32_t> tokens, std::span<int32_
           length_);
   if (mode_ == DocumentMode::kSeparated) return get_separated(index, tokens, targets);
   const int64_t begin = range_.begin + index * length_;
-  dataset_.read(begin, tokens);
-  dataset_.read(begin + 1, targets);
+  const int64_t count = read_row(begin, range_.end - 1, tokens, targets);
   if (mode_ == DocumentMode::kIsolated)
-    for_each_boundary(begin + 1, begin + length_ + 1, [&](int64_t token) {
+    for_each_boundary(begin + 1, begin + count + 1, [&](int64_t token) {
       targets[static_cast<size_t>(token - begin - 1)] = kIgnoredTarget;
     });
 }
@@ -106,7 +108,7 @@ void SequenceSet::get_starts(int64_t index, std::span<int32_t> starts) const {
           "the starts of {} tokens, for sequences of {}", starts.size(), length_);
   const int64_t begin = range_.begin + index * length_;
   std::fill(starts.begin(), starts.end(), 0);
-  for_each_boundary(begin, begin + length_, [&](int64_t token) {
+  for_each_boundary(begin, std::min(begin + length_, range_.end - 1), [&](int64_t token) {
     const auto at = static_cast<int32_t>(token - begin);
     std::fill(starts.begin() + at, starts.end(), at);
   });
@@ -121,12 +123,18 @@ void SequenceSet::get_separated(int64_t index, std::span<int32_t> tokens,
   const TokenRange document = document_range(first_document_ + nth);
   const int64_t begin =
       document.begin + (index - first_sequence_[static_cast<size_t>(nth)]) * length_;
-  const size_t count = static_cast<size_t>(std::min(length_, document.end - 1 - begin));
-  dataset_.read(begin, tokens.first(count));
-  dataset_.read(begin + 1, targets.first(count));
-  std::fill(tokens.begin() + static_cast<ptrdiff_t>(count), tokens.end(),
-            std::max(dataset_.end_of_text(), 0));
-  std::fill(targets.begin() + static_cast<ptrdiff_t>(count), targets.end(), kIgnoredTarget);
+  read_row(begin, document.end - 1, tokens, targets);
+}
+
+// As many of the tokens [begin, end) as a row holds, each with the one after it; then padding.
+int64_t SequenceSet::read_row(int64_t begin, int64_t end, std::span<int32_t> tokens,
+                              std::span<int32_t> targets) const {
+  const int64_t count = std::min(length_, end - begin);
+  dataset_.read(begin, tokens.first(static_cast<size_t>(count)));
+  dataset_.read(begin + 1, targets.first(static_cast<size_t>(count)));
+  std::fill(tokens.begin() + count, tokens.end(), std::max(dataset_.end_of_text(), 0));
+  std::fill(targets.begin() + count, targets.end(), kIgnoredTarget);
+  return count;
 }
 
 }  // namespace onefold

@@ -25,15 +25,17 @@ const char* document_mode_name(DocumentMode mode);
 class SequenceSet {
  public:
   // `what` names the data in errors ("training data", "validation data"). Throws UserError if there
-  // is not one sequence.
+  // is not one sequence. With `keep_tail` the last tokens, which fill no sequence, are one too,
+  // padded: every token that has one before it is a target.
   SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
-              std::string what);
+              std::string what, bool keep_tail = false);
 
   int64_t count() const { return count_; }
   int64_t length() const { return length_; }
   // Targets that are trained on in one pass over all sequences. Packed: every token but the first,
-  // and but those of the last stretch that fills no sequence; isolated: less those that begin a
-  // document. Separated: every token but the first of each document. None is a target twice.
+  // and but those of the last stretch that fills no sequence, unless it is kept; isolated: less
+  // those that begin a document. Separated: every token but the first of each document. None is a
+  // target twice.
   int64_t targets() const { return targets_; }
   // Tokens at the end that fill no sequence (packed), fewer than `length`.
   int64_t unused_tokens() const { return unused_; }
@@ -52,6 +54,8 @@ class SequenceSet {
   void index_documents();
   template <typename Visit>
   void for_each_boundary(int64_t begin, int64_t end, const Visit& visit) const;
+  int64_t read_row(int64_t begin, int64_t end, std::span<int32_t> tokens,
+                   std::span<int32_t> targets) const;
   void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
   Dataset dataset_;

@@ -1,5 +1,7 @@
 #include "engine/decoder.h"
 
+#include <algorithm>
+
 #include "program/passes.h"
 #include "tensor/convert.h"
 
@@ -49,6 +51,10 @@ void Decoder::feed(std::span<const int32_t> tokens) {
 std::span<float> Decoder::logits(int64_t b) {
   const auto vocabulary = static_cast<size_t>(engine_.model().spec.vocab_size);
   return std::span(logits_).subspan(static_cast<size_t>(b) * vocabulary, vocabulary);
+}
+
+void Decoder::keep(int64_t length) {
+  for (KvCache& cache : caches_) cache.length = std::min(cache.length, length);
 }
 
 void Decoder::take_past(const Decoder& from, std::span<const int64_t> sources) {

@@ -19,6 +19,9 @@ class Decoder {
   void feed(std::span<const int32_t> tokens);
   // On the host; they may be changed.
   std::span<float> logits(int64_t b);
+  // Forgets all but the first `length` tokens of each sequence.
+  void keep(int64_t length);
+  int64_t capacity() const { return caches_.front().capacity; }
   // Sequence b's past becomes that of `from`'s sequence sources[b].
   void take_past(const Decoder& from, std::span<const int64_t> sources);
 

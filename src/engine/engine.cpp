@@ -159,6 +159,13 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   return {executor_.scalars().read_losses()[0], count_valid(batch)};
 }
 
+std::vector<float> Engine::token_losses(const BatchView& batch) {
+  evaluate(batch);
+  std::vector<float> losses(static_cast<size_t>(batch.tokens_count()));
+  executor_.read_losses(losses);
+  return losses;
+}
+
 void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& scale) {
   steps_done_ = steps;
   if (scale) loss_scale_.resume(*scale);

@@ -52,6 +52,9 @@ class Engine {
   // The sum of losses over the valid targets of one micro-batch, and their number, of this rank.
   std::pair<double, int64_t> evaluate(const BatchView& batch);
 
+  // The same, loss by loss: 0 where there is no target.
+  std::vector<float> token_losses(const BatchView& batch);
+
   // Goes on with a run whose first `steps` steps are in the state that was loaded.
   void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {});
   int64_t steps_done() const { return steps_done_; }

@@ -217,6 +217,10 @@ Tensor Executor::input_of(const Walk& walk, int unit, int micro) const {
       walk.micros[m].tokens_count(), model_.spec.hidden_size, type());
 }
 
+void Executor::read_losses(std::span<float> losses) const {
+  download(device_, losses_.as(1, static_cast<int64_t>(losses.size())), losses);
+}
+
 // What both directions have in common: parameters, input, and what forward has saved.
 void Executor::open_frame(const Action& action, Walk& walk) {
   const UnitBatch& batch = walk.micros[static_cast<size_t>(action.micro)];
@@ -251,7 +255,9 @@ void Executor::run_phases(const Action& action, Walk& walk) {
   UnitCall& call = *walk.frame.call;
   const bool backward = action.verb == Verb::backward;
   compute(action, [&] {
-    if (action.phase != Action::kAllPhases)
+    if (walk.in_place_of_loss && unit(action.unit).has_loss())
+      walk.in_place_of_loss(call);
+    else if (action.phase != Action::kAllPhases)
       unit(action.unit).run(backward, action.phase, call);
     else if (backward)
       unit(action.unit).backward(call);
@@ -276,7 +282,7 @@ void Executor::forward(const Action& action, Walk& walk) {
   run_phases(action, walk);
   if (!is_last_phase(action, walk)) return;
   if (walk.watch) walk.watch(action, *walk.frame.call);
-  if (unit(action.unit).has_loss())
+  if (unit(action.unit).has_loss() && !walk.in_place_of_loss)
     device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
   if (!action.keep_saved) own.saved = {};
   if (!action.keep_input) own.input = {};

@@ -38,6 +38,9 @@ struct Walk {
 
   std::span<const UnitBatch> micros;
   std::span<KvCache> caches = {};  // by block; generation only
+  // Instead of the forward of the unit with the loss, whose call it is given: what else is made of
+  // its input.
+  std::function<void(UnitCall&)> in_place_of_loss = {};
   bool training = false;
   StepRates rates = 0;
   double loss_scale = 1;
@@ -68,6 +71,9 @@ class Executor {
   void call_unit(int unit, const UnitBatch& batch, const std::function<void(UnitCall&)>& body);
   // The input of a unit that a walk has left.
   Tensor input_of(const Walk& walk, int unit, int micro) const;
+
+  // The loss of each of a micro-batch's first tokens, as the last evaluation has left them.
+  void read_losses(std::span<float> losses) const;
 
   StepScalars& scalars() { return scalars_; }
   const StepScalars& scalars() const { return scalars_; }

@@ -29,23 +29,27 @@ std::span<float> finite_logits(Decoder& decoder, int64_t sequence) {
   return logits;
 }
 
-std::vector<int32_t> sample(Engine& engine, std::span<const int32_t> prompt,
-                            const GenerateOptions& options, int64_t count, int64_t piece,
+bool ends(const GenerateOptions& options, int32_t token) {
+  return std::find(options.end_tokens.begin(), options.end_tokens.end(), token) !=
+         options.end_tokens.end();
+}
+
+// From the logits after `all`, to which the tokens are appended.
+std::vector<int32_t> sample(Decoder& decoder, std::vector<int32_t> all,
+                            const GenerateOptions& options, int64_t count,
                             const std::function<bool(int32_t)>& emit) {
-  Decoder decoder(engine, 1, static_cast<int64_t>(prompt.size()) + count);
-  read_prompt(decoder, prompt, piece);
-  std::vector<int32_t> all(prompt.begin(), prompt.end());
+  const auto prompt = static_cast<int64_t>(all.size());
   for (int64_t i = 0; i < count; ++i) {
     penalise_repetition(finite_logits(decoder, 0), all, options.sampling.repetition_penalty);
     const PhiloxWords words = philox(philox_key(options.sampling.seed, Draw::sampling),
                                      {static_cast<uint32_t>(i), 0, 0, 0});
     const int32_t token = pick_token(decoder.logits(0), options.sampling, philox_uniform(words[0]));
-    if (token == options.end_token) break;
+    if (ends(options, token)) break;
     all.push_back(token);
     if ((emit && !emit(token)) || i + 1 == count) break;
     decoder.feed({&token, 1});
   }
-  return {all.begin() + static_cast<int64_t>(prompt.size()), all.end()};
+  return {all.begin() + prompt, all.end()};
 }
 
 struct Beam {
@@ -105,7 +109,7 @@ std::vector<int32_t> beam_search(Engine& engine, std::span<const int32_t> prompt
     std::vector<Beam> alive;
     // Twice the width: even if every beam's best continuation ends here, enough go on.
     for (Beam& candidate : extend(beams, *now, prompt, options, static_cast<size_t>(2 * width))) {
-      if (candidate.tokens.back() == options.end_token) {
+      if (ends(options, candidate.tokens.back())) {
         candidate.tokens.pop_back();
         finished.push_back(std::move(candidate));
       } else if (static_cast<int64_t>(alive.size()) < width) {
@@ -150,9 +154,15 @@ EngineOptions generation_engine_options(const ModelSpec& spec, int64_t beams, in
           .training = false};
 }
 
-std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
-                              const GenerateOptions& options,
-                              const std::function<bool(int32_t)>& emit) {
+namespace {
+
+int64_t piece_of(const Engine& engine) {
+  return engine.options().micro_batch * engine.options().sequence;
+}
+
+// How many tokens there is room for; UserError for what cannot be generated from.
+int64_t checked_count(const Engine& engine, std::span<const int32_t> prompt,
+                      const GenerateOptions& options) {
   check_sampling(options.sampling);
   const ModelSpec& spec = engine.model().spec;
   const auto length = static_cast<int64_t>(prompt.size());
@@ -163,22 +173,68 @@ std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
   if (length >= spec.max_sequence_length)
     user_error("the prompt has {} tokens; the model has {} positions", length,
                spec.max_sequence_length);
-  const int64_t piece = engine.options().micro_batch * engine.options().sequence;
+  const int64_t piece = piece_of(engine);
   if (options.beams < 1 || options.beams > piece)
     user_error("{} beams; from 1 to {} are possible", options.beams, piece);
   if (!std::isfinite(options.length_penalty))
     user_error("length penalty is {}; it must be finite", options.length_penalty);
   const int64_t count = std::min(options.max_tokens, spec.max_sequence_length - length);
-  if (count <= 0) return {};
+  if (count <= 0) return 0;
   const int64_t past = saturating_product({spec.num_layers, spec.kv_size(), length + count});
   if (saturating_product({options.beams, past}) > kMostSavedElems)
     user_error("{} beams; with {} tokens of the past the largest number is {}", options.beams,
                length + count, largest_size(kMostSavedElems, {past}));
-  if (options.beams == 1) return sample(engine, prompt, options, count, piece, emit);
-  const std::vector<int32_t> tokens = beam_search(engine, prompt, options, count, piece);
+  return count;
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
+                              const GenerateOptions& options,
+                              const std::function<bool(int32_t)>& emit) {
+  const int64_t count = checked_count(engine, prompt, options);
+  if (count == 0) return {};
+  if (options.beams == 1) {
+    Decoder decoder(engine, 1, static_cast<int64_t>(prompt.size()) + count);
+    read_prompt(decoder, prompt, piece_of(engine));
+    return sample(decoder, {prompt.begin(), prompt.end()}, options, count, emit);
+  }
+  const std::vector<int32_t> tokens = beam_search(engine, prompt, options, count, piece_of(engine));
   if (emit)
     for (const int32_t token : tokens)
       if (!emit(token)) break;
+  return tokens;
+}
+
+// One that has room for the prompt and `count` tokens, and has seen what the prompt begins with,
+// but for its last token at least: that one's logits are needed.
+Decoder& Generator::decoder_for(std::span<const int32_t> prompt, int64_t count) {
+  const auto common = std::mismatch(seen_.begin(), seen_.end(), prompt.begin(), prompt.end() - 1);
+  seen_.erase(common.first, seen_.end());
+  if (decoder_) decoder_->keep(static_cast<int64_t>(seen_.size()));
+  const int64_t needed = static_cast<int64_t>(prompt.size()) + count;
+  if (decoder_ && decoder_->capacity() >= needed) return *decoder_;
+  // Twice as much, so that a conversation is copied a few times and not at each turn.
+  const int64_t capacity = std::min(2 * needed, engine_.model().spec.max_sequence_length);
+  auto larger = std::make_unique<Decoder>(engine_, 1, capacity);
+  if (decoder_) larger->take_past(*decoder_, std::vector<int64_t>{0});
+  decoder_ = std::move(larger);
+  return *decoder_;
+}
+
+std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
+                                         const GenerateOptions& options,
+                                         const std::function<bool(int32_t)>& emit) {
+  require(options.beams == 1, "a text that grows, with {} beams", options.beams);
+  const int64_t count = checked_count(engine_, prompt, options);
+  if (count == 0) return {};
+  Decoder& decoder = decoder_for(prompt, count);
+  read_prompt(decoder, prompt.subspan(seen_.size()), piece_of(engine_));
+  seen_.assign(prompt.begin(), prompt.end());
+  std::vector<int32_t> tokens =
+      sample(decoder, {prompt.begin(), prompt.end()}, options, count, emit);
+  // The last token may not have been fed, if it was the last of all.
+  if (!tokens.empty()) seen_.insert(seen_.end(), tokens.begin(), tokens.end() - 1);
   return tokens;
 }
 

@@ -18,11 +18,22 @@ int64_t step_tokens(const Config& config) {
   return config.batch.global * config.data.sequence_length;
 }
 
+// How many sequences an evaluation uses: on any ranks the same.
+std::string validation_text(const RunPlan& plan) {
+  if (!plan.data.validation) return "";
+  const int64_t used = plan.data.validation->rows(),
+                all = plan.data.validation->sequences().count();
+  return used == all
+             ? fmt::format(" (validation: all {})", counted(all, "sequence"))
+             : fmt::format(" (validation: {} of {})", format_count(used), counted(all, "sequence"));
+}
+
 std::string data_text(const RunPlan& plan) {
-  return fmt::format(
-      "data     {}, {} held out, {}; {} of tokens in memory\n",
-      counted(plan.data.train_tokens, "training token"), format_count(plan.data.validation_tokens),
-      counted(plan.data.documents, "document"), format_bytes(plan.data.memory_bytes));
+  return fmt::format("data     {}, {} held out{}, {}; {} of tokens in memory\n",
+                     counted(plan.data.train_tokens, "training token"),
+                     format_count(plan.data.validation_tokens), validation_text(plan),
+                     counted(plan.data.documents, "document"),
+                     format_bytes(plan.data.memory_bytes));
 }
 
 std::string run_text(const Config& config, const RunPlan& plan) {
@@ -245,6 +256,7 @@ Json plan_json(const Config& config, const RunPlan& plan) {
                {"vocab_size", plan.model.vocab_size},
                {"train_tokens", plan.data.train_tokens},
                {"validation_tokens", plan.data.validation_tokens},
+               {"validation_sequences", plan.data.validation ? plan.data.validation->rows() : 0},
                {"documents", plan.data.documents},
                {"steps", plan.steps},
                {"tokens", plan.steps * step_tokens(config)},

@@ -1,7 +1,6 @@
 #include "run/resume.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/text.h"
 #include "inspect/parameter_source.h"
@@ -11,7 +10,7 @@ namespace {
 
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
-constexpr std::array<std::string_view, 30> kHarmless = {"zero_optimization",
+constexpr std::string_view kHarmless[] = {"zero_optimization",
                                                         "train_micro_batch_size_per_gpu",
                                                         "gradient_accumulation_steps",
                                                         "steps_per_print",
@@ -38,7 +37,8 @@ constexpr std::array<std::string_view, 30> kHarmless = {"zero_optimization",
                                                         "tensorboard",
                                                         "csv_monitor",
                                                         "run.eval_every",
-                                                        "run.eval_batches",
+                                                        "run.eval_sequences",
+                                                        "run.eval_batches",  // of a former version
                                                         "data.format",
                                                         "data.document_unit"};
 

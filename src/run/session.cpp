@@ -13,14 +13,12 @@ std::optional<Tokenizer> open_tokenizer(const std::string& name) {
 
 namespace {
 
-SequenceSet sequences_of(const Config& config, const Dataset& dataset, TokenRange range,
-                         const char* what) {
-  return {dataset, range, config.data.sequence_length, config.data.documents, what};
-}
-
 void hold_out(const Config& config, const Dataset& dataset, TokenRange range, RunData& result) {
-  result.validation.emplace(sequences_of(config, dataset, range, "validation data"),
-                            config.batch.micro, config.run.eval_batches * config.batch.micro);
+  // Every token counts, but less than one sequence is a mistake.
+  const bool keep_tail = range.tokens() > config.data.sequence_length;
+  result.validation.emplace(SequenceSet(dataset, range, config.data.sequence_length,
+                                        config.data.documents, "validation data", keep_tail),
+                            config.batch.micro, config.run.eval_sequences);
   result.validation_tokens = range.tokens();
 }
 
@@ -70,11 +68,12 @@ RunData open_data(const Config& config) {
   const Tokenizer* tokenizer = result.tokenizer ? &*result.tokenizer : nullptr;
   const Dataset train = Dataset::open(data.train, tokenizer, pool);
   const DataSplit split = split_dataset(train, data.validation_fraction);
-  result.train.emplace(sequences_of(config, train, split.train, "training data"), config.run.seed,
-                       data.shuffle,
-                       BatchLayout{.micro_batch = config.batch.micro,
-                                   .accumulation = config.batch.accumulation,
-                                   .ranks = config.batch.world_size});
+  result.train.emplace(
+      SequenceSet(train, split.train, data.sequence_length, data.documents, "training data"),
+      config.run.seed, data.shuffle,
+      BatchLayout{.micro_batch = config.batch.micro,
+                  .accumulation = config.batch.accumulation,
+                  .ranks = config.batch.world_size});
   result.fingerprint = fingerprint_of(result.train->sequences());
   result.hash = hash_of(train, split.train);
   result.vocab_size = train.vocab_size();
@@ -122,23 +121,6 @@ StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates
   std::vector<BatchView> views;
   for (Batch& batch : batches) views.push_back(view_of(batch));
   return engine.train_step(views, rates);
-}
-
-double validation_loss(Engine& engine, const ValidationLoader& loader) {
-  double sum = 0, count = 0;
-  for (int64_t first = 0; first < loader.count(); first += engine.ranks()) {
-    // A rank without a batch left computes padding: at stage 3 the others need its shards.
-    const int64_t index = first + engine.rank();
-    Batch batch = index < loader.count() ? loader.get(index) : loader.padding();
-    const auto [loss, valid] = engine.evaluate(view_of(batch));
-    const double mine[] = {loss, static_cast<double>(valid)};
-    const std::vector<double> all = engine.control().exchange("evaluate", mine);
-    for (size_t i = 0; i < all.size(); i += 2) {  // in the order of batches, as one rank would
-      sum += all[i];
-      count += all[i + 1];
-    }
-  }
-  return sum / std::max(1.0, count);
 }
 
 }  // namespace onefold

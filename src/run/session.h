@@ -42,7 +42,4 @@ BatchView view_of(Batch& batch);
 // One optimizer step of this rank on the loader's batches.
 StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates);
 
-// The mean loss over the validation batches, which ranks share out.
-double validation_loss(Engine& engine, const ValidationLoader& loader);
-
 }  // namespace onefold

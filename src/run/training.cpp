@@ -9,6 +9,7 @@
 #include "device/rates.h"
 #include "inspect/hf_export.h"
 #include "inspect/hf_source.h"
+#include "run/evaluation.h"
 #include "run/traffic.h"
 
 namespace onefold {
@@ -294,7 +295,7 @@ void Training::step() {
 }
 
 void Training::evaluate() {
-  state_.validation_loss = validation_loss(engine_, *plan_.data.validation);
+  state_.validation_loss = sum_losses(engine_, *plan_.data.validation).mean();
   records_->evaluation(state_.step, state_.validation_loss);
   measure_ceiling();
 }

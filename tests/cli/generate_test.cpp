@@ -38,10 +38,160 @@ TEST_F(Generate, GreedyIsDeterministicAndBeginsWithThePrompt) {
 
 TEST_F(Generate, JsonHasTextAndTokens) {
   const Json result = generated({"--prompt", "The fox", "--greedy"});
-  expect_keys(result, {"prompt", "text", "tokens", "prompt_tokens", "passed_over", "seconds"});
+  expect_keys(result,
+              {"prompt", "text", "tokens", "prompt_tokens", "finish", "passed_over", "seconds"});
   EXPECT_EQ(result["prompt"], "The fox");
   EXPECT_EQ(result["prompt_tokens"], 7);
   EXPECT_LE(result["tokens"].size(), 20u);
+  EXPECT_EQ(result["finish"], result["tokens"].size() == 20u ? "length" : "end");
+}
+
+TEST_F(Generate, HuggingFaceFoldersAndCheckpointsWriteWhatTheirRunDoes) {
+  ASSERT_EQ(train({"run.output=trained"}).code, 0);
+  ASSERT_EQ(onefold({"export", "trained", "exported"}).code, 0);
+  const auto text = [&](const char* model) {
+    const Outcome outcome = onefold(
+        {"generate", model, "--prompt", "The fox", "--greedy", "--tokens", "12", "--threads", "1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string wanted = text("trained");
+  EXPECT_EQ(text("exported"), wanted);
+  EXPECT_EQ(text("trained/checkpoints/step-00000003"), wanted);
+}
+
+// Both files of a Hugging Face folder name tokens that end a text, one or a list of them.
+TEST_F(Generate, StopsAtTheEndTokensOfTheFolder) {
+  ASSERT_EQ(onefold({"export", "run", "exported"}).code, 0);
+  const auto tokens = [&] {
+    const Outcome outcome = onefold({"generate", "exported", "--prompt", "The fox", "--greedy",
+                                     "--tokens", "20", "--threads", "1", "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["tokens"].get<std::vector<int>>();
+  };
+  const std::vector<int> all = tokens();
+  ASSERT_GT(all.size(), 6u);
+  const auto first = [&](int token) {
+    return static_cast<size_t>(std::find(all.begin(), all.end(), token) - all.begin());
+  };
+  for (const char* name : {"exported/config.json", "exported/generation_config.json"}) {
+    const std::string before = read(name);
+    Json json = Json::parse(before);
+    json["eos_token_id"] = {all[6], 300, all[4]};
+    folder_.write(name, json.dump());
+    EXPECT_EQ(tokens().size(), std::min(first(all[4]), first(all[6]))) << name;
+    json["eos_token_id"] = all[5];
+    folder_.write(name, json.dump());
+    EXPECT_EQ(tokens().size(), first(all[5])) << name;
+    folder_.write(name, before);
+  }
+}
+
+TEST_F(Generate, PromptsComeFromAFileOrStandardInputInOrder) {
+  folder_.write("prompts.txt", "The fox\n\nA dog\r\nNumber 3\n");
+  folder_.write("prompts.jsonl",
+                "{\"prompt\": \"The fox\"}\n{\"text\": \"A dog\"}\n{\"prompt\": \"Number 3\"}\n");
+  const std::string flags = " --greedy --tokens 20 --threads 1 --json";
+  const auto answers = [&](const std::string& line) {
+    const Outcome outcome = shell("$onefold generate run " + line + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    folder_.write("answers.jsonl", outcome.out);
+    std::vector<std::pair<std::string, Json>> found;
+    for (const Json& one : lines("answers.jsonl")) found.emplace_back(one["prompt"], one["tokens"]);
+    return found;
+  };
+  const auto wanted = answers("--prompts prompts.txt");
+  ASSERT_EQ(wanted.size(), 3u);
+  EXPECT_EQ(wanted[0].first, "The fox");
+  EXPECT_EQ(wanted[2].first, "Number 3");
+  EXPECT_EQ(answers("--prompts prompts.jsonl"), wanted);
+  EXPECT_EQ(answers("--prompts - < prompts.txt"), wanted);
+  EXPECT_EQ(answers("--prompts - --prompt-format jsonl < prompts.jsonl"), wanted);
+  for (const auto& [prompt, tokens] : wanted) {
+    const Json one = generated({"--prompt", prompt, "--greedy"});
+    EXPECT_EQ(one["tokens"], tokens) << prompt;
+  }
+  const Outcome text = onefold({"generate", "run", "--prompts", "prompts.txt", "--greedy"});
+  expect_in(text.out, {"The fox", "\nA dog", "\nNumber 3"});
+}
+
+TEST_F(Generate, APromptThatIsWrongIsNamedWithItsLine) {
+  folder_.write("prompts.txt", "ok\n" + std::string(70, 'x') + "\n");
+  folder_.write("prompts.jsonl", "{\"question\": 1}\n");
+  const Outcome outcome = onefold({"generate", "run", "--prompts", "prompts.txt", "--tokens", "1"});
+  EXPECT_EQ(outcome.code, 1);
+  expect_in(outcome.err, {"prompts.txt:2", "the prompt has 70 tokens"});
+  expect_error(onefold({"generate", "run", "--prompts", "prompts.jsonl"}), 1,
+               {"prompts.jsonl:1", "no field \"prompt\" or \"text\""});
+}
+
+TEST_F(Generate, WhatIsPrintedIsUtf8AndEndsBeforeAStopText) {
+  // Untrained weights draw any bytes.
+  const Outcome text = onefold(
+      {"generate", "run", "--prompt", "a", "--tokens", "60", "--seed", "5", "--threads", "1"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_NO_THROW(Json(text.out).dump());  // which throws for what is not UTF-8
+  const Json all = generated({"--prompt", "a", "--seed", "5"});
+  const auto whole = all["text"].get<std::string>();
+  ASSERT_GT(whole.size(), 12u);
+  const Json cut = generated({"--prompt", "a", "--seed", "5", "--stop", whole.substr(9, 3)});
+  EXPECT_EQ(cut["text"], whole.substr(0, whole.find(whole.substr(9, 3))));
+  EXPECT_EQ(cut["finish"], "end");
+}
+
+TEST_F(Generate, AConversationIsHeldLineByLine) {
+  const std::string markers = " --user-prefix 'U: ' --assistant-prefix 'B:' --greedy --tokens 4";
+  const Outcome outcome = shell("printf 'Hello\\n\\nAnd you\\n' | $onefold generate run --chat" +
+                                markers + " --json --threads 1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  folder_.write("answers.jsonl", outcome.out);
+  const std::vector<Json> replies = lines("answers.jsonl");
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0]["prompt"], "Hello");
+  EXPECT_EQ(replies[0]["prompt_tokens"], std::string("U: Hello\nB:").size());
+  // The second prompt holds all that was said before it, and is what a fresh start would be given.
+  EXPECT_GE(replies[1]["prompt_tokens"], std::string("U: Hello\nB:\nU: And you\nB:").size());
+  const auto alone =
+      generated({"--prompt", "U: Hello\nB:", "--greedy"})["tokens"].get<std::vector<int>>();
+  EXPECT_EQ(replies[0]["tokens"], std::vector<int>(alone.begin(), alone.begin() + 4));
+  const Outcome text =
+      shell("printf 'Hello\\n' | $onefold generate run --chat --threads 1" + markers);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(text.out.ends_with("\n"));
+}
+
+TEST_F(Generate, ALongConversationLeavesOutItsOldestMessages) {
+  const Outcome outcome = shell(
+      "printf 'one two three\\nfour five six\\nseven eight\\n' | $onefold generate run --chat "
+      "--user-prefix 'U: ' --assistant-prefix 'B:' --greedy --tokens 20 --threads 1 --json");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  expect_in(outcome.err, {"longer than the model's 67 positions", "oldest messages"});
+}
+
+TEST_F(Generate, AConversationNeedsMarkersThatTheModelKnows) {
+  expect_error(onefold({"generate", "run", "--chat"}), 1,
+               {"no token <|im_start|>", "--user-prefix", "--assistant-prefix"});
+  expect_error(onefold({"generate", "run", "--chat", "--user-prefix", "U:"}), 1,
+               {"--assistant-prefix is missing"});
+  EXPECT_EQ(onefold({"generate", "run", "--user-prefix", "U:"}).code, 2);
+  EXPECT_EQ(onefold({"generate", "run", "--chat", "--prompt", "x"}).code, 2);
+}
+
+// A tokenizer with ChatML's tokens: no markers are needed, and the end of a message ends a reply.
+TEST_F(Generate, ChatmlIsUsedWhereTheTokenizerHasIt) {
+  Json tokenizer = Json::parse(read("run/tokenizer.json"));
+  for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
+    Json token = tokenizer["added_tokens"][0];
+    token["id"] = 257 + static_cast<int>(tokenizer["added_tokens"].size()) - 1;
+    token["content"] = name;
+    tokenizer["added_tokens"].push_back(token);
+  }
+  folder_.write("run/tokenizer.json", tokenizer.dump());
+  const Outcome outcome = shell(
+      "printf 'Hi\\n' | $onefold generate run --chat --system Short. --tokens 3 --greedy --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  // <|im_start|>system\nShort.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
+  EXPECT_EQ(Json::parse(outcome.out)["prompt_tokens"], 5 + 7 + 6 + 1 + 5 + 2 + 1 + 10);
 }
 
 TEST_F(Generate, TheSeedDecides) {

@@ -116,11 +116,26 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(json.err, "");
   const Json plan = Json::parse(json.out);
-  expect_keys(plan,
-              {"configuration", "parameters", "vocab_size", "train_tokens", "validation_tokens",
-               "auto", "notes", "of_no_consequence", "documents", "steps", "tokens", "epochs",
-               "threads", "accumulate", "ranks", "planned_peak_bytes", "planned_peak_at",
-               "planned_bytes", "planned_traffic_per_step"});
+  expect_keys(plan, {"configuration",
+                     "parameters",
+                     "vocab_size",
+                     "train_tokens",
+                     "validation_tokens",
+                     "validation_sequences",
+                     "auto",
+                     "notes",
+                     "of_no_consequence",
+                     "documents",
+                     "steps",
+                     "tokens",
+                     "epochs",
+                     "threads",
+                     "accumulate",
+                     "ranks",
+                     "planned_peak_bytes",
+                     "planned_peak_at",
+                     "planned_bytes",
+                     "planned_traffic_per_step"});
   EXPECT_EQ(plan["steps"], 7);
   EXPECT_EQ(Config::from_json(plan["configuration"]).effective(), plan["configuration"]);
   int64_t sum = 0;

@@ -54,6 +54,18 @@ TEST(Config, AnUnknownKeyIsNamedByItsPath) {
   EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "layers": 3}})"), "model.layers");
 }
 
+TEST(Config, EvalBatchesIsRefusedWithWhatMeansTheSame) {
+  const char* const three = R"({"run": {"eval_batches": 3}, "data": {"validation_fraction": 0.1}})";
+  EXPECT_ERROR(config(three), "run.eval_batches is now run.eval_sequences",
+               "set run.eval_sequences to 24");
+  EXPECT_ERROR(config(three, 2), "set run.eval_sequences to 12");  // micro-batches of 4
+  EXPECT_ERROR(config(R"({"run": {"eval_batches": 0}, "data": {"validation_fraction": 0.1}})"),
+               "set run.eval_sequences to 0");
+  EXPECT_EQ(config(R"({"data": {"validation_fraction": 0.1}})").run.eval_sequences, 128);
+  EXPECT_ERROR(config(R"({"run": {"eval_sequences": 3}})"), "run.eval_sequences",
+               "there is no validation data");
+}
+
 // Runs of a former version have it in their config.json.
 TEST(Config, ProductsAreReadAndOfNoEffectUnlessTheyWouldBePaired) {
   for (const char* way : {"auto", "library"}) {
@@ -134,9 +146,9 @@ TEST(Run, LengthsThatCannotBeCountedAreNamedWithTheirLargestValue) {
                "18014398509481984");
   EXPECT_ERROR(config(R"({"run": {"steps": null, "tokens": 9223372036854775807}})"),
                "run.tokens is 9223372036854775807; the largest is 4611686018427387904");
-  EXPECT_ERROR(config(R"({"run": {"eval_batches": 9223372036854775807},
+  EXPECT_ERROR(config(R"({"run": {"eval_sequences": 9223372036854775807},
                           "data": {"validation": "held_out.txt"}})"),
-               "run.eval_batches is 9223372036854775807", "the largest is 576460752303423488");
+               "run.eval_sequences is 9223372036854775807", "the largest is 4611686018427387904");
   EXPECT_ERROR(config(R"({"run": {"threads": 1e9}})"),
                "run.threads is 1000000000; the largest is 4096");
   const Config epochs = config(R"({"run": {"steps": null, "epochs": 1e300}})");
@@ -376,7 +388,7 @@ TEST(Effective, ReadsBackToTheSameConfig) {
       "{}",
       R"({"model": "qwen3-0.6b", "scheduler": {"type": "wsd", "params": {"decay_steps": 7}},
           "data": {"train": "a.jsonl", "field": "body", "validation": ["v.jsonl"]},
-          "run": {"output": "out", "memory": "1GiB", "eval_batches": 3, "tensorboard": true}})",
+          "run": {"output": "out", "memory": "1GiB", "eval_sequences": 3, "tensorboard": true}})",
       R"({"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
           "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 0.1}},
           "data": {"train": "a.bin", "validation_fraction": 0.01}, "gradient_clipping": 0.5})",

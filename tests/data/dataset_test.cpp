@@ -212,6 +212,31 @@ TEST(Sequences, PackedSaysHowManyTokensFillNoSequence) {
   EXPECT_EQ(set.unused_tokens(), 3);
 }
 
+TEST(Sequences, ATailThatIsKeptIsPaddedAndMasked) {
+  const Dataset dataset = numbered({7, 5, 11});
+  for (const DocumentMode mode : {DocumentMode::kPacked, DocumentMode::kIsolated}) {
+    const SequenceSet set(dataset, {2, 12}, 4, mode, "data", /*keep_tail=*/true);
+    ASSERT_EQ(set.count(), 3);
+    const bool isolated = mode == DocumentMode::kIsolated;
+    EXPECT_EQ(set.targets(), isolated ? 8 : 9);  // token 7 begins a document
+    EXPECT_EQ(set.unused_tokens(), 0);
+    std::vector<int32_t> tokens(4), targets(4), starts(4);
+    set.get(1, tokens, targets);
+    EXPECT_EQ(targets, (std::vector<int32_t>{isolated ? -1 : 7, 8, 9, 10}));
+    set.get(2, tokens, targets);
+    EXPECT_EQ(tokens, (std::vector<int32_t>{10, 0, 0, 0}));
+    EXPECT_EQ(targets, (std::vector<int32_t>{11, -1, -1, -1}));
+    if (!isolated) continue;
+    set.get_starts(2, starts);  // the document at 12 is not in the range
+    EXPECT_EQ(starts, (std::vector<int32_t>{0, 0, 0, 0}));
+  }
+  EXPECT_EQ(SequenceSet(dataset, {0, 2}, 4, DocumentMode::kPacked, "data", true).count(), 1);
+  expect_in(user_error_of([&] {
+              SequenceSet(dataset, {0, 1}, 4, DocumentMode::kPacked, "evaluation data", true);
+            }),
+            {"the evaluation data has one token", "at least two"});
+}
+
 TEST(Sequences, SeparatedKeepsDocumentsApartAndMasksPadding) {
   const Dataset dataset = numbered({3, 1, 6}, 9999);  // with end-of-text: 4, 2 and 7 tokens
   const SequenceSet set(dataset, {0, dataset.tokens()}, 4, DocumentMode::kSeparated,

@@ -103,10 +103,34 @@ TEST_P(Generation, StopsAtTheEndTokenWithoutReturningIt) {
   const int32_t end = batch_.tokens[15];
   for (const int64_t beams : {1, 3}) {
     GenerateOptions options{
-        .sampling = {.temperature = 0}, .max_tokens = 25, .beams = beams, .end_token = end};
+        .sampling = {.temperature = 0}, .max_tokens = 25, .beams = beams, .end_tokens = {end}};
     const auto tokens = generate(engine_, prompt, options);
     EXPECT_EQ(std::find(tokens.begin(), tokens.end(), end), tokens.end());
     EXPECT_LE(tokens.size(), 5u);
+  }
+}
+
+TEST_P(Generation, StopsAtWhicheverEndTokenComesFirst) {
+  const std::vector<int32_t> prompt(batch_.tokens.begin(), batch_.tokens.begin() + 10);
+  GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 25};
+  options.end_tokens = {batch_.tokens[30], batch_.tokens[17], batch_.tokens[23]};
+  const auto tokens = generate(engine_, prompt, options);
+  EXPECT_LE(tokens.size(), 7u);
+  for (const int32_t end : options.end_tokens)
+    EXPECT_EQ(std::find(tokens.begin(), tokens.end(), end), tokens.end());
+}
+
+// Whatever was seen before, longer, shorter or another text: the cache is not seen in the result.
+TEST_P(Generation, AGeneratorWritesWhatAFreshOneWould) {
+  Generator generator(engine_);
+  const auto part = [&](size_t begin, size_t end) {
+    return std::vector<int32_t>(batch_.tokens.begin() + static_cast<ptrdiff_t>(begin),
+                                batch_.tokens.begin() + static_cast<ptrdiff_t>(end));
+  };
+  for (const std::vector<int32_t>& prompt :
+       {part(0, 10), part(0, 18), part(0, 18), part(0, 5), part(3, 20), part(0, 30)}) {
+    const GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 8};
+    EXPECT_EQ(generator.generate(prompt, options), generate(engine_, prompt, options));
   }
 }
 

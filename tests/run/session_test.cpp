@@ -32,9 +32,11 @@ TEST_F(Session, AFractionIsHeldOutFromTheEnd) {
 TEST_F(Session, ValidationFilesAreReadLikeTheTrainingFiles) {
   folder_.write("other.txt", std::string(100, 'x'));
   const RunData data =
-      open_data(config({"data.validation=" + folder_.path("other.txt"), "run.eval_batches=1"}));
+      open_data(config({"data.validation=" + folder_.path("other.txt"), "run.eval_sequences=2"}));
   EXPECT_EQ(data.validation_tokens, 101);
-  EXPECT_EQ(data.validation->count(), 1);  // of the three batches of two that there are
+  EXPECT_EQ(data.validation->count(), 1);  // of the four batches of two that there are
+  EXPECT_EQ(data.validation->rows(), 2);
+  EXPECT_EQ(data.validation->sequences().count(), 7);
   EXPECT_EQ(open_data(config()).train_tokens, data.train_tokens);
 }
 
@@ -64,19 +66,20 @@ TEST_F(Session, AStepTrainsOnTheLoadersBatchesInOrder) {
   }
 }
 
-// The last validation batch is filled with padding, which must not weigh in.
-TEST_F(Session, ValidationLossIsTheMeanOverTokensNotBatches) {
-  folder_.write("other.txt", std::string(16, 'x') + std::string(16, 'y') + std::string(17, 'z'));
+TEST_F(Session, AFractionOfLessThanASequenceIsAnError) {
+  EXPECT_ERROR(open_data(config({"data.validation_fraction=0.001"})), "the validation data has",
+               "one sequence of 16 needs 17");
+}
+
+TEST_F(Session, ThePlanSaysHowManySequencesAnEvaluationUses) {
+  folder_.write("other.txt", std::string(100, 'x'));
   const std::string validation = "data.validation=" + folder_.path("other.txt");
-  const Config twos = config({validation}), ones = config({validation, "train_batch_size=2"});
-  const RunData by_two = open_data(twos), by_one = open_data(ones);
-  ASSERT_EQ(by_two.validation->count(), 2);
-  ASSERT_EQ(by_one.validation->count(), 3);
-  Engine engine_two(settled_model(twos, by_two), engine_options(twos));
-  Engine engine_one(settled_model(ones, by_one), engine_options(ones));
-  const double loss = validation_loss(engine_two, *by_two.validation);
-  // Both sum 48 losses in double; only the order of the sum differs.
-  EXPECT_NEAR(loss, validation_loss(engine_one, *by_one.validation), 1e-6);
+  const auto text = [&](const std::string& sequences) {
+    const Config c = config({validation, sequences});
+    return plan_text(c, plan_run(c, Ranks(1, {})));
+  };
+  expect_in(text("run.eval_sequences=3"), {"101 held out (validation: 3 of 7 sequences)"});
+  expect_in(text("run.eval_sequences=0"), {"(validation: all 7 sequences)"});
 }
 
 TEST_F(Session, OptionsCarryEveryKeyThatTheEngineKnows) {
