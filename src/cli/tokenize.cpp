@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "data/bpe_trainer.h"
+#include "data/hf_tokenizer.h"
 #include "data/tokenize.h"
 #include "run/session.h"
 #include "run/signals.h"
@@ -24,7 +25,7 @@ struct TokenizeArguments {
   std::string output, tokenizer = "bytes", format, unit, field, text;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
-  bool add_template = false, overwrite = false, json = false;
+  bool add_template = false, special = false, skip_bad = false, overwrite = false, json = false;
 };
 
 // A line on the terminal that is drawn over itself: a bar, the share done, the rate and the time
@@ -60,18 +61,17 @@ class ProgressBar {
 };
 
 // As data.format of a configuration is told by the names.
-DataFormat format_by_name(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
-  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
-  return DataFormat::kText;
-}
-
 DataFormat format_of(const TokenizeArguments& a) {
   if (!a.format.empty()) return parse_data_format(a.format, "--format");
-  const DataFormat format = format_by_name(a.inputs[0]);
+  const auto named = [](const std::string& path) {
+    const std::optional<DataFormat> format = format_by_name(path);
+    if (!format)
+      user_error("{} is neither text nor JSON lines by its name; if it is, set --format", path);
+    return *format;
+  };
+  const DataFormat format = named(a.inputs[0]);
   for (const std::string& path : a.inputs)
-    if (format_by_name(path) != format)
+    if (named(path) != format)
       user_error("{} and {} have different formats by their names; set --format", a.inputs[0],
                  path);
   return format;
@@ -85,6 +85,13 @@ DataSource source_of(const TokenizeArguments& a) {
     user_error("--field has no effect: it is for JSONL, and {} is not", a.inputs[0]);
   if (source.format != DataFormat::kText && !a.unit.empty())
     user_error("--document-unit has no effect: it is for text, and {} is not", a.inputs[0]);
+  const bool lines = source.format == DataFormat::kJsonl || source.format == DataFormat::kChat;
+  if (a.skip_bad && !lines)
+    user_error("--skip-bad has no effect: it is for JSONL, and {} is not", a.inputs[0]);
+  if (a.special && source.format == DataFormat::kChat)
+    user_error("--special has no effect: markers of conversations are special tokens already");
+  source.skip_bad = a.skip_bad;
+  source.special_tokens = a.special;
   if (!a.unit.empty()) source.text_documents = parse_text_documents(a.unit, "--document-unit");
   if (!a.field.empty()) source.field = a.field;
   return source;
@@ -96,17 +103,25 @@ Tokenizer tokenizer_of(const TokenizeArguments& a) {
   return *std::move(tokenizer);
 }
 
-void check_output(const TokenizeArguments& a, const std::vector<std::string>& inputs) {
+void check_output(const TokenizeArguments& a) {
+  std::vector<std::string> inputs = expanded({.paths = a.inputs}).paths;
+  inputs.push_back(a.tokenizer);
   require_output({"--output", "name another file, or pass --overwrite to replace it"}, a.output,
                  inputs, a.overwrite);
 }
 
+void note_skipped(const TokenizeArguments& a, const DocumentReport& report) {
+  if (report.skipped == 0 || a.json) return;
+  say("note: {} line{} skipped, the first because {}\n", report.skipped,
+      report.skipped == 1 ? " was" : "s were", report.first_skipped);
+}
+
 int run_train(const TokenizeArguments& a) {
   const double begin = now_seconds();
-  check_output(a, a.inputs);
+  check_output(a);
   BpeTrainer trainer;
   int64_t bytes = 0;
-  for_each_document(source_of(a), [&](const Document& document) {
+  const DocumentReport report = for_each_document(source_of(a), [&](const Document& document) {
     trainer.add(document.text);
     bytes += static_cast<int64_t>(document.text.size());
   });
@@ -123,10 +138,12 @@ int run_train(const TokenizeArguments& a) {
     print_json({{"output", a.output},
                 {"vocab_size", tokenizer.vocab_size()},
                 {"text_bytes", bytes},
+                {"skipped_lines", report.skipped},
                 {"seconds", seconds}});
   else
     fmt::print("{}: {} tokens learnt from {} of text in {}\n", a.output, tokenizer.vocab_size(),
                format_bytes(bytes), format_duration(seconds));
+  note_skipped(a, report);
   if (tokenizer.vocab_size() < a.vocab_size && !a.json)
     say("note: the text has no more pairs to merge; {} tokens were asked for\n", a.vocab_size);
   return kOk;
@@ -134,20 +151,21 @@ int run_train(const TokenizeArguments& a) {
 
 int run_encode(const TokenizeArguments& a) {
   const double begin = now_seconds();
-  std::vector<std::string> inputs = a.inputs;
-  inputs.push_back(a.tokenizer);
-  check_output(a, inputs);
+  check_output(a);
   const Tokenizer tokenizer = tokenizer_of(a);
   ThreadPool pool(a.threads);
   if (a.add_template && tokenizer.template_before().empty() && tokenizer.template_after().empty())
     user_error("--add-special-tokens has no effect: {} has no template that adds any", a.tokenizer);
   const StopSignals signals;  // an end by exception or return, which leaves no file behind
   ProgressBar bar(!a.json && isatty(STDERR_FILENO));
+  DocumentReport report;
   const TokenizeOptions options = {.add_template = a.add_template,
-                                   .progress = [&](int64_t done, int64_t total) {
-                                     bar.draw(done, total);
-                                     return !signals.stop_wanted();
-                                   }};
+                                   .progress =
+                                       [&](int64_t done, int64_t total) {
+                                         bar.draw(done, total);
+                                         return !signals.stop_wanted();
+                                       },
+                                   .report = &report};
   const std::optional<TokenFileInfo> info =
       tokenize_to_file(source_of(a), tokenizer, pool, a.output, options);
   bar.clear();
@@ -162,18 +180,24 @@ int run_encode(const TokenizeArguments& a) {
                 {"documents", info->documents},
                 {"vocab_size", info->vocab_size},
                 {"token_bytes", info->token_bytes},
+                {"end_of_text", info->end_of_text},
+                {"masked", info->masked},
+                {"skipped_lines", report.skipped},
                 {"peak_rss_bytes", peak_rss_bytes()},
                 {"seconds", seconds}});
   else
-    fmt::print("{}: {} tokens of {} bytes in {} document{}, made in {}\n", a.output,
+    fmt::print("{}: {} tokens of {} bytes in {} document{}, {}{}; made in {}\n", a.output,
                format_count(info->tokens), info->token_bytes, format_count(info->documents),
-               info->documents == 1 ? "" : "s", format_duration(seconds));
+               info->documents == 1 ? "" : "s", describe_end_of_text(info->end_of_text, &tokenizer),
+               info->masked ? "; loss on the answers alone" : "", format_duration(seconds));
+  note_skipped(a, report);
   return kOk;
 }
 
 int run_show(const TokenizeArguments& a) {
   const Tokenizer tokenizer = tokenizer_of(a);
-  const std::vector<int32_t> ids = tokenizer.encode(a.text);
+  const std::vector<int32_t> ids = tokenizer.encode(
+      a.text, a.special ? Tokenizer::Specials::kMatch : Tokenizer::Specials::kAsText);
   if (a.json) {
     print_json({{"text", a.text}, {"tokens", ids}});
     return kOk;
@@ -183,12 +207,19 @@ int run_show(const TokenizeArguments& a) {
 }
 
 void add_source(CLI::App* command, TokenizeArguments& a) {
-  command->add_option("input", a.inputs, "Text or JSONL files")->required();
-  command->add_option("--format", a.format, "text or jsonl; by default told by the name");
+  command
+      ->add_option("input", a.inputs,
+                   "Text or JSONL files, as they are or compressed (gzip, zstd); patterns like "
+                   "'a*.jsonl'; - is standard input")
+      ->required();
+  command->add_option("--format", a.format,
+                      "text, jsonl or chat (JSONL of conversations); by default told by the name");
   command->add_option("--document-unit", a.unit,
                       "Text: a document is a file (the default), a line, or a blank_line block");
   command->add_option("--field", a.field,
                       "JSONL: the key that holds the text; \"text\" by default");
+  command->add_flag("--skip-bad", a.skip_bad,
+                    "JSONL: leave out lines that cannot be read, and say how many");
   command->add_flag("--json", a.json, "One JSON object instead of text");
 }
 
@@ -222,10 +253,13 @@ void add_tokenize(CLI::App& app, Run& run) {
   CLI::App* encode =
       tokenize->add_subcommand("encode", "Encode text or JSONL into a memory-mapped token file");
   add_source(encode, *a);
-  encode->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+  encode
+      ->add_option("--tokenizer", a->tokenizer,
+                   "A tokenizer.json, a folder with a tokenizer, or \"bytes\"")
       ->capture_default_str();
   encode->add_flag("--add-special-tokens", a->add_template,
                    "Put what the tokenizer's template adds (Llama's <s>) around each document");
+  encode->add_flag("--special", a->special, "Text that spells a special token becomes its id");
   encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();
@@ -235,8 +269,10 @@ void add_tokenize(CLI::App& app, Run& run) {
 
   CLI::App* show = tokenize->add_subcommand("show", "Print a text's tokens");
   show->add_option("text", a->text, "The text")->required();
-  show->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+  show->add_option("--tokenizer", a->tokenizer,
+                   "A tokenizer.json, a folder with a tokenizer, or \"bytes\"")
       ->capture_default_str();
+  show->add_flag("--special", a->special, "Text that spells a special token becomes its id");
   show->add_flag("--json", a->json, "One JSON object instead of text");
   show->callback([a, &run] { run = [a] { return run_show(*a); }; });
 }
