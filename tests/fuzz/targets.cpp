@@ -130,9 +130,8 @@ void read_token_file(std::string_view input) {
   static const MemoryFile file;
   static ThreadPool pool(1);
   file.fill(with_checksum(input));
-  const Dataset data =
-      Dataset::open({.paths = {file.path()}, .format = DataFormat::kTokens, .vocab_size = 300},
-                    nullptr, pool);
+  const Dataset data = Dataset::open(
+      {.paths = {file.path()}, .format = DataFormat::kTokens, .vocab_size = 300}, nullptr, pool);
   for (int64_t d = 0; d < data.documents(); ++d)
     require(data.document_of(data.document_start(d)) == d, "document {} starts elsewhere", d);
   std::vector<int32_t> tokens(static_cast<size_t>(data.tokens()));
@@ -186,15 +185,15 @@ void read_documents(std::string_view input) {
 }
 
 constexpr std::array<Target, 10> kTargets = {{{"safetensors", read_safetensors},
-                                             {"hf_folder", read_hf_folder},
-                                             {"checkpoint", read_checkpoint},
-                                             {"config", read_config},
-                                             {"model_config", read_model_config},
-                                             {"tokenizer", read_tokenizer},
-                                             {"token_file", read_token_file},
-                                             {"documents", read_documents},
-                                             {"compressed", read_compressed},
-                                             {"vocabulary", read_vocabulary}}};
+                                              {"hf_folder", read_hf_folder},
+                                              {"checkpoint", read_checkpoint},
+                                              {"config", read_config},
+                                              {"model_config", read_model_config},
+                                              {"tokenizer", read_tokenizer},
+                                              {"token_file", read_token_file},
+                                              {"documents", read_documents},
+                                              {"compressed", read_compressed},
+                                              {"vocabulary", read_vocabulary}}};
 
 }  // namespace
 
