@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "config/chat_markers.h"
 #include "data/bpe_trainer.h"
 #include "data/hf_tokenizer.h"
 #include "data/tokenize.h"
@@ -22,7 +23,7 @@ namespace {
 
 struct TokenizeArguments {
   std::vector<std::string> inputs;
-  std::string output, tokenizer = "bytes", format, unit, field, text;
+  std::string output, tokenizer = "bytes", format, unit, field, text, chat;
   int64_t vocab_size = 4096, min_frequency = 2;
   int threads = 0;
   bool add_template = false, special = false, skip_bad = false, overwrite = false, json = false;
@@ -90,6 +91,10 @@ DataSource source_of(const TokenizeArguments& a) {
     user_error("--skip-bad has no effect: it is for JSONL, and {} is not", a.inputs[0]);
   if (a.special && source.format == DataFormat::kChat)
     user_error("--special has no effect: markers of conversations are special tokens already");
+  if (!a.chat.empty() && source.format != DataFormat::kChat)
+    user_error("--chat has no effect: it is for --format chat");
+  if (!a.chat.empty())
+    source.chat = read_chat_markers(JsonObject(parse_json(a.chat, "--chat"), "--chat"));
   source.skip_bad = a.skip_bad;
   source.special_tokens = a.special;
   if (!a.unit.empty()) source.text_documents = parse_text_documents(a.unit, "--document-unit");
@@ -259,6 +264,8 @@ void add_tokenize(CLI::App& app, Run& run) {
       ->capture_default_str();
   encode->add_flag("--add-special-tokens", a->add_template,
                    "Put what the tokenizer's template adds (Llama's <s>) around each document");
+  encode->add_option("--chat", a->chat,
+                     "Conversations: markers as data.chat has them; by default ChatML's");
   encode->add_flag("--special", a->special, "Text that spells a special token becomes its id");
   encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "config/chat_markers.h"
 #include "config/sections.h"
 #include "data/hf_tokenizer.h"
 #include "io/hf_folder.h"
@@ -129,25 +130,6 @@ void read_weighted_paths(JsonObject& data, std::string_view key, DataSource& sou
   if (std::all_of(source.weights.begin(), source.weights.end(), once)) source.weights.clear();
 }
 
-// {"user": [before, after], "assistant": [...], "between": "..."}
-std::optional<ChatMarkers> read_chat(JsonObject& data) {
-  if (!data.has("chat")) return std::nullopt;
-  JsonObject in = data.object("chat");
-  ChatMarkers markers;
-  markers.between = in.get<std::string>("between", "");
-  for (const auto& [role, value] : in.value().items()) {
-    if (role == "between") continue;
-    const auto around = in.require<std::vector<std::string>>(role);
-    if (!value.is_array() || around.size() != 2)
-      in.fail(role, "must be a list of two strings: what comes before a message, and after it");
-    markers.roles[role] = {around[0], around[1]};
-  }
-  if (!markers.roles.contains(kChatAssistant))
-    in.fail(kChatAssistant, "is missing: its messages are what is trained on");
-  in.finish();
-  return markers;
-}
-
 void read_source(JsonObject& data, DataConfig& config) {
   DataSource& train = config.train;
   train.format = read_format(data, config);
@@ -167,7 +149,7 @@ void read_source(JsonObject& data, DataConfig& config) {
   train.text_documents =
       parse_text_documents(data.choice("document_unit", {"file", "line", "blank_line"}, "file"),
                            data.path("document_unit"));
-  train.chat = read_chat(data);
+  if (data.has("chat")) train.chat = read_chat_markers(data.object("chat"));
   train.skip_bad = data.get<bool>("skip_bad", false);
   train.special_tokens = data.get<bool>("special_tokens", false);
   // A token file records its vocabulary; a tokenizer given with it is used only to show text.
@@ -180,6 +162,22 @@ void read_source(JsonObject& data, DataConfig& config) {
 }
 
 }  // namespace
+
+ChatMarkers read_chat_markers(JsonObject object) {
+  ChatMarkers markers;
+  markers.between = object.get<std::string>("between", "");
+  for (const auto& [role, value] : object.value().items()) {
+    if (role == "between") continue;
+    const auto around = object.require<std::vector<std::string>>(role);
+    if (!value.is_array() || around.size() != 2)
+      object.fail(role, "must be a list of two strings: what comes before a message, and after it");
+    markers.roles[role] = {around[0], around[1]};
+  }
+  if (!markers.roles.contains(kChatAssistant))
+    object.fail(kChatAssistant, "is missing: its messages are what is trained on");
+  object.finish();
+  return markers;
+}
 
 void read_model(JsonObject& root, Config& config) {
   if (!root.has("model"))

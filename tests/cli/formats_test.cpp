@@ -108,6 +108,21 @@ TEST_F(CliFormats, ConversationsAreTrainedOnTheirAnswers) {
   EXPECT_GT(loss, 0);
 
   // A token file keeps the mask: the same loss, to the bit.
+  const std::string markers = markers_.substr(markers_.find('=') + 1);
+  const Outcome encoded = onefold({"tokenize", "encode", "chat.jsonl", "--format", "chat", "--chat",
+                                   markers, "--output", "chat.tokens"});
+  ASSERT_EQ(encoded.code, 0) << encoded.err;
+  expect_in(encoded.out, {"loss on the answers alone"});
+  EXPECT_EQ(loss_of({"data.train=chat.tokens", "run.output="}), loss);
+
+  expect_error(
+      train({"data.train=chat.jsonl", "data.format=chat", R"(data.chat={"user": ["", ""]})"}), 1,
+      {"data.chat.assistant is missing"});
+  expect_error(
+      train({"data.train=chat.jsonl", "data.format=chat", R"(data.chat={"assistant": "A"})"}), 1,
+      {"data.chat.assistant must be a list of two strings"});
+  expect_error(onefold({"tokenize", "encode", "book.txt", "--chat", "{}", "--output", "x"}), 1,
+               {"--chat has no effect"});
   expect_error(train({"data.train=chat.jsonl"}), 1, {"set the format to \"chat\""});
   expect_error(train({"data.train=chat.jsonl", "data.format=chat"}), 1, {"data.chat"});
   for (const char* mode : {"packed", "isolated", "separated"}) {
