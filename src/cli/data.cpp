@@ -39,13 +39,16 @@ CheckedData open_parts(const Config& config) {
     return Dataset::open(source, tokenizer ? &*tokenizer : nullptr, pool);
   };
   CheckedData data;
-  data.train_source = data.validation_source = config.data.train;
+  data.train_source = config.data.train;
+  data.train_source.vocab_size = config.model.vocab_size;
+  data.validation_source = data.train_source;
   const Dataset train = open(data.train_source);
   const DataSplit split = split_dataset(train, config.data.validation_fraction);
   data.train = {train, split.train};
   if (split.validation.tokens() > 0) data.validation = {train, split.validation};
   if (config.data.validation.empty()) return data;
   data.validation_source.paths = config.data.validation;
+  data.validation_source.weights.clear();
   const Dataset held_out = open(data.validation_source);
   data.validation = {held_out, {0, held_out.tokens()}};
   return data;
@@ -77,7 +80,8 @@ class CheckBar {
 };
 
 std::string place_of(const CheckedData& data, const DocumentPlace& at) {
-  return locate_documents(at.validation ? data.validation_source : data.train_source,
+  const TokenSubset& part = at.validation ? *data.validation : data.train;
+  return locate_documents(at.validation ? data.validation_source : data.train_source, part.dataset,
                           {at.document})[0];
 }
 

@@ -1,27 +1,41 @@
 #include "cli/data_flags.h"
 
-#include <filesystem>
+#include <optional>
 
 #include "base/error.h"
+#include "config/chat_markers.h"
 
 namespace onefold::cli {
 namespace {
 
 // As data.format of a configuration is told by the names.
-DataFormat format_by_name(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
-  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
-  return DataFormat::kText;
-}
-
-DataFormat format_of(const std::vector<std::string>& inputs, const std::string& named) {
-  if (!named.empty()) return parse_data_format(named, "--format");
-  const DataFormat format = format_by_name(inputs[0]);
+DataFormat format_of(const std::vector<std::string>& inputs, const std::string& given) {
+  if (!given.empty()) return parse_data_format(given, "--format");
+  const auto named = [](const std::string& path) {
+    const std::optional<DataFormat> format = format_by_name(path);
+    if (!format)
+      user_error("{} is neither text nor JSON lines by its name; if it is, set --format", path);
+    return *format;
+  };
+  const DataFormat format = named(inputs[0]);
   for (const std::string& path : inputs)
-    if (format_by_name(path) != format)
+    if (named(path) != format)
       user_error("{} and {} have different formats by their names; set --format", inputs[0], path);
   return format;
+}
+
+// A flag that is there and means nothing for this format.
+void check_flags(const DataFlags& flags, DataFormat format, const std::string& input) {
+  if (format != DataFormat::kJsonl && !flags.field.empty())
+    user_error("--field has no effect: it is for JSONL, and {} is not", input);
+  if (format != DataFormat::kText && !flags.unit.empty())
+    user_error("--document-unit has no effect: it is for text, and {} is not", input);
+  if (flags.skip_bad && format != DataFormat::kJsonl && format != DataFormat::kChat)
+    user_error("--skip-bad has no effect: it is for JSONL, and {} is not", input);
+  if (flags.special && format == DataFormat::kChat)
+    user_error("--special has no effect: markers of conversations are special tokens already");
+  if (!flags.chat.empty() && format != DataFormat::kChat)
+    user_error("--chat has no effect: it is for --format chat");
 }
 
 }  // namespace
@@ -32,16 +46,19 @@ void add_data_flags(CLI::App* command, DataFlags& flags, const std::string& form
                       "Text: a document is a file (the default), a line, or a blank_line block");
   command->add_option("--field", flags.field,
                       "JSONL: the key that holds the text; \"text\" by default");
+  command->add_flag("--skip-bad", flags.skip_bad,
+                    "JSONL: leave out lines that cannot be read, and say how many");
 }
 
 DataSource source_of(const std::vector<std::string>& inputs, const DataFlags& flags) {
   DataSource source;
   source.paths = inputs;
   source.format = format_of(inputs, flags.format);
-  if (source.format != DataFormat::kJsonl && !flags.field.empty())
-    user_error("--field has no effect: it is for JSONL, and {} is not", inputs[0]);
-  if (source.format != DataFormat::kText && !flags.unit.empty())
-    user_error("--document-unit has no effect: it is for text, and {} is not", inputs[0]);
+  check_flags(flags, source.format, inputs[0]);
+  if (!flags.chat.empty())
+    source.chat = read_chat_markers(JsonObject(parse_json(flags.chat, "--chat"), "--chat"));
+  source.skip_bad = flags.skip_bad;
+  source.special_tokens = flags.special;
   if (!flags.unit.empty())
     source.text_documents = parse_text_documents(flags.unit, "--document-unit");
   if (!flags.field.empty()) source.field = flags.field;

@@ -10,7 +10,8 @@
 namespace onefold::cli {
 
 struct DataFlags {
-  std::string format, unit, field;
+  std::string format, unit, field, chat;
+  bool special = false, skip_bad = false;
 };
 
 // `formats`: those that the command reads, in words.

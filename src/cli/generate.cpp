@@ -29,7 +29,7 @@ namespace {
 struct GenerateArguments {
   std::string folder, adapter, prompt, prompt_file, prompts, prompt_format, system;
   std::vector<std::string> stops;
-  ChatMarks system_marks{"", "\n"}, user_marks{"", "\n"}, assistant_marks{"", "\n"};
+  ChatMarkers::Around system_marks{"", "\n"}, user_marks{"", "\n"}, assistant_marks{"", "\n"};
   GenerateOptions options;
   int threads = 0;
   bool greedy = false, json = false, chat = false, special = false;
@@ -156,11 +156,11 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kSpaces) - first + 1));
 }
 
-ChatMarkup markup_for(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
+ChatMarkers markers_for(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
   const bool user = !arguments.user_marks.before.empty(),
              assistant = !arguments.assistant_marks.before.empty();
   if (!user && !assistant) {
-    if (tokenizer.token_id("<|im_start|>") >= 0) return chatml_markup();
+    if (tokenizer.token_id("<|im_start|>") >= 0) return ChatMarkers::chatml();
     user_error(
         "the tokenizer has no token <|im_start|>, so roles cannot be marked as in ChatML; say how "
         "the model was taught to tell them apart, like --user-prefix 'User: ' --assistant-prefix "
@@ -174,28 +174,30 @@ ChatMarkup markup_for(const GenerateArguments& arguments, const Tokenizer& token
   if (!arguments.system.empty() && arguments.system_marks.before.empty() &&
       arguments.system_marks.after.empty())
     user_error("--system needs --system-prefix or --system-suffix: nothing would mark its end");
-  const auto marks = [](const ChatMarks& given) {
-    return ChatMarks{unescaped(given.before), unescaped(given.after)};
+  const auto marks = [](const ChatMarkers::Around& given) {
+    return ChatMarkers::Around{unescaped(given.before), unescaped(given.after)};
   };
-  return {.system = marks(arguments.system_marks),
-          .user = marks(arguments.user_marks),
-          .assistant = marks(arguments.assistant_marks)};
+  return {.roles = {{kChatSystem, marks(arguments.system_marks)},
+                    {kChatUser, marks(arguments.user_marks)},
+                    {kChatAssistant, marks(arguments.assistant_marks)}},
+          .between = ""};
 }
 
 // A conversation: one message of the user on each line of standard input, and after it the reply.
-class Conversation {
+class ChatSession {
  public:
-  Conversation(Engine& engine, const ModelFolder& model, const GenerateArguments& arguments)
+  ChatSession(Engine& engine, const ModelFolder& model, const GenerateArguments& arguments)
       : generator_(engine),
         model_(model),
         arguments_(arguments),
         options_(arguments.options),
-        markup_(markup_for(arguments, model.require_tokenizer())),
+        markers_(markers_for(arguments, model.require_tokenizer())),
+        format_(model.require_tokenizer(), markers_),
         stops_(arguments.stops) {
-    if (!arguments.system.empty()) messages_.push_back({"system", arguments.system});
+    if (!arguments.system.empty()) messages_.push_back({kChatSystem, arguments.system});
     // A model that goes on as the user has said what it had to say.
-    for (const std::string& mark :
-         {trimmed(markup_.assistant.after), trimmed(markup_.user.before)}) {
+    for (const std::string& mark : {trimmed(markers_.roles.at(kChatAssistant).after),
+                                    trimmed(markers_.roles.at(kChatUser).before)}) {
       if (mark.empty()) continue;
       stops_.push_back(mark);
       if (const int32_t token = model.tokenizer->token_id(mark); token >= 0)
@@ -218,7 +220,7 @@ class Conversation {
 
  private:
   void reply_to(const std::string& line) {
-    messages_.push_back({"user", line});
+    messages_.push_back({kChatUser, line});
     const std::vector<int32_t> prompt = fitting_prompt();
     const GenerateTokens tokens = [&](std::span<const int32_t> text, const GenerateOptions& options,
                                       const std::function<bool(int32_t)>& emit) {
@@ -228,7 +230,7 @@ class Conversation {
         answer(tokens, model_, options_, stops_, prompt, [&](std::string_view text) {
           if (!arguments_.json) put(text);
         });
-    messages_.push_back({"assistant", trimmed(made.text)});
+    messages_.push_back({kChatAssistant, trimmed(made.text)});
     if (arguments_.json) return put_line(answer_json({line, ""}, prompt.size(), made, model_));
     put("\n");
     note_full(model_, made);
@@ -236,8 +238,7 @@ class Conversation {
 
   std::vector<int32_t> encoded() const {
     std::vector<int32_t> tokens = model_.text_begin;
-    const std::vector<int32_t> chat =
-        encode_chat(*model_.tokenizer, render_chat(messages_, markup_, true));
+    const std::vector<int32_t> chat = format_.prompt(messages_);
     // A template of the tokenizer may begin with the same token as the marks.
     const bool twice = !tokens.empty() && chat.size() >= tokens.size() &&
                        std::equal(tokens.begin(), tokens.end(), chat.begin());
@@ -271,7 +272,8 @@ class Conversation {
   const ModelFolder& model_;
   const GenerateArguments& arguments_;
   GenerateOptions options_;
-  const ChatMarkup markup_;
+  const ChatMarkers markers_;
+  const ChatFormat format_;
   std::vector<std::string> stops_;
   std::vector<ChatMessage> messages_;
 };
@@ -284,7 +286,7 @@ int run_generate(GenerateArguments& arguments) {
   if (arguments.greedy) options.sampling.temperature = 0;
   options.end_tokens = model.text_ends;
   check_sampling(options.sampling);
-  if (arguments.chat) markup_for(arguments, *model.tokenizer);  // before the weights are read
+  if (arguments.chat) markers_for(arguments, *model.tokenizer);  // before the weights are read
 
   EngineOptions engine_options =
       generation_engine_options(model.spec(), options.beams, arguments.threads);
@@ -293,7 +295,7 @@ int run_generate(GenerateArguments& arguments) {
   for (const std::string& problem : model.passed_over)
     say("onefold: warning: passed over: {}\n", problem);
   if (arguments.chat)
-    Conversation(engine, model, arguments).hold();
+    ChatSession(engine, model, arguments).hold();
   else
     continue_prompts(engine, model, arguments);
   return kOk;

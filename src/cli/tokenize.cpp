@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -12,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/data_flags.h"
 #include "data/bpe_trainer.h"
+#include "data/hf_tokenizer.h"
 #include "data/tokenize.h"
 #include "run/session.h"
 #include "run/signals.h"
@@ -66,20 +68,29 @@ Tokenizer tokenizer_of(const TokenizeArguments& a) {
   return *std::move(tokenizer);
 }
 
-void check_output(const TokenizeArguments& a, const std::vector<std::string>& inputs) {
+void check_output(const TokenizeArguments& a) {
+  std::vector<std::string> inputs = expanded({.paths = a.inputs}).paths;
+  inputs.push_back(a.tokenizer);
   require_output({"--output", "name another file, or pass --overwrite to replace it"}, a.output,
                  inputs, a.overwrite);
 }
 
+void note_skipped(const TokenizeArguments& a, const DocumentReport& report) {
+  if (report.skipped == 0 || a.json) return;
+  say("note: {} line{} skipped, the first because {}\n", report.skipped,
+      report.skipped == 1 ? " was" : "s were", report.first_skipped);
+}
+
 int run_train(const TokenizeArguments& a) {
   const double begin = now_seconds();
-  check_output(a, a.inputs);
+  check_output(a);
   BpeTrainer trainer;
   int64_t bytes = 0;
-  for_each_document(source_of(a.inputs, a.data), [&](const Document& document) {
-    trainer.add(document.text);
-    bytes += static_cast<int64_t>(document.text.size());
-  });
+  const DocumentReport report =
+      for_each_document(source_of(a.inputs, a.data), [&](const Document& document) {
+        trainer.add(document.text);
+        bytes += static_cast<int64_t>(document.text.size());
+      });
   const bool show = !a.json && isatty(STDERR_FILENO);
   BpeOptions options{.vocab_size = a.vocab_size, .min_frequency = a.min_frequency};
   options.progress = [&](int64_t tokens, int64_t target) {
@@ -93,10 +104,12 @@ int run_train(const TokenizeArguments& a) {
     print_json({{"output", a.output},
                 {"vocab_size", tokenizer.vocab_size()},
                 {"text_bytes", bytes},
+                {"skipped_lines", report.skipped},
                 {"seconds", seconds}});
   else
     fmt::print("{}: {} tokens learnt from {} of text in {}\n", a.output, tokenizer.vocab_size(),
                format_bytes(bytes), format_duration(seconds));
+  note_skipped(a, report);
   if (tokenizer.vocab_size() < a.vocab_size && !a.json)
     say("note: the text has no more pairs to merge; {} tokens were asked for\n", a.vocab_size);
   return kOk;
@@ -104,20 +117,21 @@ int run_train(const TokenizeArguments& a) {
 
 int run_encode(const TokenizeArguments& a) {
   const double begin = now_seconds();
-  std::vector<std::string> inputs = a.inputs;
-  inputs.push_back(a.tokenizer);
-  check_output(a, inputs);
+  check_output(a);
   const Tokenizer tokenizer = tokenizer_of(a);
   ThreadPool pool(a.threads);
   if (a.add_template && tokenizer.template_before().empty() && tokenizer.template_after().empty())
     user_error("--add-special-tokens has no effect: {} has no template that adds any", a.tokenizer);
   const StopSignals signals;  // an end by exception or return, which leaves no file behind
   ProgressBar bar(!a.json && isatty(STDERR_FILENO));
+  DocumentReport report;
   const TokenizeOptions options = {.add_template = a.add_template,
-                                   .progress = [&](int64_t done, int64_t total) {
-                                     bar.draw(done, total);
-                                     return !signals.stop_wanted();
-                                   }};
+                                   .progress =
+                                       [&](int64_t done, int64_t total) {
+                                         bar.draw(done, total);
+                                         return !signals.stop_wanted();
+                                       },
+                                   .report = &report};
   const std::optional<TokenFileInfo> info =
       tokenize_to_file(source_of(a.inputs, a.data), tokenizer, pool, a.output, options);
   bar.clear();
@@ -132,18 +146,24 @@ int run_encode(const TokenizeArguments& a) {
                 {"documents", info->documents},
                 {"vocab_size", info->vocab_size},
                 {"token_bytes", info->token_bytes},
+                {"end_of_text", info->end_of_text},
+                {"masked", info->masked},
+                {"skipped_lines", report.skipped},
                 {"peak_rss_bytes", peak_rss_bytes()},
                 {"seconds", seconds}});
   else
-    fmt::print("{}: {} tokens of {} bytes in {} document{}, made in {}\n", a.output,
+    fmt::print("{}: {} tokens of {} bytes in {} document{}, {}{}; made in {}\n", a.output,
                format_count(info->tokens), info->token_bytes, format_count(info->documents),
-               info->documents == 1 ? "" : "s", format_duration(seconds));
+               info->documents == 1 ? "" : "s", describe_end_of_text(info->end_of_text, &tokenizer),
+               info->masked ? "; loss on the answers alone" : "", format_duration(seconds));
+  note_skipped(a, report);
   return kOk;
 }
 
 int run_show(const TokenizeArguments& a) {
   const Tokenizer tokenizer = tokenizer_of(a);
-  const std::vector<int32_t> ids = tokenizer.encode(a.text);
+  const std::vector<int32_t> ids = tokenizer.encode(
+      a.text, a.data.special ? Tokenizer::Specials::kMatch : Tokenizer::Specials::kAsText);
   if (a.json) {
     print_json({{"text", a.text}, {"tokens", ids}});
     return kOk;
@@ -153,8 +173,12 @@ int run_show(const TokenizeArguments& a) {
 }
 
 void add_source(CLI::App* command, TokenizeArguments& a) {
-  command->add_option("input", a.inputs, "Text or JSONL files")->required();
-  add_data_flags(command, a.data, "text or jsonl");
+  command
+      ->add_option("input", a.inputs,
+                   "Text or JSONL files, as they are or compressed (gzip, zstd); patterns like "
+                   "'a*.jsonl'; - is standard input")
+      ->required();
+  add_data_flags(command, a.data, "text, jsonl or chat (JSONL of conversations)");
   command->add_flag("--json", a.json, "One JSON object instead of text");
 }
 
@@ -188,10 +212,15 @@ void add_tokenize(CLI::App& app, Run& run) {
   CLI::App* encode =
       tokenize->add_subcommand("encode", "Encode text or JSONL into a memory-mapped token file");
   add_source(encode, *a);
-  encode->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+  encode
+      ->add_option("--tokenizer", a->tokenizer,
+                   "A tokenizer.json, a folder with a tokenizer, or \"bytes\"")
       ->capture_default_str();
   encode->add_flag("--add-special-tokens", a->add_template,
                    "Put what the tokenizer's template adds (Llama's <s>) around each document");
+  encode->add_option("--chat", a->data.chat,
+                     "Conversations: markers as data.data.chat has them; by default ChatML's");
+  encode->add_flag("--special", a->data.special, "Text that spells a special token becomes its id");
   encode->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();
@@ -201,8 +230,10 @@ void add_tokenize(CLI::App& app, Run& run) {
 
   CLI::App* show = tokenize->add_subcommand("show", "Print a text's tokens");
   show->add_option("text", a->text, "The text")->required();
-  show->add_option("--tokenizer", a->tokenizer, "A tokenizer.json, or \"bytes\"")
+  show->add_option("--tokenizer", a->tokenizer,
+                   "A tokenizer.json, a folder with a tokenizer, or \"bytes\"")
       ->capture_default_str();
+  show->add_flag("--special", a->data.special, "Text that spells a special token becomes its id");
   show->add_flag("--json", a->json, "One JSON object instead of text");
   show->callback([a, &run] { run = [a] { return run_show(*a); }; });
 }

@@ -133,8 +133,10 @@ void check_trace(const TrainArguments& arguments, const Config& config) {
       RunFolder::is_own_file(trace.filename().string()))
     user_error("--trace: {} is a file that the run itself writes; name another", arguments.trace);
   std::vector<std::string> inputs = {arguments.config, config.data.tokenizer};
-  for (const auto& paths : {config.data.train.paths, config.data.validation})
-    inputs.insert(inputs.end(), paths.begin(), paths.end());
+  for (const auto& paths : {config.data.train.paths, config.data.validation}) {
+    const std::vector<std::string> files = expanded({.paths = paths}).paths;
+    inputs.insert(inputs.end(), files.begin(), files.end());
+  }
   require_output(
       {"--trace", "name another file (--overwrite would replace it, and a model in run.output)"},
       arguments.trace, inputs, arguments.overwrite);

@@ -1,12 +1,15 @@
 // "model", "data" and "run".
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
+#include "config/chat_markers.h"
 #include "config/sections.h"
+#include "data/hf_tokenizer.h"
 #include "io/hf_folder.h"
 #include "model/spec_limits.h"
 
@@ -19,6 +22,18 @@ using Group = JsonReport::Group;
 constexpr int64_t kDefaultSequenceLength = 1024;
 constexpr int64_t kDefaultEvalEvery = 100;
 constexpr int64_t kDefaultEvalSequences = 128;
+constexpr double kMostWeight = 1e6;
+
+// The tokenizer that goes with a model is the default. A folder with weights and no tokenizer that
+// can be read is named all the same: opening it says what to do, where raw bytes would be trained
+// on in silence.
+void take_tokenizer(const std::string& folder, Config& config) {
+  const std::string found = tokenizer_in_folder(folder);
+  if (!found.empty())
+    config.data.tokenizer = found;
+  else if (!config.model_weights.empty())
+    config.data.tokenizer = folder;
+}
 
 // A plain string names a preset if there is one of that name, else a path.
 void read_named_model(const std::string& name, Config& config) {
@@ -42,8 +57,7 @@ void read_named_model(const std::string& name, Config& config) {
           "save_pretrained(), which writes {2}; or, to begin with random weights, name "
           "{0}/config.json",
           name, join(unread, ", "), kHfWeights);
-    const fs::path tokenizer = file / "tokenizer.json";
-    if (fs::exists(tokenizer, ignored)) config.data.tokenizer = tokenizer.string();
+    take_tokenizer(name, config);
     file /= "config.json";
     if (!fs::exists(file, ignored)) user_error("model: the folder {} has no config.json", name);
   }
@@ -52,32 +66,19 @@ void read_named_model(const std::string& name, Config& config) {
       spec_from_hf_config(read_json(file.string()), fmt::format("model ({})", file.string()));
 }
 
-constexpr std::array<std::string_view, 3> kFormats = {"text", "jsonl", "tokens"};
-constexpr std::array<std::string_view, 3> kDocumentUnits = {"file", "line", "blank_line"};
-
-std::string_view format_name(DataFormat format) { return kFormats[static_cast<size_t>(format)]; }
-
-template <typename Enum>
-Enum named(std::span<const std::string_view> names, std::string_view name) {
-  return static_cast<Enum>(std::find(names.begin(), names.end(), name) - names.begin());
-}
-
 DataFormat format_by_extension(JsonObject& data, std::string_view key, const std::string& path) {
-  const std::string extension = fs::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
-  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
-  for (const std::string_view other :
-       {".json", ".parquet", ".arrow", ".npy", ".csv", ".gz", ".zst", ".xz", ".zip"})
-    if (extension == other)
-      data.fail(key, fmt::format("names {}, which is not text, JSON lines or a token file; if it "
-                                 "is one all the same, set data.format",
-                                 path));
-  return DataFormat::kText;
+  const std::optional<DataFormat> format = format_by_name(path);
+  if (!format)
+    data.fail(key, fmt::format("names {}, which is not text, JSON lines or a token file; if it is "
+                               "one all the same, set data.format",
+                               path));
+  return *format;
 }
 
 DataFormat read_format(JsonObject& data, const DataConfig& config) {
   if (data.has("format"))
-    return named<DataFormat>(kFormats, data.choice("format", {"text", "jsonl", "tokens"}, ""));
+    return parse_data_format(data.choice("format", {"text", "jsonl", "tokens", "chat"}, "text"),
+                             data.path("format"));
   DataFormat format = DataFormat::kText;
   std::string first;
   const auto agree = [&](std::string_view key, const std::vector<std::string>& paths) {
@@ -85,7 +86,7 @@ DataFormat read_format(JsonObject& data, const DataConfig& config) {
       const DataFormat one = format_by_extension(data, key, path);
       if (!first.empty() && one != format)
         data.fail(key, fmt::format("mixes formats: {} is {} by its name, {} is {}; set data.format",
-                                   first, format_name(format), path, format_name(one)));
+                                   first, data_format_name(format), path, data_format_name(one)));
       format = one;
       first = path;
     }
@@ -104,27 +105,80 @@ std::vector<std::string> read_paths(JsonObject& data, std::string_view key) {
   return paths;
 }
 
+// A path, or a list in which an entry may be {"path": ..., "weight": ...} too.
+void read_weighted_paths(JsonObject& data, std::string_view key, DataSource& source) {
+  if (!data.has(key)) return;
+  Json entries = data.require<Json>(key);
+  if (entries.is_object()) entries = Json::array({entries});
+  const auto is_object = [](const Json& entry) { return entry.is_object(); };
+  if (!entries.is_array() || std::none_of(entries.begin(), entries.end(), is_object)) {
+    source.paths = read_paths(data, key);
+    return;
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const bool plain = entries[i].is_string();
+    const Json& entry = plain ? Json{{"path", entries[i]}} : entries[i];
+    JsonObject in(entry, fmt::format("{}[{}]", data.path(key), i));
+    source.paths.push_back(in.require<std::string>("path"));
+    if (source.paths.back().empty()) in.fail("path", "is empty");
+    source.weights.push_back(in.positive("weight", 1));
+    if (source.weights.back() > kMostWeight)
+      in.fail("weight",
+              fmt::format("is {}; the largest is {}", source.weights.back(), kMostWeight));
+    in.finish();
+  }
+  const auto once = [](double weight) { return weight == 1; };
+  if (std::all_of(source.weights.begin(), source.weights.end(), once)) source.weights.clear();
+}
+
 void read_source(JsonObject& data, DataConfig& config) {
   DataSource& train = config.train;
   train.format = read_format(data, config);
-  const auto only = [&](std::string_view key, DataFormat format) {
-    if (train.format != format)
-      data.no_effect(key, fmt::format("it is for the format {}, and this is {}",
-                                      format_name(format), format_name(train.format)));
+  const auto only = [&](std::string_view key, std::initializer_list<DataFormat> formats) {
+    if (std::find(formats.begin(), formats.end(), train.format) != formats.end()) return;
+    std::vector<std::string> names;
+    for (const DataFormat format : formats) names.emplace_back(data_format_name(format));
+    data.no_effect(key, fmt::format("it is for the format {}, and this is {}", join(names, " or "),
+                                    data_format_name(train.format)));
   };
-  only("field", DataFormat::kJsonl);
-  only("document_unit", DataFormat::kText);
+  only("field", {DataFormat::kJsonl});
+  only("document_unit", {DataFormat::kText});
+  only("chat", {DataFormat::kChat});
+  only("skip_bad", {DataFormat::kJsonl, DataFormat::kChat});
+  only("special_tokens", {DataFormat::kText, DataFormat::kJsonl});
   train.field = data.get<std::string>("field", "text");
-  train.text_documents = named<TextDocuments>(
-      kDocumentUnits, data.choice("document_unit", {"file", "line", "blank_line"}, "file"));
+  train.text_documents =
+      parse_text_documents(data.choice("document_unit", {"file", "line", "blank_line"}, "file"),
+                           data.path("document_unit"));
+  if (data.has("chat")) train.chat = read_chat_markers(data.object("chat"));
+  train.skip_bad = data.get<bool>("skip_bad", false);
+  train.special_tokens = data.get<bool>("special_tokens", false);
   // A token file records its vocabulary; a tokenizer given with it is used only to show text.
-  if (train.format == DataFormat::kTokens && config.tokenizer == "bytes") config.tokenizer = "";
+  const bool none = config.tokenizer == "bytes" ||
+                    (is_folder(config.tokenizer) && tokenizer_in_folder(config.tokenizer).empty());
+  if (train.format == DataFormat::kTokens && none) config.tokenizer = "";
   config.tokenizer = data.get<std::string>("tokenizer", config.tokenizer);
   if (config.tokenizer.empty() && data.has("tokenizer"))
     data.fail("tokenizer", "is empty; name \"bytes\" or a tokenizer.json");
 }
 
 }  // namespace
+
+ChatMarkers read_chat_markers(JsonObject object) {
+  ChatMarkers markers;
+  markers.between = object.get<std::string>("between", "");
+  for (const auto& [role, value] : object.value().items()) {
+    if (role == "between") continue;
+    const auto around = object.require<std::vector<std::string>>(role);
+    if (!value.is_array() || around.size() != 2)
+      object.fail(role, "must be a list of two strings: what comes before a message, and after it");
+    markers.roles[role] = {around[0], around[1]};
+  }
+  if (!markers.roles.contains(kChatAssistant))
+    object.fail(kChatAssistant, "is missing: its messages are what is trained on");
+  object.finish();
+  return markers;
+}
 
 void read_model(JsonObject& root, Config& config) {
   if (!root.has("model"))
@@ -141,6 +195,7 @@ void read_model(JsonObject& root, Config& config) {
   if (in.has("weights") && !TensorFiles::in_folder(config.model_weights))
     in.fail("weights", fmt::format("is \"{}\", which is not a folder with {} or {}",
                                    config.model_weights, kHfWeights, kHfIndex));
+  if (!config.model_weights.empty()) take_tokenizer(config.model_weights, config);
   Json fields = in.unread().value();
   config.model_source = "inline";
   if (in.has("weights") && !model.contains("preset")) {  // fields over those of the folder
@@ -158,11 +213,15 @@ void read_model(JsonObject& root, Config& config) {
 void read_data(JsonObject& root, Config& config) {
   JsonObject in = root.object("data");
   DataConfig& data = config.data;
-  data.train.paths = read_paths(in, "train");
+  read_weighted_paths(in, "train", data.train);
   data.validation = read_paths(in, "validation");
   if (!data.validation.empty())
     in.no_effect("validation_fraction", "data.validation names the validation data");
   data.validation_fraction = in.fraction("validation_fraction", 0);
+  if (data.validation_fraction > 0 && !data.train.weights.empty())
+    in.refuse(Group::conflict, "validation_fraction",
+              "cannot be taken off files with weights, which are drawn more or less often; name "
+              "data.validation");
   read_source(in, data);
 
   const int64_t longest = config.model.max_sequence_length;
@@ -256,15 +315,25 @@ void read_run(JsonObject& root, Config& config) {
 
 Json data_json(const DataConfig& data) {
   Json json;
-  if (!data.train.paths.empty()) json["train"] = data.train.paths;
+  const DataSource& train = data.train;
+  if (!train.paths.empty()) json["train"] = train.paths;
+  for (size_t i = 0; i < train.weights.size(); ++i)
+    json["train"][i] = {{"path", train.paths[i]}, {"weight", train.weights[i]}};
   if (!data.validation.empty())
     json["validation"] = data.validation;
   else
     json["validation_fraction"] = data.validation_fraction;
-  json["format"] = format_name(data.train.format);
-  if (data.train.format == DataFormat::kJsonl) json["field"] = data.train.field;
-  if (data.train.format == DataFormat::kText)
-    json["document_unit"] = kDocumentUnits[static_cast<size_t>(data.train.text_documents)];
+  json["format"] = data_format_name(train.format);
+  if (train.format == DataFormat::kJsonl) json["field"] = train.field;
+  if (train.format == DataFormat::kText)
+    json["document_unit"] = text_documents_name(train.text_documents);
+  if (train.chat) {
+    for (const auto& [role, around] : train.chat->roles)
+      json["chat"][role] = {around.before, around.after};
+    json["chat"]["between"] = train.chat->between;
+  }
+  if (train.skip_bad) json["skip_bad"] = true;
+  if (train.special_tokens) json["special_tokens"] = true;
   if (!data.tokenizer.empty()) json["tokenizer"] = data.tokenizer;
   json["sequence_length"] = data.sequence_length;
   json["documents"] = document_mode_name(data.documents);

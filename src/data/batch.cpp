@@ -7,7 +7,8 @@
 namespace onefold {
 namespace {
 
-void fill_row(const SequenceSet& sequences, int64_t index, Batch& batch, int64_t row) {
+template <typename Sequences>
+void fill_row(const Sequences& sequences, int64_t index, Batch& batch, int64_t row) {
   const size_t begin = static_cast<size_t>(row * batch.sequence),
                length = static_cast<size_t>(batch.sequence);
   sequences.get(index, std::span(batch.tokens).subspan(begin, length),
@@ -16,10 +17,20 @@ void fill_row(const SequenceSet& sequences, int64_t index, Batch& batch, int64_t
     sequences.get_starts(index, std::span(batch.starts).subspan(begin, length));
 }
 
-Batch empty_batch(const SequenceSet& sequences, int64_t rows) {
+template <typename Sequences>
+Batch empty_batch(const Sequences& sequences, int64_t rows) {
   Batch batch(rows, sequences.length());
   if (sequences.mode() == DocumentMode::kIsolated) batch.starts.resize(batch.tokens.size());
   return batch;
+}
+
+std::vector<Sampler::Group> groups_of(const SequenceMix& mix, const std::vector<double>& weights) {
+  require(weights.empty() || weights.size() == mix.sets().size(), "{} weights of {} sets",
+          weights.size(), mix.sets().size());
+  std::vector<Sampler::Group> groups;
+  for (size_t i = 0; i < mix.sets().size(); ++i)
+    groups.push_back({mix.sets()[i].count(), weights.empty() ? 1 : weights[i]});
+  return groups;
 }
 
 }  // namespace
@@ -36,9 +47,10 @@ int64_t Batch::valid_targets() const {
                        [](int32_t target) { return target != kIgnoredTarget; });
 }
 
-BatchLoader::BatchLoader(SequenceSet sequences, uint64_t seed, bool shuffle, BatchLayout layout)
+BatchLoader::BatchLoader(SequenceMix sequences, uint64_t seed, bool shuffle, BatchLayout layout,
+                         std::vector<double> weights)
     : sequences_(std::move(sequences)),
-      sampler_(sequences_.count(), seed, shuffle),
+      sampler_(groups_of(sequences_, weights), seed, shuffle),
       layout_(layout) {
   require(layout.micro_batch > 0 && layout.accumulation > 0 && layout.ranks > 0,
           "a batch of {} x {} x {}", layout.micro_batch, layout.accumulation, layout.ranks);

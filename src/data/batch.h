@@ -24,9 +24,12 @@ struct Batch {
 // Training batches. Holds no position: any batch may be asked for at any time, from any thread.
 class BatchLoader {
  public:
-  BatchLoader(SequenceSet sequences, uint64_t seed, bool shuffle, BatchLayout layout);
+  // `weights`: of each of the mix's sets, as Sampler has them; empty: each sequence once in an
+  // epoch.
+  BatchLoader(SequenceMix sequences, uint64_t seed, bool shuffle, BatchLayout layout,
+              std::vector<double> weights = {});
 
-  const SequenceSet& sequences() const { return sequences_; }
+  const SequenceMix& sequences() const { return sequences_; }
   const Sampler& sampler() const { return sampler_; }
   const BatchLayout& layout() const { return layout_; }
   // The same data from another position in its order on: for resuming with another global batch.
@@ -42,7 +45,7 @@ class BatchLoader {
   double epochs(int64_t step) const;
 
  private:
-  SequenceSet sequences_;
+  SequenceMix sequences_;
   Sampler sampler_;
   BatchLayout layout_;
 };

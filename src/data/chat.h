@@ -1,10 +1,14 @@
-// Conversations as text: messages between the marks of their roles.
+// Conversations as tokens: each message between markers that say whose it is, and for each token
+// whether it is trained on, which the answers and their end markers are. Markers become special
+// tokens; a message that merely spells one stays plain text.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/tokenizer.h"
@@ -12,31 +16,64 @@
 namespace onefold {
 
 struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
+  std::string role, content;
+  bool counted = true;  // false: not trained on, even if it is an answer
 };
+using Conversation = std::vector<ChatMessage>;
 
-struct ChatMarks {
-  std::string before, after;
-};
-struct ChatMarkup {
-  ChatMarks system, user, assistant;
-  const ChatMarks& of(std::string_view role) const;
-};
-// <|im_start|>user\n ... <|im_end|>\n
-ChatMarkup chatml_markup();
+inline constexpr const char* kChatSystem = "system";
+inline constexpr const char* kChatUser = "user";
+inline constexpr const char* kChatAssistant = "assistant";
 
-struct ChatText {
-  struct Span {
-    size_t begin, end;
+// {"messages": [{"role": "user", "content": "..."}, ...]}, where content may be a list of
+// {"type": "text", "text": "..."}, and "weight": 0 takes an answer out of the loss; or ShareGPT's
+// {"conversations": [{"from": "human", "value": "..."}, ...]}, with human and gpt for user and
+// assistant. UserError, which begins with `where`, if it is neither.
+Conversation parse_conversation(const nlohmann::json& object, const std::string& where);
+
+// What is put around messages.
+struct ChatMarkers {
+  struct Around {
+    std::string before, after;
   };
-  std::string text;
-  std::vector<Span> contents;  // what each message itself says
-};
-// With `reply`, what the assistant would write comes next.
-ChatText render_chat(std::span<const ChatMessage> messages, const ChatMarkup& markup, bool reply);
+  std::map<std::string, Around> roles;
+  std::string between;  // two messages
 
-// Special tokens that the marks spell are those tokens; those that messages spell are plain text.
-std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const ChatText& chat);
+  // <|im_start|>user\n ... <|im_end|>, with a newline between messages, for system, user and
+  // assistant.
+  static ChatMarkers chatml();
+};
+
+struct ChatTokens {
+  std::vector<int32_t> tokens;
+  std::vector<bool> counted;  // for each token: whether it is trained on
+};
+
+class ChatFormat {
+ public:
+  // Without markers: ChatML, if the tokenizer has <|im_start|> and <|im_end|>, else a UserError.
+  // The tokenizer must outlive it.
+  ChatFormat(const Tokenizer& tokenizer, const std::optional<ChatMarkers>& markers);
+
+  // Trained on: the content of each answer, and the marker after it. UserError that begins with
+  // `where` for a role without markers.
+  ChatTokens render(std::span<const ChatMessage> messages, const std::string& where) const;
+  // The messages, and the marker that begins an answer: what generation continues.
+  std::vector<int32_t> prompt(std::span<const ChatMessage> messages) const;
+  // Whether no marker ends an answer.
+  bool ends_bare() const;
+  // The token that ends an answer, or -1 if its end marker does not begin with a special token.
+  int32_t end_of_answer() const;
+
+ private:
+  struct Encoded {
+    std::vector<int32_t> before, after;
+  };
+  const Encoded& markers_of(const std::string& role, const std::string& where) const;
+
+  const Tokenizer& tokenizer_;
+  std::map<std::string, Encoded> roles_;
+  std::vector<int32_t> between_;
+};
 
 }  // namespace onefold

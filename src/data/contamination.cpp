@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/token_file.h"
+#include "data/byte_input.h"
 
 namespace onefold {
 namespace {
@@ -260,36 +260,24 @@ OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validati
   return report;
 }
 
-std::vector<std::string> locate_documents(const DataSource& source,
+std::vector<std::string> locate_documents(const DataSource& given, const Dataset& dataset,
                                           const std::vector<int64_t>& documents) {
+  const DataSource source = expanded(given);
   std::map<int64_t, std::string> places;
-  for (const int64_t document : documents) places[document];
-  const auto note = [&](int64_t document, const auto& text) {
-    const auto found = places.find(document);
-    if (found != places.end()) found->second = text();
-  };
-  int64_t number = 0;
+  for (const int64_t document : documents)
+    places[document] = fmt::format("document {} of the files", document);
   if (source.format == DataFormat::kTokens) {
-    for (const std::string& path : source.paths) {
-      const int64_t count = TokenFile(path).info().documents;
-      for (auto at = places.lower_bound(number); at != places.end() && at->first < number + count;
-           ++at)
-        at->second = fmt::format("{}, document {}", path, at->first - number);
-      number += count;
+    for (auto& [document, place] : places) {
+      const auto [file, number] = dataset.file_of_document(document);
+      place = fmt::format("{}, document {}", file, number);
     }
-  } else {
-    std::vector<int64_t> ends;
-    for (const std::string& path : source.paths) {
-      const auto bytes = static_cast<int64_t>(MappedFile(path).bytes().size());
-      ends.push_back((ends.empty() ? 0 : ends.back()) + bytes);
-    }
+  } else if (std::none_of(source.paths.begin(), source.paths.end(), is_read_once)) {
+    int64_t number = 0;
     for_each_document(source, [&](const Document& document) {
-      note(number++, [&] {
-        const auto file = std::upper_bound(ends.begin(), ends.end(), document.position);
-        const int64_t before = file == ends.begin() ? 0 : *(file - 1);
-        return fmt::format("{} at byte {}", source.paths[static_cast<size_t>(file - ends.begin())],
-                           document.position - before);
-      });
+      if (!document.begins) return;
+      const auto found = places.find(number++);
+      if (found == places.end()) return;
+      found->second = fmt::format("{} at byte {}", source.paths[document.file], document.position);
     });
   }
   std::vector<std::string> result;

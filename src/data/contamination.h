@@ -74,8 +74,9 @@ struct OverlapReport {
 OverlapReport find_overlap(const TokenSubset& train, const TokenSubset& validation,
                            const OverlapOptions& options, const CheckProgress& progress);
 
-// Where documents of a source lie, for people: "a.jsonl at byte 120", "b.tokens, document 3".
-std::vector<std::string> locate_documents(const DataSource& source,
+// Where documents of a source lie, for people: "a.jsonl at byte 120", "b.tokens, document 3"; of a
+// pipe, which cannot be read again, "document 3 of the files". `dataset` is what was opened of it.
+std::vector<std::string> locate_documents(const DataSource& source, const Dataset& dataset,
                                           const std::vector<int64_t>& documents);
 
 }  // namespace onefold

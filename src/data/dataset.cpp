@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/byte_input.h"
+#include "data/foreign_tokens.h"
 #include "data/token_file.h"
 #include "data/tokenize.h"
 
@@ -14,6 +16,12 @@ namespace {
 template <typename Word>
 struct MemoryTokens {
   std::vector<Word> tokens;
+  std::vector<uint64_t> starts;
+  TargetMask mask;
+};
+
+struct ForeignFile {
+  ForeignTokens tokens;
   std::vector<uint64_t> starts;
 };
 
@@ -35,22 +43,47 @@ int64_t widen(const std::byte* data, int64_t begin, std::span<int32_t> dst, int6
 
 Dataset Dataset::open(const DataSource& source, const Tokenizer* tokenizer, ThreadPool& pool) {
   if (source.paths.empty()) user_error("no data files are given");
+  require(source.weights.empty() || source.weights.size() == source.paths.size(),
+          "{} weights of {} paths", source.weights.size(), source.paths.size());
   Dataset dataset;
-  if (source.format == DataFormat::kTokens) {
-    for (const std::string& path : source.paths) dataset.append_token_file(path, tokenizer);
+  if (source.weights.empty()) {
+    dataset.append_source(expanded(source), tokenizer, pool);
+    dataset.groups_ = {{join(source.paths, ", "), 1, {0, dataset.tokens_}}};
     return dataset;
   }
-  const std::string name = join(source.paths, ", ");
-  if (!tokenizer) user_error("{}: text needs a tokenizer; give one, or use a token file", name);
-  dataset.vocab_size_ = tokenizer->vocab_size();
-  dataset.end_of_text_ = tokenizer->end_of_text();
-  const auto fill = [&](const TokenSink& sink) { tokenize(source, *tokenizer, pool, sink); };
-  if (token_bytes_for(dataset.vocab_size_) == 2) {
-    dataset.append_memory<uint16_t>(name, fill);
-  } else {
-    dataset.append_memory<uint32_t>(name, fill);
+  for (size_t i = 0; i < source.paths.size(); ++i) {
+    DataSource one = source;
+    one.paths = {source.paths[i]};
+    const int64_t begin = dataset.tokens_;
+    dataset.append_source(expanded(one), tokenizer, pool);
+    dataset.groups_.push_back({source.paths[i], source.weights[i], {begin, dataset.tokens_}});
   }
   return dataset;
+}
+
+void Dataset::append_source(const DataSource& source, const Tokenizer* tokenizer,
+                            ThreadPool& pool) {
+  if (source.format == DataFormat::kTokens) {
+    for (const std::string& path : source.paths)
+      append_token_file(path, tokenizer, source.vocab_size);
+    return;
+  }
+  std::vector<std::string> names;
+  for (const std::string& path : source.paths) names.push_back(input_name(path));
+  const std::string name = join(names, ", ");
+  if (!tokenizer) user_error("{}: text needs a tokenizer; give one, or use a token file", name);
+  vocab_size_ = tokenizer->vocab_size();
+  end_of_text_ = tokenizer->end_of_text();
+  const auto fill = [&](const TokenSink& sink) {
+    DocumentReport report;
+    tokenize(source, *tokenizer, pool, sink, {.report = &report});
+    if (report_.skipped == 0) report_.first_skipped = report.first_skipped;
+    report_.skipped += report.skipped;
+  };
+  if (token_bytes_for(vocab_size_) == 2)
+    append_memory<uint16_t>(name, fill);
+  else
+    append_memory<uint32_t>(name, fill);
 }
 
 Dataset Dataset::from_documents(std::span<const std::vector<int32_t>> documents, int64_t vocab_size,
@@ -60,10 +93,11 @@ Dataset Dataset::from_documents(std::span<const std::vector<int32_t>> documents,
   dataset.end_of_text_ = end_of_text;
   dataset.append_memory<uint32_t>("tokens in memory", [&](const TokenSink& sink) {
     for (const std::vector<int32_t>& document : documents) {
-      sink.tokens(document);
-      sink.end_document();
+      sink.tokens(document, true);
+      sink.end_document(true);
     }
   });
+  dataset.groups_ = {{"tokens in memory", 1, {0, dataset.tokens_}}};
   return dataset;
 }
 
@@ -71,32 +105,61 @@ template <typename Word, typename Fill>
 void Dataset::append_memory(std::string name, const Fill& fill) {
   auto memory = std::make_shared<MemoryTokens<Word>>();
   uint64_t begin = 0;
-  fill(TokenSink{[&](std::span<const int32_t> tokens) {
-                   for (const int32_t token : tokens)
-                     memory->tokens.push_back(static_cast<Word>(token));
-                 },
-                 [&] {
-                   if (memory->tokens.size() == begin) return;
-                   if (end_of_text_ >= 0) memory->tokens.push_back(static_cast<Word>(end_of_text_));
-                   memory->starts.push_back(begin);
-                   begin = memory->tokens.size();
-                 }});
+  const auto add = [&](std::span<const int32_t> tokens, bool counted) {
+    for (const int32_t token : tokens) memory->tokens.push_back(static_cast<Word>(token));
+    memory->mask.add(static_cast<int64_t>(tokens.size()), counted);
+  };
+  const auto end_document = [&](bool counted) {
+    if (memory->tokens.size() == begin) return;
+    if (end_of_text_ >= 0 && memory->tokens.back() != static_cast<Word>(end_of_text_))
+      add({&end_of_text_, 1}, counted);
+    memory->starts.push_back(begin);
+    begin = memory->tokens.size();
+  };
+  fill(TokenSink{add, end_document});
   if (memory->tokens.empty())
     user_error("{}: there is no text in it, so there is nothing to train on", name);
   memory->tokens.shrink_to_fit();
-  memory_bytes_ += static_cast<int64_t>(memory->tokens.size() * sizeof(Word) +
-                                        memory->starts.size() * sizeof(uint64_t));
+  memory_bytes_ +=
+      static_cast<int64_t>(memory->tokens.size() * sizeof(Word) +
+                           memory->starts.size() * sizeof(uint64_t) + memory->mask.bits().size());
   Segment segment;
   segment.name = std::move(name);
   segment.data = reinterpret_cast<const std::byte*>(memory->tokens.data());
   segment.token_bytes = sizeof(Word);
   segment.tokens = static_cast<int64_t>(memory->tokens.size());
   segment.starts = memory->starts;
+  if (!memory->mask.empty()) segment.mask = memory->mask.bits().data();
   segment.owner = std::move(memory);
   append(std::move(segment));
 }
 
-void Dataset::append_token_file(const std::string& path, const Tokenizer* tokenizer) {
+void Dataset::append_token_file(const std::string& path, const Tokenizer* tokenizer,
+                                int64_t vocab_size) {
+  if (is_read_once(path))
+    user_error("{}: token files are mapped into memory, which a pipe cannot be; name a file",
+               input_name(path));
+  Segment segment;
+  segment.name = path;
+  if (std::optional<ForeignTokens> foreign = open_foreign_tokens(path)) {
+    if (tokenizer) vocab_size = tokenizer->vocab_size();
+    if (vocab_size == 0)
+      user_error(
+          "{} does not say what its vocabulary is; name data.tokenizer, or set model.vocab_size",
+          path);
+    const int32_t separator = tokenizer ? tokenizer->end_of_text() : -1;
+    require_alike(path, vocab_size, foreign->separator_first ? -1 : separator);
+    auto file = std::make_shared<ForeignFile>();
+    file->starts = onefold::document_starts(*foreign, separator);
+    file->tokens = *std::move(foreign);
+    segment.data = file->tokens.data;
+    segment.token_bytes = file->tokens.token_bytes;
+    segment.tokens = file->tokens.tokens;
+    segment.starts = file->starts;
+    memory_bytes_ += static_cast<int64_t>(file->starts.size() * sizeof(uint64_t));
+    segment.owner = std::move(file);
+    return append(std::move(segment));
+  }
   const auto file = std::make_shared<const TokenFile>(path);
   const TokenFileInfo& info = file->info();
   if (tokenizer && info.tokenizer_hash != 0 && info.tokenizer_hash != tokenizer->hash()) {
@@ -106,24 +169,27 @@ void Dataset::append_token_file(const std::string& path, const Tokenizer* tokeni
         "or give the tokenizer it was made with",
         path, info.tokenizer_hash, tokenizer->hash());
   }
-  if (segments_.empty()) {
-    vocab_size_ = info.vocab_size;
-    end_of_text_ = info.end_of_text;
-  } else if (info.vocab_size != vocab_size_ || info.end_of_text != end_of_text_) {
-    user_error(
-        "{} has a vocabulary of {} with end-of-text {}, and {} one of {} with {}; files that are "
-        "read together "
-        "must be made with the same tokenizer",
-        path, info.vocab_size, info.end_of_text, segments_[0].name, vocab_size_, end_of_text_);
-  }
-  Segment segment;
-  segment.name = path;
+  require_alike(path, info.vocab_size, info.end_of_text);
   segment.data = file->tokens();
   segment.token_bytes = info.token_bytes;
   segment.tokens = info.tokens;
   segment.starts = file->document_starts();
+  segment.mask = file->mask();
   segment.owner = file;
   append(std::move(segment));
+}
+
+void Dataset::require_alike(const std::string& path, int64_t vocab_size, int32_t end_of_text) {
+  if (segments_.empty()) {
+    vocab_size_ = vocab_size;
+    end_of_text_ = end_of_text;
+  } else if (vocab_size != vocab_size_ || end_of_text != end_of_text_) {
+    user_error(
+        "{} has a vocabulary of {} with end-of-text {}, and {} one of {} with {}; files that are "
+        "read together "
+        "must be made with the same tokenizer",
+        path, vocab_size, end_of_text, segments_[0].name, vocab_size_, end_of_text_);
+  }
 }
 
 void Dataset::append(Segment segment) {
@@ -141,13 +207,23 @@ const Dataset::Segment& Dataset::segment_of_token(int64_t token) const {
   return *(after - 1);
 }
 
+const Dataset::Segment& Dataset::segment_of_document(int64_t document) const {
+  const auto after = std::upper_bound(
+      segments_.begin(), segments_.end(), document,
+      [](int64_t d, const Segment& segment) { return d < segment.first_document; });
+  return *(after - 1);
+}
+
+std::pair<std::string, int64_t> Dataset::file_of_document(int64_t d) const {
+  require(d >= 0 && d < documents_, "document {} of {}", d, documents_);
+  const Segment& segment = segment_of_document(d);
+  return {segment.name, d - segment.first_document};
+}
+
 int64_t Dataset::document_start(int64_t d) const {
   require(d >= 0 && d <= documents_, "document {} of {}", d, documents_);
   if (d == documents_) return tokens_;
-  const auto after = std::upper_bound(
-      segments_.begin(), segments_.end(), d,
-      [](int64_t document, const Segment& segment) { return document < segment.first_document; });
-  const Segment& segment = *(after - 1);
+  const Segment& segment = segment_of_document(d);
   return segment.first_token +
          static_cast<int64_t>(segment.starts[static_cast<size_t>(d - segment.first_document)]);
 }
@@ -179,6 +255,38 @@ void Dataset::read(int64_t begin, std::span<int32_t> dst) const {
     dst = dst.subspan(count);
     begin += static_cast<int64_t>(count);
   }
+}
+
+bool Dataset::masked() const {
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [](const Segment& segment) { return segment.mask != nullptr; });
+}
+
+bool Dataset::is_target(int64_t token) const {
+  require(token >= 0 && token < tokens_, "token {} of {}", token, tokens_);
+  const Segment& segment = segment_of_token(token);
+  return !segment.mask || TargetMask::counts(segment.mask, token - segment.first_token);
+}
+
+void Dataset::read_targets(int64_t begin, std::span<int32_t> dst) const {
+  read(begin, dst);
+  if (!masked()) return;
+  for (size_t i = 0; i < dst.size();) {
+    const int64_t token = begin + static_cast<int64_t>(i);
+    const Segment& segment = segment_of_token(token);
+    const int64_t within = token - segment.first_token;
+    const size_t count = std::min(dst.size() - i, static_cast<size_t>(segment.tokens - within));
+    for (size_t j = 0; segment.mask && j < count; ++j)
+      if (!TargetMask::counts(segment.mask, within + static_cast<int64_t>(j))) dst[i + j] = -1;
+    i += count;
+  }
+}
+
+int64_t Dataset::count_targets(TokenRange range) const {
+  if (!masked()) return range.tokens();
+  int64_t count = 0;
+  for (int64_t token = range.begin; token < range.end; ++token) count += is_target(token) ? 1 : 0;
+  return count;
 }
 
 void Dataset::check_vocabulary(int64_t model_vocab_size) const {

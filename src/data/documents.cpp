@@ -1,81 +1,104 @@
 #include "data/documents.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include <fnmatch.h>
 
+#include <algorithm>
+#include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/byte_input.h"
 
 namespace onefold {
 namespace {
 
-// Text of a document, and where in the file it lies.
-using Visit = std::function<void(std::string_view text, const char* place)>;
-
-// Gives back the pages of a mapped file that have been read. They would stay in the process until
-// memory runs short, and a container that counts them against its limit ends the process.
-class ReadPages {
- public:
-  explicit ReadPages(std::string_view file) : begin_(file.data()) {}
-
-  void done_with(const char* until) {
-    constexpr size_t kStepBytes = size_t{4} << 20;  // a system call for each page would cost more
-    if (until < begin_ + kStepBytes) return;
-    static const auto kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t bytes = static_cast<size_t>(until - begin_) / kPage * kPage;
-    madvise(const_cast<char*>(begin_), bytes, MADV_DONTNEED);  // a hint: failing does no harm
-    begin_ += bytes;
-  }
-
- private:
-  const char* begin_;  // on a page's edge
-};
+constexpr std::array<std::string_view, 4> kFormats = {"text", "jsonl", "tokens", "chat"};
+constexpr std::array<std::string_view, 3> kUnits = {"file", "line", "blank_line"};
+constexpr size_t kPieceBytes = size_t{1} << 18;  // of a long text
 
 size_t choose(std::string_view name, std::string_view what,
-              const std::vector<std::string>& choices) {
-  for (size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i] == name) return i;
-  }
-  user_error("{}: \"{}\" is none of {}{}", what, name, join(choices, ", "),
-             did_you_mean(name, choices));
+              std::span<const std::string_view> choices) {
+  const auto found = std::find(choices.begin(), choices.end(), name);
+  if (found != choices.end()) return static_cast<size_t>(found - choices.begin());
+  const std::vector<std::string> names(choices.begin(), choices.end());
+  user_error("{}: \"{}\" is none of {}{}", what, name, join(names, ", "),
+             did_you_mean(name, names));
 }
 
-// Takes the first line off `text`, without its end.
-std::string_view take_line(std::string_view& text) {
-  const size_t newline = text.find('\n');
-  std::string_view line = text.substr(0, newline);
-  text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  return line;
+// Text of a document or a piece of one, and where in the file it begins.
+using VisitText =
+    std::function<void(std::string_view text, int64_t position, bool begins, bool ends)>;
+
+bool is_letter(char c) {
+  const char lower = static_cast<char>(c | 0x20);
+  return lower >= 'a' && lower <= 'z';
 }
 
-void visit_lines(std::string_view text, const Visit& visit) {
-  while (!text.empty()) {
-    const std::string_view line = take_line(text);
-    if (!line.empty()) visit(line, line.data());
+// Where to cut a text that goes on: before a space after a letter, which few tokenizers see, else
+// between characters. Leaves at least one byte.
+size_t piece_end(std::string_view text) {
+  const size_t lowest = text.size() / 2;
+  for (size_t at = text.size() - 1; at > lowest; --at)
+    if (text[at] == ' ' && is_letter(text[at - 1])) return at;
+  size_t at = text.size() - 1;
+  while (at > text.size() - 4 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+void visit_whole(ByteInput& input, const VisitText& visit) {
+  std::string held;
+  int64_t position = 0;
+  for (bool begins = true;; begins = false) {
+    const size_t before = held.size();
+    held.resize(before + kPieceBytes);
+    const size_t count = input.read(std::span(held).subspan(before));
+    held.resize(before + count);
+    if (count < kPieceBytes) {
+      if (!held.empty()) visit(held, position, begins, true);
+      return;
+    }
+    const size_t cut = piece_end(held);
+    visit(std::string_view(held).substr(0, cut), position, begins, false);
+    held.erase(0, cut);
+    position += static_cast<int64_t>(cut);
   }
+}
+
+void visit_lines(ByteInput& input, const VisitText& visit) {
+  LineReader lines(input);
+  while (lines.next())
+    if (!lines.line().empty()) visit(lines.line(), lines.position(), true, true);
 }
 
 // Runs of lines that are not blank. A line of spaces is blank: it looks like one.
-void visit_paragraphs(std::string_view text, const Visit& visit) {
-  const char* begin = nullptr;
-  const char* end = nullptr;
+void visit_paragraphs(ByteInput& input, const VisitText& visit) {
+  LineReader lines(input);
+  std::string held, line_end;  // of the paragraph so far, and what ends its last line
+  int64_t position = 0;
+  bool begins = true;
   const auto close = [&] {
-    if (begin) visit({begin, static_cast<size_t>(end - begin)}, begin);
-    begin = nullptr;
+    if (!held.empty()) visit(held, position, begins, true);
+    held.clear();
+    begins = true;
   };
-  while (!text.empty()) {
-    const std::string_view line = take_line(text);
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) {
+  while (lines.next()) {
+    if (lines.line().find_first_not_of(" \t\r") == std::string_view::npos) {
       close();
       continue;
     }
-    if (!begin) begin = line.data();
-    end = line.data() + line.size();
+    if (!held.empty()) held += line_end;
+    if (held.size() >= kPieceBytes) {
+      visit(held, position, begins, false);
+      held.clear();
+      begins = false;
+    }
+    if (held.empty()) position = lines.position();
+    held += lines.line();
+    line_end = lines.end();
   }
   close();
 }
@@ -86,84 +109,247 @@ std::string keys_of(const nlohmann::json& object) {
   return keys.empty() ? "none" : join(keys, ", ");
 }
 
-void visit_jsonl(std::string_view text, const std::string& path, const std::string& field,
-                 const Visit& visit) {
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const std::string_view line = take_line(text);
-    if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-    nlohmann::json object;
-    try {
-      object = nlohmann::json::parse(line);
-    } catch (const nlohmann::json::exception& error) {
-      user_error("{}:{}: this line is not JSON ({}); a JSONL file has one JSON object on each line",
-                 path, number, json_reason(error.what()));
-    }
-    if (!object.is_object()) {
-      user_error("{}:{}: this line holds {} where a JSON object is needed", path, number,
-                 object.type_name());
-    }
-    const auto found = object.find(field);
-    if (found == object.end()) {
-      user_error(
-          "{}:{}: there is no field \"{}\" on this line; its fields are {}. Set \"field\" to the "
-          "one with the text",
-          path, number, field, keys_of(object));
-    }
-    if (!found->is_string()) {
-      user_error("{}:{}: the field \"{}\" holds {} where a string is needed", path, number, field,
-                 found->type_name());
-    }
-    const std::string& document = found->get_ref<const std::string&>();
-    if (!document.empty()) visit(document, line.data());
+nlohmann::json parse_line(std::string_view line, const std::string& where) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    user_error("{}: this line is not JSON ({}); a JSONL file has one JSON object on each line",
+               where, json_reason(error.what()));
   }
+  if (!object.is_object())
+    user_error("{}: this line holds {} where a JSON object is needed", where, object.type_name());
+  return object;
+}
+
+std::string text_of_line(std::string_view line, const std::string& where,
+                         const std::string& field) {
+  nlohmann::json object = parse_line(line, where);
+  const auto found = object.find(field);
+  if (found == object.end()) {
+    const bool chat = object.contains("messages") || object.contains("conversations");
+    user_error("{}: there is no field \"{}\" on this line; its fields are {}. {}", where, field,
+               keys_of(object),
+               chat ? "For conversations, set the format to \"chat\""
+                    : "Set \"field\" to the one with the text");
+  }
+  if (!found->is_string())
+    user_error("{}: the field \"{}\" holds {} where a string is needed", where, field,
+               found->type_name());
+  return std::move(found->get_ref<std::string&>());
+}
+
+Conversation conversation_of_line(std::string_view line, const std::string& where,
+                                  const ChatMarkers& markers) {
+  Conversation conversation = parse_conversation(parse_line(line, where), where);
+  for (const ChatMessage& message : conversation) {
+    if (markers.roles.contains(message.role)) continue;
+    std::vector<std::string> names;
+    for (const auto& [role, around] : markers.roles) names.push_back(role);
+    user_error("{}: the role \"{}\" has no markers; those that have are {}", where, message.role,
+               join(names, ", "));
+  }
+  return conversation;
+}
+
+// Calls visit(line, where, position) for each line that is not blank. With skip_bad, a line that
+// `parse` refuses is counted and left out; what `visit` throws is nobody's bad line.
+template <typename Parse, typename Visit>
+void visit_json_lines(ByteInput& input, bool skip_bad, DocumentReport& report, const Parse& parse,
+                      const Visit& visit) {
+  LineReader lines(input);
+  while (lines.next()) {
+    if (lines.line().find_first_not_of(" \t") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{}:{}", input.name(), lines.number());
+    std::optional<decltype(parse(lines.line(), where))> parsed;
+    try {
+      parsed = parse(lines.line(), where);
+    } catch (const UserError& error) {
+      if (!skip_bad) throw;
+      if (report.skipped++ == 0) report.first_skipped = error.what();
+      continue;
+    }
+    visit(*parsed, where, lines.position());
+  }
+}
+
+// The files that a pattern matches, component by component.
+void match(const std::filesystem::path& before, std::span<const std::string> components,
+           std::vector<std::string>& found) {
+  if (components.empty()) {
+    found.push_back(before.string());
+    return;
+  }
+  const std::string& pattern = components.front();
+  if (pattern.find_first_of("*?[") == std::string::npos) {
+    if (components.size() > 1 || path_exists((before / pattern).string()))
+      match(before / pattern, components.subspan(1), found);
+    return;
+  }
+  const std::string folder = before.empty() ? "." : before.string();
+  if (!is_folder(folder)) return;
+  for (const Files::Entry& entry : list_folder(folder)) {
+    if (fnmatch(pattern.c_str(), entry.name.c_str(), FNM_PERIOD) != 0) continue;
+    const bool folder_entry = is_folder((before / entry.name).string());
+    if (folder_entry == (components.size() > 1))
+      match(before / entry.name, components.subspan(1), found);
+  }
+}
+
+std::vector<std::string> files_of(const std::string& path) {
+  if (path == kStandardInput || path.find_first_of("*?[") == std::string::npos || path_exists(path))
+    return {path};
+  std::vector<std::string> components, found;
+  std::filesystem::path root = std::filesystem::path(path).root_path();
+  for (const std::filesystem::path& part : std::filesystem::path(path).relative_path())
+    components.push_back(part.string());
+  match(root, components, found);
+  if (found.empty()) user_error("no file matches {}", path);
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 }  // namespace
 
 DataFormat parse_data_format(std::string_view name, std::string_view what) {
-  return static_cast<DataFormat>(choose(name, what, {"text", "jsonl", "tokens"}));
+  return static_cast<DataFormat>(choose(name, what, kFormats));
+}
+TextDocuments parse_text_documents(std::string_view name, std::string_view what) {
+  return static_cast<TextDocuments>(choose(name, what, kUnits));
+}
+std::string_view data_format_name(DataFormat format) {
+  return kFormats[static_cast<size_t>(format)];
+}
+std::string_view text_documents_name(TextDocuments unit) {
+  return kUnits[static_cast<size_t>(unit)];
 }
 
-TextDocuments parse_text_documents(std::string_view name, std::string_view what) {
-  return static_cast<TextDocuments>(choose(name, what, {"file", "line", "blank_line"}));
+std::optional<DataFormat> format_by_name(const std::string& path) {
+  std::filesystem::path name = path;
+  if (name.extension() == ".gz" || name.extension() == ".zst") name.replace_extension();
+  const std::string extension = name.extension().string();
+  if (extension == ".jsonl" || extension == ".ndjson") return DataFormat::kJsonl;
+  if (extension == ".tokens" || extension == ".bin") return DataFormat::kTokens;
+  for (const std::string_view other :
+       {".json", ".parquet", ".arrow", ".npy", ".csv", ".xz", ".bz2", ".zip", ".tar", ".tgz"})
+    if (extension == other) return std::nullopt;
+  return DataFormat::kText;
+}
+
+DataSource expanded(const DataSource& source) {
+  DataSource result = source;
+  result.paths.clear();
+  result.weights.clear();
+  for (const std::string& path : source.paths)
+    for (std::string& file : files_of(path)) result.paths.push_back(std::move(file));
+  return result;
 }
 
 int64_t input_bytes(const DataSource& source) {
   int64_t bytes = 0;
-  for (const std::string& path : source.paths)
-    bytes += static_cast<int64_t>(MappedFile(path).bytes().size());
+  for (const std::string& path : expanded(source).paths) {
+    if (is_read_once(path)) return 0;
+    bytes += file_bytes(path);
+  }
   return bytes;
 }
 
-void for_each_document(const DataSource& source,
-                       const std::function<void(const Document&)>& visit) {
-  if (source.paths.empty()) user_error("no data files are given");
-  int64_t before = 0;  // bytes of the files before this one
-  for (const std::string& path : source.paths) {
-    const MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                                file.bytes().size());
-    if (text.empty()) user_error("{} is empty; give a file with text, or leave it out", path);
-    if (source.format == DataFormat::kTokens) user_error("{}: a token file holds no text", path);
-    ReadPages pages(text);
-    const Visit visit_one = [&](std::string_view document, const char* place) {
-      pages.done_with(place);
-      const bool mapped = document.data() == place;  // not a string parsed from JSON
-      visit({document, before + (place - text.data()), [&, mapped](size_t bytes) {
-               if (mapped) pages.done_with(place + bytes);
-             }});
-    };
-    if (source.format == DataFormat::kJsonl) {
-      visit_jsonl(text, path, source.field, visit_one);
-    } else if (source.text_documents == TextDocuments::kLine) {
-      visit_lines(text, visit_one);
-    } else if (source.text_documents == TextDocuments::kBlankLine) {
-      visit_paragraphs(text, visit_one);
-    } else {
-      visit_one(text, text.data());
-    }
-    before += static_cast<int64_t>(text.size());
+namespace {
+
+// Visits the documents of one file.
+class FileVisitor {
+ public:
+  FileVisitor(const DataSource& source, size_t file, int64_t before,
+              const std::function<void(const Document&)>& visit, DocumentReport& report)
+      : source_(source),
+        file_(file),
+        before_(before),
+        visit_(visit),
+        report_(report),
+        input_(source.paths[file]) {
+    if (input_.taken_bytes() == 0)
+      user_error("{} is empty; give a file with text, or leave it out", input_.name());
   }
+
+  // Returns the bytes of the file.
+  int64_t run() {
+    const VisitText text = [&](std::string_view piece, int64_t position, bool begins, bool ends) {
+      Document document = at(piece, position);
+      document.begins = begins;
+      document.ends = ends;
+      visit_(document);
+    };
+    if (source_.format == DataFormat::kJsonl)
+      visit_jsonl();
+    else if (source_.format == DataFormat::kChat)
+      visit_chat();
+    else if (source_.text_documents == TextDocuments::kLine)
+      visit_lines(input_, text);
+    else if (source_.text_documents == TextDocuments::kBlankLine)
+      visit_paragraphs(input_, text);
+    else
+      visit_whole(input_, text);
+    return input_.taken_bytes();
+  }
+
+ private:
+  Document at(std::string_view text, int64_t position) const {
+    return {.text = text,
+            .file = file_,
+            .position = position,
+            .read_bytes = before_ + input_.taken_bytes()};
+  }
+
+  void visit_jsonl() {
+    visit_json_lines(
+        input_, source_.skip_bad, report_,
+        [&](std::string_view line, const std::string& where) {
+          return text_of_line(line, where, source_.field);
+        },
+        [&](const std::string& text, const std::string&, int64_t position) {
+          if (!text.empty()) visit_(at(text, position));
+        });
+  }
+
+  void visit_chat() {
+    const ChatMarkers markers = source_.chat ? *source_.chat : ChatMarkers::chatml();
+    visit_json_lines(
+        input_, source_.skip_bad, report_,
+        [&](std::string_view line, const std::string& where) {
+          return conversation_of_line(line, where, markers);
+        },
+        [&](const Conversation& conversation, const std::string& where, int64_t position) {
+          std::string text;
+          for (const ChatMessage& message : conversation) text += message.content + "\n";
+          Document document = at(text, position);
+          document.conversation = &conversation;
+          document.where = where;
+          visit_(document);
+        });
+  }
+
+  const DataSource& source_;
+  const size_t file_;
+  const int64_t before_;
+  const std::function<void(const Document&)>& visit_;
+  DocumentReport& report_;
+  ByteInput input_;
+};
+
+}  // namespace
+
+DocumentReport for_each_document(const DataSource& given,
+                                 const std::function<void(const Document&)>& visit) {
+  if (given.paths.empty()) user_error("no data files are given");
+  const DataSource source = expanded(given);
+  DocumentReport report;
+  int64_t before = 0;  // bytes of the files before this one
+  for (size_t file = 0; file < source.paths.size(); ++file) {
+    if (source.format == DataFormat::kTokens)
+      user_error("{}: a token file holds no text", input_name(source.paths[file]));
+    before += FileVisitor(source, file, before, visit, report).run();
+  }
+  return report;
 }
 
 }  // namespace onefold

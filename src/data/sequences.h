@@ -30,7 +30,8 @@ class SequenceSet {
   SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
               std::string what, bool keep_tail = false);
 
-  int64_t count() const { return count_; }
+  // Sequences; those without a target, in which all is masked, are left out.
+  int64_t count() const { return kept_.empty() ? count_ : static_cast<int64_t>(kept_.size()); }
   int64_t length() const { return length_; }
   // Targets that are trained on in one pass over all sequences. Packed: every token but the first,
   // and but those of the last stretch that fills no sequence, unless it is kept; isolated: less
@@ -51,11 +52,14 @@ class SequenceSet {
  private:
   TokenRange document_range(int64_t document) const;  // clipped to range_
   int64_t sequences_of(int64_t document) const;
-  void index_documents();
+  void index_stretches(const std::string& what, bool keep_tail);  // packed, isolated
+  void index_documents(const std::string& what);                  // separated
   template <typename Visit>
   void for_each_boundary(int64_t begin, int64_t end, const Visit& visit) const;
   int64_t read_row(int64_t begin, int64_t end, std::span<int32_t> tokens,
                    std::span<int32_t> targets) const;
+  void get_any(int64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  void leave_out_masked(const std::string& what);
   void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
   Dataset dataset_;
@@ -66,6 +70,30 @@ class SequenceSet {
   int64_t first_document_ = 0;
   std::vector<int64_t>
       first_sequence_;  // separated: the first sequence of each document, and count() at the end
+  std::vector<int64_t> kept_;  // masked data: the sequences with a target; empty: all
+};
+
+// Sequences of several sets, one after the other.
+class SequenceMix {
+ public:
+  SequenceMix(SequenceSet set) : SequenceMix(std::vector<SequenceSet>{std::move(set)}) {}
+  explicit SequenceMix(std::vector<SequenceSet> sets);
+
+  const std::vector<SequenceSet>& sets() const { return sets_; }
+  int64_t count() const { return firsts_.back(); }
+  int64_t length() const { return sets_[0].length(); }
+  int64_t targets() const;
+  int64_t unused_tokens() const;
+  DocumentMode mode() const { return sets_[0].mode(); }
+  // As SequenceSet's.
+  void get(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  void get_starts(int64_t index, std::span<int32_t> starts) const;
+
+ private:
+  size_t set_of(int64_t index) const;
+
+  std::vector<SequenceSet> sets_;
+  std::vector<int64_t> firsts_;  // the number of each set's first sequence, and count()
 };
 
 }  // namespace onefold

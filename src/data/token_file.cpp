@@ -16,7 +16,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
 
 constexpr char kMagic[8] = {'O', 'N', 'E', 'F', 'T', 'O', 'K', '\0'};
-constexpr uint32_t kVersion = 1;
+// The second is the first with a mask.
+constexpr uint32_t kPlainVersion = 1, kMaskedVersion = 2;
 
 struct Header {
   char magic[8];
@@ -38,7 +39,7 @@ uint64_t checksum_of(const Header& header) {
 Header header_for(const TokenFileInfo& info) {
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.version = kVersion;
+  header.version = info.masked ? kMaskedVersion : kPlainVersion;
   header.token_bytes = static_cast<uint32_t>(info.token_bytes);
   header.vocab_size = static_cast<uint64_t>(info.vocab_size);
   header.tokens = static_cast<uint64_t>(info.tokens);
@@ -57,9 +58,9 @@ uint64_t padded_token_bytes(const Header& header) {
 constexpr const char* kRemake = "make it again with `onefold tokenize`";
 
 void check_header(const Header& header, uint64_t file_bytes, const std::string& path) {
-  if (header.version != kVersion) {
-    user_error("{} is a token file of version {}, and this Onefold reads version {}; {}", path,
-               header.version, kVersion, kRemake);
+  if (header.version != kPlainVersion && header.version != kMaskedVersion) {
+    user_error("{} is a token file of version {}, and this Onefold reads versions {} and {}; {}",
+               path, header.version, kPlainVersion, kMaskedVersion, kRemake);
   }
   if (header.checksum != checksum_of(header))
     user_error("{}: the header is damaged; {}", path, kRemake);
@@ -72,8 +73,11 @@ void check_header(const Header& header, uint64_t file_bytes, const std::string& 
   if (!sane) user_error("{}: the header does not make sense; {}", path, kRemake);
   if (header.tokens == 0 || header.documents == 0)
     user_error("{} holds no tokens; {}", path, kRemake);
+  const bool masked = header.version == kMaskedVersion;
   const uint64_t expected =
-      sizeof(Header) + padded_token_bytes(header) + header.documents * sizeof(uint64_t);
+      sizeof(Header) + padded_token_bytes(header) + header.documents * sizeof(uint64_t) +
+      (masked ? static_cast<uint64_t>(TargetMask::bytes_for(static_cast<int64_t>(header.tokens)))
+              : 0);
   if (file_bytes != expected) {
     user_error("{} is {}: it has {} bytes and its header says {}; copy it anew or {}", path,
                file_bytes < expected ? "cut short" : "too long", file_bytes, expected, kRemake);
@@ -93,6 +97,20 @@ void check_starts(std::span<const uint64_t> starts, uint64_t tokens, const std::
 
 }  // namespace
 
+void TargetMask::add(int64_t tokens, bool counted) {
+  const int64_t begin = tokens_;
+  tokens_ += tokens;
+  if (bits_.empty() && counted) return;
+  if (bits_.empty()) {  // the tokens before are all trained on
+    bits_.assign(static_cast<size_t>(begin / 8), 0xFF);
+    if (begin % 8 != 0) bits_.push_back(static_cast<uint8_t>((1u << (begin % 8)) - 1));
+  }
+  bits_.resize(static_cast<size_t>((tokens_ + 7) / 8));
+  if (!counted) return;
+  for (int64_t token = begin; token < tokens_; ++token)
+    bits_[static_cast<size_t>(token / 8)] |= static_cast<uint8_t>(1u << (token % 8));
+}
+
 int token_bytes_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 
 TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t end_of_text,
@@ -110,7 +128,9 @@ TokenFileWriter::TokenFileWriter(std::string path, int64_t vocab_size, int32_t e
 }
 
 // A block at a time: appending token by token took as long as encoding.
-void TokenFileWriter::add(std::span<const int32_t> tokens) {
+void TokenFileWriter::add(std::span<const int32_t> tokens, bool counted) {
+  mask_.add(static_cast<int64_t>(tokens.size()), counted);
+  if (!tokens.empty()) last_ = tokens.back();
   constexpr size_t kBlock = 4096;
   const auto width = static_cast<size_t>(info_.token_bytes);
   std::array<std::byte, kBlock * sizeof(int32_t)> block;
@@ -129,9 +149,9 @@ void TokenFileWriter::add(std::span<const int32_t> tokens) {
   }
 }
 
-void TokenFileWriter::end_document() {
+void TokenFileWriter::end_document(bool counted) {
   if (info_.tokens == document_begin_) return;
-  if (info_.end_of_text >= 0) add({&info_.end_of_text, 1});
+  if (info_.end_of_text >= 0 && last_ != info_.end_of_text) add({&info_.end_of_text, 1}, counted);
   starts_.push_back(static_cast<uint64_t>(document_begin_));
   ++info_.documents;
   document_begin_ = info_.tokens;
@@ -141,11 +161,17 @@ TokenFileInfo TokenFileWriter::finish() {
   end_document();
   if (info_.tokens == 0)
     user_error("{}: there are no tokens to write; the input holds no text", file_.path());
+  info_.masked = !mask_.empty();
   const Header header = header_for(info_);
   const std::byte padding[8] = {};
   file_.append(
       std::span(padding).first(padded_token_bytes(header) - header.tokens * header.token_bytes));
   file_.append(std::as_bytes(std::span(starts_)));
+  if (info_.masked) {
+    file_.append(std::as_bytes(mask_.bits()));
+    file_.append(std::span(padding).first(static_cast<size_t>(TargetMask::bytes_for(info_.tokens)) -
+                                          mask_.bits().size()));
+  }
   file_.overwrite(0, std::as_bytes(std::span(&header, 1)));
   file_.commit();
   return info_;
@@ -173,6 +199,9 @@ TokenFile::TokenFile(const std::string& path) : file_(path) {
   const std::byte* const starts = bytes.data() + sizeof(header) + padded_token_bytes(header);
   starts_ = {reinterpret_cast<const uint64_t*>(starts), header.documents};
   check_starts(starts_, header.tokens, path);
+  info_.masked = header.version == kMaskedVersion;
+  if (info_.masked)
+    mask_ = reinterpret_cast<const uint8_t*>(starts + header.documents * sizeof(uint64_t));
 }
 
 const std::byte* TokenFile::tokens() const { return file_.bytes().data() + sizeof(Header); }

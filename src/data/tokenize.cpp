@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
+
+#include "data/chat.h"
 
 namespace onefold {
 namespace {
@@ -15,15 +19,18 @@ struct Stopped {};  // thrown through the visit of documents; never leaves this 
 // them on in order.
 class Batcher {
  public:
-  Batcher(const Tokenizer& tokenizer, ThreadPool& pool, const TokenSink& sink,
-          const TokenizeOptions& options, int64_t total_bytes)
+  Batcher(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
+          const TokenSink& sink, const TokenizeOptions& options, int64_t total_bytes)
       : tokenizer_(tokenizer),
         pool_(pool),
         sink_(sink),
         options_(options),
+        specials_(source.special_tokens ? Tokenizer::Specials::kMatch
+                                        : Tokenizer::Specials::kAsText),
         total_bytes_(total_bytes),
         caches_(static_cast<size_t>(pool.threads())) {
     limit_ = kChunkBytes * 4 * caches_.size();
+    if (source.format == DataFormat::kChat) chat_.emplace(tokenizer, source.chat);
     if (!options.add_template) return;
     before_ = tokenizer.template_before();
     after_ = tokenizer.template_after();
@@ -32,60 +39,115 @@ class Batcher {
   }
 
   void add(const Document& document) {
-    std::string_view rest = document.text;
-    bool first = true;
-    while (!rest.empty()) {
-      const size_t cut =
-          rest.size() <= kChunkBytes ? rest.size() : tokenizer_.safe_cut(rest, kChunkBytes);
-      chunks_.push_back({std::string(rest.substr(0, cut)), first, cut == rest.size(), {}});
-      first = false;
-      held_ += cut;
-      rest.remove_prefix(cut);
-      const size_t passed = document.text.size() - rest.size();
-      document.done_with(passed);
-      if (held_ >= limit_) run(document.position + static_cast<int64_t>(passed));
+    if (document.conversation) {
+      chunks_.push_back({.conversation = *document.conversation, .where = document.where});
+      held_ += document.text.size();
+    } else {
+      add_text(document);
     }
+    if (held_ >= limit_) run(document.read_bytes);
   }
 
   // Encodes what is held; `position` is where the input has been read to.
   void run(int64_t position) {
     pool_.run(static_cast<int64_t>(chunks_.size()), [&](int64_t chunk, int thread) {
-      TextChunk& text = chunks_[static_cast<size_t>(chunk)];
-      std::unique_ptr<WordCache>& cache = caches_[static_cast<size_t>(thread)];
-      if (!cache) cache = std::make_unique<WordCache>();
-      text.tokens.reserve(text.text.size() / 3);
-      tokenizer_.encode(
-          text.text, Tokenizer::Specials::kAsText, *cache, text.tokens,
-          text.begins_document ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
+      encode(chunks_[static_cast<size_t>(chunk)], caches_[static_cast<size_t>(thread)]);
     });
-    for (const TextChunk& text : chunks_) {
-      if (text.begins_document) sink_.tokens(before_);
-      sink_.tokens(text.tokens);
-      if (!text.ends_document) continue;
-      sink_.tokens(after_);
-      sink_.end_document();
-    }
+    for (const Chunk& chunk : chunks_) hand_on(chunk);
     chunks_.clear();
     held_ = 0;
-    const int64_t done = std::min(position, total_bytes_);  // JSON's text may be longer than a line
+    const int64_t done = std::min(position, total_bytes_);
     if (options_.progress && !options_.progress(done, total_bytes_)) throw Stopped();
   }
 
  private:
-  struct TextChunk {
-    std::string text;  // a copy: a JSONL document lives only while it is visited
-    bool begins_document, ends_document;
-    std::vector<int32_t> tokens;
+  struct Chunk {
+    std::string text = {};  // a copy: a document lives only while it is visited
+    Conversation conversation = {};
+    std::string where = {};
+    bool begins_document = true, ends_document = true;
+    std::vector<int32_t> tokens = {};
+    std::vector<bool> counted = {};  // of a conversation
   };
+
+  // Cuts text where it may be cut. What is too short for a chunk, or cannot be cut, waits for the
+  // document's next piece.
+  void add_text(const Document& document) {
+    if (document.begins) {
+      waiting_.clear();
+      begins_ = true;
+    }
+    const size_t searched = waiting_.empty() ? 0 : waiting_.size() - 1;
+    waiting_ += document.text;
+    std::string_view rest = waiting_;
+    size_t at_least = std::max(kChunkBytes, searched);
+    while (rest.size() > kChunkBytes) {
+      const size_t cut = tokenizer_.safe_cut(rest, at_least);
+      if (cut >= rest.size()) break;
+      push(rest.substr(0, cut), false);
+      rest.remove_prefix(cut);
+      at_least = kChunkBytes;
+    }
+    if (document.ends) {
+      push(rest, true);
+      rest = {};
+    }
+    waiting_.erase(0, waiting_.size() - rest.size());
+  }
+
+  void push(std::string_view text, bool ends) {
+    chunks_.push_back(
+        {.text = std::string(text), .begins_document = begins_, .ends_document = ends});
+    held_ += text.size();
+    begins_ = false;
+  }
+
+  void encode(Chunk& chunk, std::unique_ptr<WordCache>& cache) const {
+    if (chat_) {
+      ChatTokens rendered = chat_->render(chunk.conversation, chunk.where);
+      chunk.tokens = std::move(rendered.tokens);
+      chunk.counted = std::move(rendered.counted);
+      return;
+    }
+    if (!cache) cache = std::make_unique<WordCache>();
+    chunk.tokens.reserve(chunk.text.size() / 3);
+    tokenizer_.encode(
+        chunk.text, specials_, *cache, chunk.tokens,
+        chunk.begins_document ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
+  }
+
+  void hand_on(const Chunk& chunk) const {
+    const std::span<const int32_t> tokens = chunk.tokens;
+    if (chunk.begins_document) sink_.tokens(before_, !chat_);
+    if (!chat_) {
+      sink_.tokens(tokens, true);
+    } else {
+      for (size_t at = 0; at < tokens.size();) {  // runs of one kind
+        size_t end = at + 1;
+        while (end < tokens.size() && chunk.counted[end] == chunk.counted[at]) ++end;
+        sink_.tokens(tokens.subspan(at, end - at), chunk.counted[at]);
+        at = end;
+      }
+    }
+    if (!chunk.ends_document) return;
+    sink_.tokens(after_, !chat_);
+    // An answer that no marker ends is ended by end-of-text, which is then trained on.
+    sink_.end_document(!chat_ || (chat_->ends_bare() && chunk.conversation.back().counted &&
+                                  chunk.conversation.back().role == kChatAssistant));
+  }
 
   const Tokenizer& tokenizer_;
   ThreadPool& pool_;
   const TokenSink& sink_;
   const TokenizeOptions& options_;
+  const Tokenizer::Specials specials_;
   const int64_t total_bytes_;
+  std::optional<ChatFormat> chat_;
   std::vector<std::unique_ptr<WordCache>> caches_;
   std::vector<int32_t> before_, after_;  // of each document
-  std::vector<TextChunk> chunks_;
+  std::vector<Chunk> chunks_;
+  std::string waiting_;          // of the document that is being read
+  bool begins_ = true;           // nothing of it has been cut off yet
   size_t held_ = 0, limit_ = 0;  // bytes of text
 };
 
@@ -94,9 +156,11 @@ class Batcher {
 bool tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& pool,
               const TokenSink& sink, const TokenizeOptions& options) {
   const int64_t total = options.progress ? input_bytes(source) : 0;
-  Batcher batcher(tokenizer, pool, sink, options, total);
+  Batcher batcher(source, tokenizer, pool, sink, options, total);
   try {
-    for_each_document(source, [&](const Document& document) { batcher.add(document); });
+    const DocumentReport report =
+        for_each_document(source, [&](const Document& document) { batcher.add(document); });
+    if (options.report) *options.report = report;
     batcher.run(total);
   } catch (const Stopped&) {
     return false;
@@ -108,8 +172,9 @@ std::optional<TokenFileInfo> tokenize_to_file(const DataSource& source, const To
                                               ThreadPool& pool, const std::string& path,
                                               const TokenizeOptions& options) {
   TokenFileWriter writer(path, tokenizer.vocab_size(), tokenizer.end_of_text(), tokenizer.hash());
-  const TokenSink sink = {[&](std::span<const int32_t> tokens) { writer.add(tokens); },
-                          [&] { writer.end_document(); }};
+  const TokenSink sink = {
+      [&](std::span<const int32_t> tokens, bool counted) { writer.add(tokens, counted); },
+      [&](bool counted) { writer.end_document(counted); }};
   if (!tokenize(source, tokenizer, pool, sink, options)) return std::nullopt;
   return writer.finish();
 }

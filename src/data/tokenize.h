@@ -14,18 +14,20 @@
 
 namespace onefold {
 
-// Where tokens go: any number of tokens() calls, then end_document(), for each document.
+// Where tokens go: any number of tokens() calls, then end_document(), for each document. `counted`:
+// whether the tokens, or the end-of-text that the sink puts there, are trained on.
 struct TokenSink {
-  std::function<void(std::span<const int32_t>)> tokens;
-  std::function<void()> end_document;
+  std::function<void(std::span<const int32_t>, bool counted)> tokens;
+  std::function<void(bool counted)> end_document;
 };
 
 struct TokenizeOptions {
   // Put what the tokenizer's template adds (Llama's <s>) around every document.
   bool add_template = false;
-  // Called after each batch with the input bytes that are done, and all there are. Returns whether
-  // to go on.
+  // Called after each batch with the input bytes that are done, and all there are (0 if a pipe does
+  // not say). Returns whether to go on.
   std::function<bool(int64_t done, int64_t total)> progress = nullptr;
+  DocumentReport* report = nullptr;  // gets what was skipped
 };
 
 // Encodes every document of `source`. Long documents are cut where the cut cannot be seen in the

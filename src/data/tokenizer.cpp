@@ -98,7 +98,7 @@ Tokenizer::Tokenizer(TokenizerParts parts)
                                       std::string_view("</s>"), std::string_view("<eos>")}) {
     if (end_of_text_ >= 0) break;
     for (const AddedToken& token : parts_->added) {
-      if (token.text == name) end_of_text_ = token.id;
+      if (token.text == name) set_end_of_text(token.id, "its name");
     }
   }
   cuts_before_spaces_ = may_cut_before_spaces();
@@ -112,6 +112,12 @@ Tokenizer Tokenizer::bytes() {
   parts.pretokenizer.add_gpt2();
   parts.decoder.add_byte_level();
   return Tokenizer(std::move(parts));
+}
+
+void Tokenizer::set_end_of_text(int32_t id, std::string source) {
+  require(id >= 0 && id < vocab_size(), "end-of-text {} of {} tokens", id, vocab_size());
+  end_of_text_ = id;
+  end_of_text_source_ = std::move(source);
 }
 
 Tokenizer Tokenizer::load(const std::string& path) { return parse(read_file(path), path); }

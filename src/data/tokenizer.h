@@ -1,7 +1,6 @@
 // Byte-pair encoding of the Hugging Face kind: text to token ids and back, exactly as `tokenizers`
 // does it. Byte-level (GPT-2, Llama 3, Qwen), without loss for any bytes, and SentencePiece-style
-// (Llama 2, Mistral). Reads and writes tokenizer.json. A Tokenizer never changes once made; any
-// number of threads may use one.
+// (Llama 2, Mistral). Reads and writes tokenizer.json. Any number of threads may use one Tokenizer.
 #pragma once
 
 #include <array>
@@ -121,8 +120,11 @@ class Tokenizer {
 
   int64_t vocab_size() const { return static_cast<int64_t>(parts_->tokens.size()); }
   int32_t end_of_text() const { return end_of_text_; }  // -1 if there is none
-  const std::string& token_text(int32_t id) const;      // the bytes it stands for
-  int32_t token_id(std::string_view bytes) const;       // -1 if there is none
+  // What names the end-of-text: a file, or "its name" if it is one of four usual ones.
+  const std::string& end_of_text_source() const { return end_of_text_source_; }
+  void set_end_of_text(int32_t id, std::string source);
+  const std::string& token_text(int32_t id) const;  // the bytes it stands for
+  int32_t token_id(std::string_view bytes) const;   // -1 if there is none
   const std::vector<AddedToken>& added_tokens() const { return parts_->added; }
   const PreTokenizer& pretokenizer() const { return parts_->pretokenizer; }
 
@@ -143,6 +145,7 @@ class Tokenizer {
   std::unordered_map<int32_t, Shown> shown_;  // the added tokens
   bool cuts_before_spaces_ = false;
   int32_t end_of_text_ = -1;
+  std::string end_of_text_source_;
   uint32_t number_ = 0;
 };
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "data/tokenizer.h"
+#include "data/hf_tokenizer.h"
 #include "inspect/checkpoint_source.h"
 #include "inspect/hf_source.h"
 #include "inspect/saved_run.h"
@@ -23,25 +23,13 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kReadElems = int64_t{1} << 20;  // of one read: 4 MiB, and as much for the result
 constexpr int64_t kBlocksKept = 16;  // of a parameter, before its mapped pages are let go
-constexpr const char* kGeneration = "generation_config.json";
-
-// Files of a Hugging Face folder that belong to the tokenizer or to generation. They are copied
-// from one folder to the next as they are.
-constexpr std::array<std::string_view, 10> kCompanions = {"tokenizer.json",
-                                                          "tokenizer_config.json",
-                                                          "special_tokens_map.json",
-                                                          "added_tokens.json",
-                                                          "vocab.json",
-                                                          "merges.txt",
-                                                          "tokenizer.model",
-                                                          "chat_template.jinja",
-                                                          "chat_template.json",
-                                                          kGeneration};
+constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 bool is_exported_file(const std::string& name) {
   return name == "config.json" || name == kHfIndex || name == kHfWeights ||
          (name.starts_with("model-") && name.ends_with(".safetensors")) ||
-         std::find(kCompanions.begin(), kCompanions.end(), name) != kCompanions.end();
+         std::ranges::find(hf_companion_names(), std::string_view(name)) !=
+             hf_companion_names().end();
 }
 
 std::string pretty(const Json& json) { return json.dump(2) + "\n"; }
@@ -49,6 +37,14 @@ std::string pretty(const Json& json) { return json.dump(2) + "\n"; }
 const char* torch_dtype(const std::string& dtype) {
   if (dtype == "F16") return "float16";
   return dtype == "BF16" ? "bfloat16" : "float32";
+}
+
+// Of config.json: an id, a list of ids, or null.
+Json token_ids_of(const Json& config) {
+  Json ids = Json::object();
+  for (const char* key : kTokenIds)
+    if (config.is_object() && config.contains(key)) ids[key] = config[key];
+  return ids;
 }
 
 std::string tokenizer_config(const Tokenizer& tokenizer, const ModelSpec& spec) {
@@ -62,14 +58,28 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const ModelSpec& spec) 
   return pretty(json);
 }
 
+// What a run has kept of the Hugging Face model and tokenizer that it began with.
 ModelExtras run_extras(const SavedRun& run, const ModelSpec& spec) {
   ModelExtras extras;
+  Json kept = Json::object();
+  if (path_exists(run.file(kHfConfigKept))) kept = read_json(run.file(kHfConfigKept));
+  if (kept.is_object() && kept.contains("model_type") && kept["model_type"].is_string()) {
+    const HfFamily family =
+        hf_family_named(kept["model_type"].get<std::string>(), run.file(kHfConfigKept));
+    // Fields of the configuration may have made another model of it.
+    if (hf_obstacle(spec, family).empty()) extras.family = family;
+  }
+  extras.token_ids = token_ids_of(kept);
   const std::optional<Tokenizer> tokenizer = run.tokenizer();
   if (!tokenizer) return extras;
-  extras.files["tokenizer.json"] = read_file(run.file(kRunTokenizer));
-  extras.files["tokenizer_config.json"] = tokenizer_config(*tokenizer, spec);
+  for (const std::string_view name : hf_companion_names()) {
+    const std::string path = run.file(std::string(name));
+    if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
+  }
+  if (!extras.files.contains("tokenizer_config.json"))
+    extras.files["tokenizer_config.json"] = tokenizer_config(*tokenizer, spec);
   // The end of one document is also where the next begins: what `onefold generate` starts with.
-  if (tokenizer->end_of_text() >= 0)
+  if (extras.token_ids.empty() && tokenizer->end_of_text() >= 0)
     for (const char* key : {"bos_token_id", "eos_token_id"})
       extras.token_ids[key] = tokenizer->end_of_text();
   return extras;
@@ -85,10 +95,8 @@ ModelExtras checkpoint_extras(const std::string& path, const ModelSpec& spec) {
 ModelExtras hf_extras(const std::string& folder, HfFamily family) {
   ModelExtras extras;
   extras.family = family;
-  const Json config = read_json(folder + "/config.json");
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    if (config.contains(key)) extras.token_ids[key] = config[key];
-  for (const std::string_view name : kCompanions) {
+  extras.token_ids = token_ids_of(read_json(folder + "/config.json"));
+  for (const std::string_view name : hf_companion_names()) {
     const std::string path = fmt::format("{}/{}", folder, name);
     if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
   }
@@ -233,13 +241,13 @@ void write_descriptions(const ModelSpec& spec, const ModelExtras& extras,
   Json config = hf_config_json(spec, result.family);
   Json generation = {{"_from_model_config", true}};
   // Without these, the class's defaults would be in force: ids of another vocabulary.
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+  for (const char* key : kTokenIds) {
     config[key] = extras.token_ids.contains(key) ? extras.token_ids[key] : Json(nullptr);
     if (!config[key].is_null()) generation[key] = config[key];
   }
   config["torch_dtype"] = torch_dtype(result.dtype);
   std::map<std::string, std::string> files = extras.files;
-  files.emplace(kGeneration, pretty(generation));  // unless the source has one
+  files.emplace(kHfGeneration, pretty(generation));  // unless the source has one
   files.emplace("config.json", pretty(config));
   for (const auto& [name, content] : files) {
     write_file(folder.file(name), content);
@@ -291,6 +299,31 @@ std::shared_ptr<const ParameterSource> with_adapter(std::shared_ptr<const Parame
                                                     const std::string& path) {
   AdapterWeights adapter = open_adapter(path, base->model());
   return std::make_shared<MergedSource>(std::move(base), std::move(adapter));
+}
+
+std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
+                                                 const std::string& model_config) {
+  std::map<std::string, std::string> kept = tokenizer_companions(tokenizer);
+  // A config.json beside a tokenizer may be anything.
+  const auto config_of = [](const std::string& path) {
+    try {
+      Json config = path_exists(path) ? read_json(path) : Json();
+      if (config.is_object() && config.contains("model_type")) return config;
+    } catch (const UserError&) {
+    }
+    return Json(Json::object());
+  };
+  const bool named = !tokenizer.empty() && tokenizer != "bytes";
+  const std::string of_tokenizer = named ? folder_of_tokenizer(tokenizer) + "/config.json" : "";
+  const bool together = tokenizer.empty() || is_same_file(of_tokenizer, model_config);
+  Json config = model_config.empty() ? Json::object() : config_of(model_config);
+  // Token ids are those of the tokenizer that the run has.
+  if (!together) {
+    for (const char* key : kTokenIds) config.erase(key);
+    if (named) config.update(token_ids_of(config_of(of_tokenizer)));
+  }
+  if (!config.empty()) kept[kHfConfigKept] = pretty(config);
+  return kept;
 }
 
 ModelOnDisk open_model(const std::string& path) {

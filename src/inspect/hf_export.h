@@ -47,6 +47,12 @@ AdapterWeights open_adapter(const std::string& path, const ModelSpec& base);
 // The same model with the adapters of another folder merged in.
 std::shared_ptr<const ParameterSource> with_adapter(std::shared_ptr<const ParameterSource> base,
                                                     const std::string& path);
+// Name and content of the files that a run keeps of what it began with, so that an export gives
+// them back: those beside its tokenizer (chat template, end-of-text, ...), and the Hugging Face
+// model's config.json as hf_config.json, for its family and token ids. `tokenizer` as
+// data.tokenizer has it; `model_config` is the path of a config.json, or "".
+std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
+                                                 const std::string& model_config);
 
 struct ExportResult {
   HfFamily family = HfFamily::gpt2;

@@ -41,9 +41,11 @@ std::string data_section(const Json& data) {
       format_count(data["train_tokens"]), data["sequences"].dump(),
       format_count(data["validation_tokens"]));
   for (const Json& file : data["files"])
-    text += fmt::format("| {} | {} | {} | {}{} |\n", code(text_of(file["path"])),
-                        text_of(file["use"]), format_bytes(file["bytes"]), text_of(file["xxh3"]),
-                        file["hash_of"] == "all" ? "" : " (of samples)");
+    text +=
+        fmt::format("| {} | {} | {} | {}{} |\n", code(text_of(file["path"])), text_of(file["use"]),
+                    file["bytes"].is_null() ? "a pipe" : format_bytes(file["bytes"]),
+                    file["xxh3"].is_null() ? "" : text_of(file["xxh3"]),
+                    file["hash_of"] == "samples" ? " (of samples)" : "");
   return text + "\n";
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/hf_tokenizer.h"
 #include "inspect/checkpoint_source.h"
 
 namespace onefold {
@@ -66,7 +67,7 @@ std::shared_ptr<const ParameterSource> SavedRun::weights(std::vector<std::string
 
 std::optional<Tokenizer> SavedRun::tokenizer() const {
   if (!present(file(kRunTokenizer))) return std::nullopt;
-  return Tokenizer::load(file(kRunTokenizer));
+  return load_tokenizer(file(kRunTokenizer));
 }
 
 std::string run_of_checkpoint(const std::string& checkpoint) {

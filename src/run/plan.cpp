@@ -5,6 +5,8 @@
 #include "base/block8.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "data/byte_input.h"
+#include "data/hf_tokenizer.h"
 #include "plan/recompute.h"
 
 namespace onefold {
@@ -29,11 +31,20 @@ std::string validation_text(const RunPlan& plan) {
 }
 
 std::string data_text(const RunPlan& plan) {
-  return fmt::format("data     {}, {} held out{}, {}; {} of tokens in memory\n",
-                     counted(plan.data.train_tokens, "training token"),
-                     format_count(plan.data.validation_tokens), validation_text(plan),
-                     counted(plan.data.documents, "document"),
-                     format_bytes(plan.data.memory_bytes));
+  const RunData& data = plan.data;
+  std::string text = fmt::format(
+      "data     {}, {} held out{}, {}, {}; {} of tokens in memory\n",
+      counted(data.train_tokens, "training token"), format_count(data.validation_tokens),
+      validation_text(plan), counted(data.documents, "document"),
+      describe_end_of_text(data.end_of_text, data.tokenizer ? &*data.tokenizer : nullptr),
+      format_bytes(data.memory_bytes));
+  if (data.masked)
+    text += fmt::format("         loss on the answers alone: {} of a pass\n",
+                        counted(data.targets, "token"));
+  if (data.skipped.skipped > 0)
+    text += fmt::format("         {} skipped, the first because {}\n",
+                        counted(data.skipped.skipped, "line"), data.skipped.first_skipped);
+  return text;
 }
 
 std::string run_text(const Config& config, const RunPlan& plan) {
@@ -85,7 +96,24 @@ EngineOptions settled_options(const Config& config, const ModelSpec& model,
   return options;
 }
 
+namespace {
+
+// Each process reads the data; a pipe can be read by one.
+void require_readable(const Config& config, const Ranks& ranks) {
+  if (std::string_view(ranks.transport()) != "MPI" || ranks.count() == 1) return;
+  for (const auto& paths : {config.data.train.paths, config.data.validation})
+    for (const std::string& path : paths)
+      if (is_read_once(path))
+        user_error(
+            "data: {} can be read by one process, and these ranks are several; use --ranks, or "
+            "make a token file first",
+            input_name(path));
+}
+
+}  // namespace
+
 RunPlan plan_run(const Config& config, const Ranks& ranks) {
+  require_readable(config, ranks);
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
@@ -99,7 +127,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   // A card's memory cannot be exceeded: it is a limit if nothing else is.
   if (!on_host)
     plan.options.memory_limit_bytes = std::min(plan.options.memory_limit_bytes, available);
-  plan.steps = config.total_steps(plan.data.train->sequences().count());
+  plan.steps = config.total_steps(plan.data.train->sampler().count());
   plan.transport = ranks.transport();
   require_fits(plan.model, plan.options, context);
   plan.rank = plan_rank(plan.model, plan.options, context.ranks, context.comm_scratch_bytes,
@@ -258,6 +286,9 @@ Json plan_json(const Config& config, const RunPlan& plan) {
                {"validation_tokens", plan.data.validation_tokens},
                {"validation_sequences", plan.data.validation ? plan.data.validation->rows() : 0},
                {"documents", plan.data.documents},
+               {"end_of_text", plan.data.end_of_text},
+               {"targets", plan.data.targets},
+               {"skipped_lines", plan.data.skipped.skipped},
                {"steps", plan.steps},
                {"tokens", plan.steps * step_tokens(config)},
                {"epochs", plan.data.train->epochs(plan.steps)},

@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/process.h"
+#include "data/byte_input.h"
+#include "data/foreign_tokens.h"
 #include "data/token_file.h"
 #include "inspect/model_card.h"
 #include "io/checksum.h"
@@ -43,7 +45,7 @@ std::string hash_of(const std::string& path, int64_t bytes) {
 Json describe_data(const Config& config, const RunPlan& plan) {
   Json files = Json::array();
   const auto list = [&](const std::vector<std::string>& paths, const char* use) {
-    for (const std::string& path : paths) {
+    for (const std::string& path : expanded({.paths = paths}).paths) {
       Json file = {{"use", use}};
       file.update(describe_file(path, config.data.train.format));
       files.push_back(file);
@@ -111,12 +113,18 @@ Json common_ground(const Config& config, const RunPlan& plan) {
 }
 
 Json describe_file(const std::string& path, DataFormat format) {
+  if (is_read_once(path))
+    return {{"path", path}, {"bytes", nullptr}, {"xxh3", nullptr}, {"hash_of", "none"}};
   const int64_t bytes = file_bytes(path);
   Json file = {{"path", path},
                {"bytes", bytes},
                {"xxh3", hash_of(path, bytes)},
                {"hash_of", bytes > kHashedWhole ? "samples" : "all"}};
   if (format == DataFormat::kTokens) {
+    if (const std::optional<ForeignTokens> foreign = open_foreign_tokens(path)) {
+      file["tokens"] = foreign->tokens;
+      return file;
+    }
     const TokenFile tokens(path);
     file["tokens"] = tokens.info().tokens;
     file["documents"] = tokens.info().documents;

@@ -5,6 +5,8 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
+#include "data/hf_tokenizer.h"
+#include "inspect/hf_export.h"
 #include "inspect/saved_run.h"
 #include "run/weights.h"
 
@@ -16,8 +18,26 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kTensorBoard = "tensorboard";
 constexpr const char* kReplaced = "replaced-";
-constexpr const char* kFiles[] = {kConfig,         kRunModel,  kRunTokenizer, kRunWeights,
-                                  "metrics.jsonl", "run.json", kRunLora};
+constexpr const char* kOwnFiles[] = {kConfig,         kRunModel,  kRunWeights,
+                                     "metrics.jsonl", "run.json", kRunLora};
+
+// Of the tokenizer and the Hugging Face model that a run begins with.
+std::vector<std::string> kept_names() {
+  std::vector<std::string> names = {kHfConfigKept};
+  for (const std::string_view name : hf_companion_names()) names.emplace_back(name);
+  return names;
+}
+
+std::vector<std::string> file_names() {
+  std::vector<std::string> names = kept_names();
+  names.insert(names.end(), std::begin(kOwnFiles), std::end(kOwnFiles));
+  return names;
+}
+
+std::map<std::string, std::string> kept_of(const Config& config) {
+  const bool named = config.model_source.ends_with(".json");
+  return files_to_keep(config.data.tokenizer, named ? config.model_source : "");
+}
 
 std::string replaced_name(const std::string& name) {
   const fs::path path = name;
@@ -27,8 +47,9 @@ std::string replaced_name(const std::string& name) {
 }  // namespace
 
 bool RunFolder::is_own_file(const std::string& name) {
-  return std::find(std::begin(kFiles), std::end(kFiles), name) != std::end(kFiles) ||
-         name == "README.md" || name == "run.lock" || name.starts_with(kReplaced);
+  const std::vector<std::string> names = file_names();
+  return std::find(names.begin(), names.end(), name) != names.end() || name == "README.md" ||
+         name == "run.lock" || name.starts_with(kReplaced);
 }
 
 bool RunFolder::trained() const {
@@ -64,7 +85,7 @@ void RunFolder::set_aside(const std::string& name) const {
 
 // The checkpoints last: until then the folder counts as one that holds a trained model.
 void RunFolder::replace_old_run() const {
-  for (const char* name : kFiles) set_aside(name);
+  for (const std::string& name : file_names()) set_aside(name);
   for (const std::string& name : event_files()) set_aside(name);
   checkpoints().replace_all();
 }
@@ -75,7 +96,7 @@ std::vector<std::string> RunFolder::drop_replaced() const {
     if (std::string problem = try_remove_path(file(name)); !problem.empty())
       problems.push_back(std::move(problem));
   };
-  for (const char* name : kFiles) drop(replaced_name(name));
+  for (const std::string& name : file_names()) drop(replaced_name(name));
   std::vector<Files::Entry> events;
   (void)files().list(file(kTensorBoard), events);
   for (const Files::Entry& entry : events)
@@ -90,14 +111,15 @@ RunFolder RunFolder::create(const std::string& path, const Config& config, const
   require_free(path, overwrite);
   const RunFolder folder(path);
   make_folders(path);
+  const KeptFiles kept = kept_of(config);  // before an older run's files are set aside
   if (folder.trained()) {
     folder.replace_old_run();
   } else {  // left by a run that saved nothing; what it had set aside stays
-    remove_path(folder.file(kRunTokenizer));
+    for (const std::string& name : kept_names()) remove_path(folder.file(name));
     for (const std::string& name : folder.event_files()) remove_path(folder.file(name));
   }
   folder.checkpoints().discard_all();
-  folder.describe(config, spec, tokenizer);
+  folder.describe(config, spec, tokenizer, kept);
   return folder;
 }
 
@@ -105,12 +127,12 @@ RunFolder RunFolder::reopen(const std::string& path, const Config& config, const
                             const Tokenizer* tokenizer) {
   const RunFolder folder(path);
   make_folders(path);
-  folder.describe(config, spec, tokenizer);
+  folder.describe(config, spec, tokenizer, kept_of(config));
   return folder;
 }
 
-void RunFolder::describe(const Config& config, const ModelSpec& spec,
-                         const Tokenizer* tokenizer) const {
+void RunFolder::describe(const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer,
+                         const KeptFiles& kept) const {
   // The model first: it marks the folder as a run's.
   write_file(file(kRunModel), json_text(spec.to_json()) + "\n");
   write_file(file(kConfig), json_text(config.effective()) + "\n");
@@ -119,7 +141,8 @@ void RunFolder::describe(const Config& config, const ModelSpec& spec,
                json_text(lora_record(spec.lora, config.model_weights).to_json()) + "\n");
   else
     remove_path(file(kRunLora));
-  if (tokenizer) tokenizer->save(file(kRunTokenizer));
+  for (const auto& [name, content] : kept) write_file(file(name), content);
+  if (tokenizer && !kept.contains(kRunTokenizer)) tokenizer->save(file(kRunTokenizer));
 }
 
 CheckpointFolder RunFolder::checkpoints() const { return CheckpointFolder(file(kRunCheckpoints)); }

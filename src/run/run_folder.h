@@ -2,7 +2,9 @@
 // and checkpoints. docs/formats.md lists the files; inspect/saved_run.h reads them.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "data/tokenizer.h"
@@ -19,9 +21,10 @@ class RunFolder {
   // or stopped run (unless `overwrite`: a run's results are never lost by starting another), or a
   // config.json or tokenizer.json that no run wrote, like those of a Hugging Face model.
   static void require_free(const std::string& path, bool overwrite);
-  // Creates the folder, if it is free, with config.json, model.json and tokenizer.json, so that the
-  // files in a folder always belong together. What an earlier run has trained is set aside under
-  // names that begin with "replaced-", until drop_replaced().
+  // Creates the folder, if it is free, with config.json, model.json, tokenizer.json and what is
+  // kept of a Hugging Face model, so that the files in a folder always belong together. What an
+  // earlier run has trained is set aside under names that begin with "replaced-", until
+  // drop_replaced().
   static RunFolder create(const std::string& path, const Config& config, const ModelSpec& spec,
                           const Tokenizer* tokenizer, bool overwrite);
   // The folder of a run that goes on: what describes it is written anew, its results stay.
@@ -43,7 +46,9 @@ class RunFolder {
 
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
-  void describe(const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer) const;
+  using KeptFiles = std::map<std::string, std::string>;  // files_to_keep
+  void describe(const Config& config, const ModelSpec& spec, const Tokenizer* tokenizer,
+                const KeptFiles& kept) const;
   bool trained() const;
   void set_aside(const std::string& name) const;
   void replace_old_run() const;  // what files() lists, and checkpoints; other files stay

@@ -1,6 +1,7 @@
 #include "run/session.h"
 
 #include "data/dataset.h"
+#include "data/hf_tokenizer.h"
 #include "io/checksum.h"
 
 namespace onefold {
@@ -8,10 +9,25 @@ namespace onefold {
 std::optional<Tokenizer> open_tokenizer(const std::string& name) {
   if (name.empty()) return std::nullopt;
   if (name == "bytes") return Tokenizer::bytes();
-  return Tokenizer::load(name);
+  return load_tokenizer(name);
 }
 
 namespace {
+
+SequenceSet sequences_of(const Config& config, const Dataset& dataset, TokenRange range,
+                         const std::string& what) {
+  return {dataset, range, config.data.sequence_length, config.data.documents, what};
+}
+
+// Files with weights are sets of their own: a sequence holds tokens of one of them.
+SequenceMix training_sequences(const Config& config, const Dataset& dataset, TokenRange range) {
+  if (config.data.train.weights.empty())
+    return sequences_of(config, dataset, range, "training data");
+  std::vector<SequenceSet> sets;
+  for (const Dataset::Group& group : dataset.groups())
+    sets.push_back(sequences_of(config, dataset, group.range, "training data of " + group.name));
+  return SequenceMix(std::move(sets));
+}
 
 void hold_out(const Config& config, const Dataset& dataset, TokenRange range, RunData& result) {
   // Every token counts, but less than one sequence is a mistake.
@@ -24,11 +40,14 @@ void hold_out(const Config& config, const Dataset& dataset, TokenRange range, Ru
 
 // Of the number of sequences and of some of them, spread evenly: enough to tell other data, or data
 // that has grown, from the same.
-std::string fingerprint_of(const SequenceSet& sequences) {
+std::string fingerprint_of(const BatchLoader& loader) {
   constexpr int64_t kSamples = 256;
+  const SequenceMix& sequences = loader.sequences();
   Checksum checksum;
   const int64_t sizes[] = {sequences.count(), sequences.length()};
   checksum.add(std::as_bytes(std::span(sizes)));
+  const int64_t drawn = loader.sampler().count();  // other weights, another order
+  if (drawn != sequences.count()) checksum.add(std::as_bytes(std::span(&drawn, 1)));
   std::vector<int32_t> tokens(static_cast<size_t>(sequences.length())), targets = tokens;
   const int64_t samples = std::min(kSamples, sequences.count());
   for (int64_t i = 0; i < samples; ++i) {
@@ -49,6 +68,9 @@ std::string hash_of(const Dataset& dataset, TokenRange range) {
     const auto count = static_cast<size_t>(std::min(kBlock, range.end - at));
     dataset.read(at, std::span(block).first(count));
     checksum.add(std::as_bytes(std::span(block).first(count)));
+    if (!dataset.masked()) continue;
+    dataset.read_targets(at, std::span(block).first(count));
+    checksum.add(std::as_bytes(std::span(block).first(count)));
   }
   for (int64_t document = 0; document < dataset.documents(); ++document) {
     const int64_t start = dataset.document_start(document);
@@ -66,29 +88,37 @@ RunData open_data(const Config& config) {
   RunData result;
   result.tokenizer = open_tokenizer(data.tokenizer);
   const Tokenizer* tokenizer = result.tokenizer ? &*result.tokenizer : nullptr;
-  const Dataset train = Dataset::open(data.train, tokenizer, pool);
+  DataSource source = data.train;
+  source.vocab_size = config.model.vocab_size;
+  const Dataset train = Dataset::open(source, tokenizer, pool);
   const DataSplit split = split_dataset(train, data.validation_fraction);
-  result.train.emplace(
-      SequenceSet(train, split.train, data.sequence_length, data.documents, "training data"),
-      config.run.seed, data.shuffle,
-      BatchLayout{.micro_batch = config.batch.micro,
-                  .accumulation = config.batch.accumulation,
-                  .ranks = config.batch.world_size});
-  result.fingerprint = fingerprint_of(result.train->sequences());
+  result.train.emplace(training_sequences(config, train, split.train), config.run.seed,
+                       data.shuffle,
+                       BatchLayout{.micro_batch = config.batch.micro,
+                                   .accumulation = config.batch.accumulation,
+                                   .ranks = config.batch.world_size},
+                       data.train.weights);
+  result.fingerprint = fingerprint_of(*result.train);
   result.hash = hash_of(train, split.train);
   result.vocab_size = train.vocab_size();
   result.train_tokens = split.train.tokens();
   result.documents = train.documents();
+  result.end_of_text = train.end_of_text();
+  result.skipped = train.report();
+  result.targets = result.train->sequences().targets();
+  result.masked = train.masked();
   result.memory_bytes = train.memory_bytes();
   if (data.validation_fraction > 0) hold_out(config, train, split.validation, result);
   if (data.validation.empty()) return result;
 
-  DataSource source = data.train;
   source.paths = data.validation;
+  source.weights.clear();
   const Dataset held_out = Dataset::open(source, tokenizer, pool);
   hold_out(config, held_out, {0, held_out.tokens()}, result);
   result.vocab_size = std::max(result.vocab_size, held_out.vocab_size());
   result.memory_bytes += held_out.memory_bytes();
+  if (result.skipped.skipped == 0) result.skipped.first_skipped = held_out.report().first_skipped;
+  result.skipped.skipped += held_out.report().skipped;
   return result;
 }
 

@@ -29,7 +29,9 @@ TEST_F(Tokenize, LearnsEncodesAndTrains) {
   const Outcome encoded = onefold({"tokenize", "encode", "book.txt", "--tokenizer",
                                    "tokenizer.json", "--output", "book.tokens"});
   EXPECT_EQ(encoded.code, 0) << encoded.err;
-  expect_in(encoded.out, {"book.tokens: ", " tokens of 2 bytes in 1 document,"});
+  expect_in(encoded.out,
+            {"book.tokens: ",
+             " tokens of 2 bytes in 1 document, ended by <|endoftext|> (256, by its name);"});
 
   const Arguments keys = {"data.tokenizer=tokenizer.json",
                           "model={\"preset\": \"gpt2-tiny\", \"vocab_size\": 280}"};
@@ -46,14 +48,14 @@ TEST_F(Tokenize, LearnsEncodesAndTrains) {
 TEST_F(Tokenize, JsonOfEachCommand) {
   const Json learnt =
       json({"train", "book.txt", "--vocab-size", "280", "--output", "tokenizer.json"});
-  expect_keys(learnt, {"output", "vocab_size", "text_bytes", "seconds"});
+  expect_keys(learnt, {"output", "vocab_size", "text_bytes", "skipped_lines", "seconds"});
   EXPECT_EQ(learnt["vocab_size"], 280);
   EXPECT_EQ(learnt["text_bytes"], read("book.txt").size());
 
   const Json encoded = json({"encode", "book.txt", "--document-unit", "line", "--tokenizer",
                              "tokenizer.json", "--output", "book.tokens"});
-  expect_keys(encoded, {"output", "tokens", "documents", "vocab_size", "token_bytes",
-                        "peak_rss_bytes", "seconds"});
+  expect_keys(encoded, {"output", "tokens", "documents", "vocab_size", "token_bytes", "end_of_text",
+                        "masked", "skipped_lines", "peak_rss_bytes", "seconds"});
   EXPECT_EQ(encoded["documents"], 40);
   EXPECT_EQ(encoded["token_bytes"], 2);
 

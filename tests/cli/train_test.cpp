@@ -80,7 +80,8 @@ TEST_F(Cli, ProgressAndPlanGoToStandardError) {
   expect_in(
       outcome.err,
       {"configuration in force:", "\"lr\": 0.001", "gpt2-tiny: 67.6K parameters, 3 layers",
-       "vocabulary 263 (the data has 257)", "0 held out, 1 document;",
+       "vocabulary 263 (the data has 257)",
+       "0 held out, 1 document, ended by <|endoftext|> (256, by its name);",
        "4 sequences of 32 tokens = 2 micro x 2 accumulated x 1 rank\n", "3 steps = 384 tokens",
        " planned: parameters ", "\nstep 2/3  loss ", "\nstep 3/3  loss ", "3 steps in ",
        "saved to run; try it with: onefold generate run"});
@@ -126,6 +127,9 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
                      "notes",
                      "of_no_consequence",
                      "documents",
+                     "end_of_text",
+                     "targets",
+                     "skipped_lines",
                      "steps",
                      "tokens",
                      "epochs",

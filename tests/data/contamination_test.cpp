@@ -131,7 +131,10 @@ TEST(LocateDocuments, NamesFileAndByte) {
   const std::string a = folder.write("a.txt", "one\ntwo\n\nthree\n"),
                     b = folder.write("b.txt", "four\nfive");
   const DataSource lines{.paths = {a, b}, .text_documents = TextDocuments::kLine};
-  EXPECT_EQ(locate_documents(lines, {4, 2, 0}),
+  ThreadPool pool(1);
+  const Tokenizer bytes = Tokenizer::bytes();
+  const Dataset dataset = Dataset::open(lines, &bytes, pool);
+  EXPECT_EQ(locate_documents(lines, dataset, {4, 2, 0}),
             (std::vector<std::string>{b + " at byte 5", a + " at byte 9", a + " at byte 0"}));
 }
 

@@ -166,7 +166,7 @@ TEST_F(DamagedTokenFile, AnyByteOfTheHeader) {
       {"not a token file", "format"});
   std::string version = good_;
   version[8] = 9;
-  expect_in(error_with(version), {"version 9", "version 1"});
+  expect_in(error_with(version), {"version 9", "versions 1 and 2"});
 }
 
 TEST_F(DamagedTokenFile, NumbersThatMakeNoSense) {

@@ -5,6 +5,7 @@
 
 Standard library only. What a fuzzer finds is added by hand, named after what it broke.
 """
+import gzip
 import json
 import pathlib
 import struct
@@ -153,11 +154,39 @@ def seeds_of_tokenizers():
         {"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}] * 20}}  # 8^20 bytes for one
     put("tokenizer", "grows", json.dumps(grows).encode() + NEXT_FILE + b"a")
 
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [b for b in range(256) if b not in shown]
+    alphabet = [chr(b) for b in shown] + [chr(256 + i) for i in range(len(hidden))]
+    vocab = {c: i for i, c in enumerate(alphabet + ["Th", "The"])}
+    config = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": {"content": "<|im_end|>"},
+              "added_tokens_decoder": {"258": {"content": "<|im_end|>", "special": True}}}
+    for name, files in {
+            "qwen": [vocab, "#version: 0.2\nT h\nTh e\n", config, {}],
+            "gpt2": [vocab, "T h\r\n", {"tokenizer_class": "GPT2Tokenizer"}, {"<tool>": 258}],
+            "no_class": [vocab, "T h\n", {}, {}]}.items():
+        parts = [f if isinstance(f, str) else json.dumps(f) for f in files]
+        put("vocabulary", name, NEXT_FILE.join(p.encode() for p in parts))
+
 
 def seeds_of_data():
     put("token_file", "narrow", token_file([[5, 6, 7, 0], [8, 0], [9, 9, 0]], 10, 0, 2))
     put("token_file", "wide", token_file([[70000, 1]], 70001, -1, 4))
     put("token_file", "outside", token_file([[11, 0]], 10, 0, 2))
+    masked = bytearray(token_file([[5, 6, 7, 0], [8, 0]], 10, 0, 2) + bytes([0b101100]) + bytes(7))
+    masked[8] = 2
+    put("token_file", "masked", bytes(masked))
+    for name, magic, code in (("llmc_gpt2", 20240520, "H"), ("llmc_llama3", 20240801, "I")):
+        put("token_file", name, struct.pack("<256i", magic, 1, 4, *[0] * 253) + struct.pack(f"<4{code}", 7, 8, 299, 0))
+    chat = {"messages": [{"role": "user", "content": "a"},
+                         {"role": "assistant", "content": [{"type": "text", "text": "b"}], "weight": 0}]}
+    share_gpt = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    put("documents", "chat", "c" + json.dumps(chat) + "\n" + json.dumps(share_gpt) + "\n")
+    put("documents", "gzip", b"l" + gzip.compress(b"one\ntwo\n", mtime=0))
+    put("compressed", "gzip", gzip.compress(b"one\r\n\ntwo" * 50, mtime=0))
+    put("compressed", "members", gzip.compress(b"one", mtime=0) + gzip.compress(b"\ntwo\n", mtime=0) + bytes(5))
+    put("compressed", "plain", b"one\r\ntwo\r")
+    # printf 'one\\ntwo\\n' | zstd
+    put("compressed", "zstd", bytes.fromhex("28b52ffd0458410000") + b"one\ntwo\n" + bytes.fromhex("e6a60e40"))
     put("documents", "jsonl", 'j{"text": "one"}\n{"id": 3, "text": "two\\n\\u00e9"}\r\n\n{"text": ""}\n')
     put("documents", "lines", "lfirst\r\nsecond\n\nthird")
     put("documents", "paragraphs", "pone\ntwo\n \t\nthree\n\n\nfour\n")

@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "config/config.h"
+#include "data/byte_input.h"
 #include "data/byte_level.h"
 #include "data/dataset.h"
+#include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "fuzz/files.h"
 #include "io/checkpoint.h"
@@ -128,12 +130,39 @@ void read_token_file(std::string_view input) {
   static const MemoryFile file;
   static ThreadPool pool(1);
   file.fill(with_checksum(input));
-  const Dataset data =
-      Dataset::open({.paths = {file.path()}, .format = DataFormat::kTokens}, nullptr, pool);
+  const Dataset data = Dataset::open(
+      {.paths = {file.path()}, .format = DataFormat::kTokens, .vocab_size = 300}, nullptr, pool);
   for (int64_t d = 0; d < data.documents(); ++d)
     require(data.document_of(data.document_start(d)) == d, "document {} starts elsewhere", d);
   std::vector<int32_t> tokens(static_cast<size_t>(data.tokens()));
   data.read(0, tokens);
+  data.read_targets(0, tokens);
+}
+
+// Bytes that may be gzip's or zstd's: what they become, and the lines of it.
+void read_compressed(std::string_view input) {
+  static const MemoryFile file;
+  file.fill(input);
+  ByteInput bytes(file.path());
+  LineReader lines(bytes, size_t{1} << 20);
+  int64_t position = 0;
+  while (lines.next()) {
+    require(lines.position() == position, "a line at byte {}, not {}", lines.position(), position);
+    touch(std::as_bytes(std::span(lines.line())));
+    position += static_cast<int64_t>(lines.line().size() + lines.end().size());
+    if (lines.end().empty()) break;  // a last "\r" is cut off
+  }
+}
+
+// vocab.json, merges.txt, tokenizer_config.json and added_tokens.json.
+void read_vocabulary(std::string_view input) {
+  static const MemoryFolder folder(
+      {"vocab.json", "merges.txt", "tokenizer_config.json", "added_tokens.json"});
+  folder.fill(input);
+  const Tokenizer tokenizer = load_tokenizer(folder.path());
+  require(tokenizer.end_of_text() < tokenizer.vocab_size(), "end-of-text {}",
+          tokenizer.end_of_text());
+  tokenizer.decode(tokenizer.encode("The 2 words <|im_end|>", Tokenizer::Specials::kMatch));
 }
 
 // The first byte chooses what a document is; the rest is the file.
@@ -144,25 +173,27 @@ void read_documents(std::string_view input) {
   if (input[0] == 'l') source.text_documents = TextDocuments::kLine;
   if (input[0] == 'p') source.text_documents = TextDocuments::kBlankLine;
   if (input[0] == 'l' || input[0] == 'p') source.format = DataFormat::kText;
+  if (input[0] == 'c') source.format = DataFormat::kChat;
   file.fill(input.substr(1));
   const auto bytes = static_cast<int64_t>(input.size() - 1);
   for_each_document(source, [&](const Document& document) {
     require(!document.text.empty(), "an empty document");
-    require(document.position >= 0 && document.position < bytes, "a document at byte {} of {}",
-            document.position, bytes);
+    require(document.position >= 0, "a document at byte {}", document.position);
+    require(document.read_bytes == bytes, "{} bytes read of {}", document.read_bytes, bytes);
     touch(std::as_bytes(std::span(document.text)));
-    document.done_with(document.text.size());
   });
 }
 
-constexpr std::array<Target, 8> kTargets = {{{"safetensors", read_safetensors},
-                                             {"hf_folder", read_hf_folder},
-                                             {"checkpoint", read_checkpoint},
-                                             {"config", read_config},
-                                             {"model_config", read_model_config},
-                                             {"tokenizer", read_tokenizer},
-                                             {"token_file", read_token_file},
-                                             {"documents", read_documents}}};
+constexpr std::array<Target, 10> kTargets = {{{"safetensors", read_safetensors},
+                                              {"hf_folder", read_hf_folder},
+                                              {"checkpoint", read_checkpoint},
+                                              {"config", read_config},
+                                              {"model_config", read_model_config},
+                                              {"tokenizer", read_tokenizer},
+                                              {"token_file", read_token_file},
+                                              {"documents", read_documents},
+                                              {"compressed", read_compressed},
+                                              {"vocabulary", read_vocabulary}}};
 
 }  // namespace
 
