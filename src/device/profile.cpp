@@ -125,6 +125,9 @@ class ProfiledKernels final : public Kernels {
   void add(Tensor a, Tensor b, Tensor dst) override {
     timed("copies", dst, [&](Kernels& k) { k.add(a, b, dst); });
   }
+  void scale(Tensor x, float factor, Tensor dst) override {
+    timed("copies", dst, [&](Kernels& k) { k.scale(x, factor, dst); });
+  }
   void sum(Tensor x, Tensor dst) override {
     timed("sums", x, [&](Kernels& k) { k.sum(x, dst); });
   }
