@@ -1,5 +1,6 @@
 #include "run/plan.h"
 
+#include "base/process.h"
 #include "base/text.h"
 #include "plan/fit.h"
 
@@ -25,10 +26,16 @@ std::string run_text(const Config& config, const RunPlan& plan) {
   const std::string ranks =
       plan.rank.ranks == 1 ? ""
                            : fmt::format("{} ranks over {} with ", plan.rank.ranks, plan.transport);
-  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}\n", plan.steps,
+  // Set by habit, or by a launcher, for other programs: whoever wonders at the speed finds it here.
+  const std::string reason =
+      plan.threads_by_environment
+          ? fmt::format(", as OMP_NUM_THREADS says ({} there)", counted(plan.cores, "core"))
+          : "";
+  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}{}\n", plan.steps,
                      plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
                      plan.data.train->epochs(plan.steps), ranks,
-                     counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each");
+                     counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each",
+                     reason);
 }
 
 }  // namespace
@@ -69,7 +76,10 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
-  const Hardware hardware = this_machine(ranks.cores());
+  Hardware hardware = this_machine(ranks.cores());
+  plan.cores = hardware.cores;
+  plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
+  if (plan.threads_by_environment) hardware.cores = threads_by_environment();
   plan.options = settled_options(config, plan.model, hardware);
   plan.steps = config.total_steps(plan.data.train->sequences().count());
   plan.transport = ranks.transport();
