@@ -43,7 +43,7 @@ TEST_F(Cli, HelpOfTheWholeNamesEveryCommandAndExitCode) {
 
 TEST_F(Cli, TheConfigurationInTrainsHelpIsValid) {
   const std::string help = onefold({"train", "--help"}).out;
-  const size_t begin = help.find('{');
+  const size_t begin = help.find("{\"model\"");
   const std::string text = help.substr(begin, help.rfind('}') + 1 - begin);
   EXPECT_NO_THROW(Config::from_json(parse_json(text, "help")).require_training());
 }
