@@ -63,7 +63,7 @@ tidy: build  ## Run clang-tidy over the library and the program
 	@scripts/setup.sh clang-tidy
 	@clang-tidy -quiet -p build/$(PRESET) $(filter src/%.cpp,$(SOURCES))
 
-install: build  ## Install the program, the library and its CMake package (DESTDIR and PREFIX apply)
+install: build  ## Install the program, completions, manual page and library (DESTDIR and PREFIX apply)
 	@cmake --install build/$(PRESET) $(if $(PREFIX),--prefix $(PREFIX))
 
 clean:  ## Remove what was built

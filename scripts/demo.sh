@@ -3,18 +3,7 @@
 #   scripts/demo.sh BINARY [TEXT]     TEXT defaults to the King James Bible (Debian's bible-kjv)
 set -euo pipefail
 onefold=$1 text=${2:-}
-mkdir -p demo
-if [ -n "$text" ]; then
-  [ -r "$text" ] || { echo "demo: cannot read $text" >&2; exit 1; }
-  cp "$text" demo/text.txt
-  prompt=$(head -c 24 demo/text.txt | tr '\n' ' ')
-elif command -v bible > /dev/null; then
-  bible -f 'gen1:1-rev22:21' | sed -E 's/^[^ ]+ //' > demo/text.txt  # without the verse numbers
-  prompt="And it came to pass"
-else
-  echo "demo: the bible program (Debian's bible-kjv) is not here; name a text: make demo TEXT=my.txt" >&2
-  exit 1
-fi
+prompt=$("$(dirname "$0")/demo_text.sh" "$text")
 
 "$onefold" tokenize train demo/text.txt --vocab-size 2048 --output demo/tokenizer.json --overwrite
 "$onefold" train examples/demo/config.json --ranks 2 --overwrite

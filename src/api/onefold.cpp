@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "engine/generate.h"
 #include "model/spec.h"
 #include "model/spec_limits.h"
@@ -113,6 +114,7 @@ Trainer::Trainer(const TrainerOptions& options) {
   const ModelSpec spec = spec_of(options.model);
   EngineOptions engine = engine_options_of(options, spec);
   engine.positions = spec.max_sequence_length;  // of texts that are generated
+  if (engine.threads == 0) engine.threads = threads_by_environment();
   const Hardware hardware = this_machine(available_cores());
   require_fits(spec, engine, {.hardware = hardware});
   const int64_t planned = Engine::plan(spec, engine, 1, 0, hardware)->ledger().peak_bytes();

@@ -116,6 +116,9 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (error == std::errc::resource_unavailable_try_again)
     user_error("cannot write {}: another process is writing it", path_);
   check(error, through_ ? "open" : "create", written_);
+  // The file that is replaced may be hidden from others, or shared with them. Where a file system
+  // has no permissions, there are none to keep.
+  if (status.kind == Files::Kind::file) (void)file_->set_permissions(status.permissions);
 }
 
 OutputFile::~OutputFile() {

@@ -73,6 +73,9 @@ class PosixOutput final : public Files::Output {
   std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) override {
     return counted(::pwrite(file_.fd(), src.data(), src.size(), at), count);
   }
+  std::error_code set_permissions(uint32_t permissions) override {
+    return error_unless(::fchmod(file_.fd(), permissions) == 0);
+  }
   std::error_code flush() override { return error_unless(::fsync(file_.fd()) == 0); }
 
  private:
@@ -201,7 +204,8 @@ class PosixFiles final : public Files {
     const Kind kind = S_ISDIR(info.st_mode)   ? Kind::folder
                       : S_ISREG(info.st_mode) ? Kind::file
                                               : Kind::special;
-    return {kind, kind == Kind::folder ? 0 : info.st_size, info.st_dev, info.st_ino};
+    return {kind, kind == Kind::folder ? 0 : info.st_size, info.st_dev, info.st_ino,
+            info.st_mode & 07777};
   }
   static int flags_of(Mode mode) {
     switch (mode) {

@@ -34,6 +34,8 @@ class Files {
     // Takes the first `count` bytes of `src`, which may be fewer than there are.
     virtual std::error_code write(std::span<const std::byte> src, size_t& count) = 0;
     virtual std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) = 0;
+    // Who may read, write and run it, as chmod has it.
+    virtual std::error_code set_permissions(uint32_t permissions) = 0;
     // What was written is on the disk afterwards.
     virtual std::error_code flush() = 0;
   };
@@ -49,6 +51,7 @@ class Files {
     Kind kind = Kind::missing;
     int64_t bytes = 0;               // of a file; 0 where the system does not know it
     uint64_t device = 0, inode = 0;  // together: which file it is, under whatever name
+    uint32_t permissions = 0;        // as chmod has them
   };
   struct Entry {
     std::string name;

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "base/start_thread.h"
 
 #if defined(__x86_64__)
@@ -71,12 +72,14 @@ int available_cores() {
 }
 
 ThreadPool::ThreadPool(int threads) {
+  if (threads == 0) threads = threads_by_environment();
   if (threads == 0) threads = available_cores();
   require(threads > 0, "thread pool of {} threads", threads);
   // Each thread costs memory in the matrix library; far more than cores is a mistyped number.
   if (const int most = std::max(64, 4 * available_cores()); threads > most)
-    user_error("{} threads on {} cores; at most {} are allowed (run.threads, --threads)", threads,
-               available_cores(), most);
+    user_error(
+        "{} threads on {} cores; at most {} are allowed (run.threads, --threads, OMP_NUM_THREADS)",
+        threads, available_cores(), most);
   const SignalsHeld held;  // threads inherit it
   try {
     for (int t = 1; t < threads; ++t) workers_.push_back(start_thread([this, t] { worker(t); }));

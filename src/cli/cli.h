@@ -26,6 +26,7 @@ enum ExitCode : int {
 // Each adds its subcommand; what it must do when chosen is left in `run`, which returns an exit
 // code.
 using Run = std::function<int()>;
+void add_init(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
@@ -40,6 +41,8 @@ void add_export(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_diff(CLI::App& app, Run& run);
 void add_info(CLI::App& app, Run& run);
+void add_completions(CLI::App& app, Run& run);
+void add_man(CLI::App& app, Run& run);
 
 // What must hold before anything else is done: open standard streams, enough stack, a word about
 // mapped files that are cut short.

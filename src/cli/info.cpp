@@ -42,8 +42,8 @@ int run_info(const InfoArguments& arguments) {
                        {"cores", available_cores()},
                        {"threads", pool.threads()},
                        {"simd", cpu_simd_name()},
-                       {"memory_bytes", memory_bytes("MemTotal")},
-                       {"available_bytes", memory_bytes("MemAvailable")},
+                       {"memory_bytes", total_memory_bytes()},
+                       {"available_bytes", available_memory_bytes()},
                        {"gpus", gpus},
                        {"cuda", false},
                        {"mpi", mpi_library().api != nullptr},
@@ -56,8 +56,8 @@ int run_info(const InfoArguments& arguments) {
   fmt::print("onefold  {}\n", ONEFOLD_VERSION);
   fmt::print("CPU      {}, {} core{} available, SIMD in use: {}\n", cpu_name(), available_cores(),
              available_cores() == 1 ? "" : "s", cpu_simd_name());
-  fmt::print("memory   {}, {} available\n", format_bytes(memory_bytes("MemTotal")),
-             format_bytes(memory_bytes("MemAvailable")));
+  fmt::print("memory   {}, {} available\n", format_bytes(total_memory_bytes()),
+             format_bytes(available_memory_bytes()));
   fmt::print("GPUs     {}\n",
              gpus == 0 ? "none visible"
                        : fmt::format("{} visible; this build has no CUDA and uses none", gpus));

@@ -11,7 +11,9 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <map>
 #include <span>
+#include <string_view>
 #include <system_error>
 
 #include "base/error.h"
@@ -57,6 +59,20 @@ void print_json(const Json& json) { fmt::print("{}\n", json_text(json)); }
 
 namespace {
 
+bool json_wanted = false;  // by --json: an error is a JSON object on standard output too
+
+// For scripts, which read one object whatever happens; the sentence on standard error is for people
+// and logs.
+int failed(ExitCode code, std::string_view mark, const std::string& message,
+           const std::string& hint = "") {
+  say("onefold: {}: {}\n{}", mark, message, hint);
+  if (json_wanted) {
+    print_json({{"error", {{"message", message}, {"code", static_cast<int>(code)}}}});
+    (void)std::fflush(stdout);
+  }
+  return code;
+}
+
 // The subcommand that the command line has reached: "tokenize", then "encode".
 const CLI::App* reached(const CLI::App* app) {
   const auto parsed = app->get_subcommands();
@@ -84,7 +100,9 @@ std::string unknown_option(const CLI::App* command, const std::string& word) {
 // CLI11 reports missing arguments before unknown ones, which are often the cause.
 std::string usage_problem(const CLI::App* command, const CLI::Error& error) {
   const std::vector<std::string> words = command->remaining();
-  for (const std::string& word : words)
+  const bool misnamed = command->get_require_subcommand_min() > 0 && !words.empty() &&
+                        !words[0].starts_with("-");  // its flags are unknown for that reason
+  for (const std::string& word : misnamed ? std::vector<std::string>() : words)
     if (word.starts_with("--")) return unknown_option(command, word);
   if (command->get_require_subcommand_min() == 0) return error.what();
   std::vector<std::string> names;
@@ -93,10 +111,24 @@ std::string usage_problem(const CLI::App* command, const CLI::Error& error) {
   return unknown_word("command", words[0], names);
 }
 
-std::string usage_message(const CLI::App* app, const CLI::Error& error) {
+// The command line could not be read.
+int misused(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* command = reached(app);
-  return fmt::format("onefold: error: {}\nTry: {} --help\n", usage_problem(command, error),
-                     full_name(command));
+  return failed(kUsage, "error", usage_problem(command, error),
+                fmt::format("Try: {} --help\n", full_name(command)));
+}
+
+// --color, before the command and after it.
+void add_color(CLI::App& command) {
+  static const std::map<std::string, Colours> names = {
+      {"auto", Colours::automatic}, {"always", Colours::always}, {"never", Colours::never}};
+  command
+      .add_option_function<std::string>(
+          "--color", [](const std::string& name) { set_colours(names.at(name)); },
+          "auto (on terminals, unless NO_COLOR is set), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN");
+  for (CLI::App* below : command.get_subcommands({})) add_color(*below);
 }
 
 // What was printed must have arrived: a full disk is an error like any other.
@@ -148,22 +180,16 @@ int guarded(const Run& run) {
     flush_output();
     return code;
   } catch (const DivergedError& error) {
-    say("onefold: diverged: {}\n", error.what());
-    return kDiverged;
+    return failed(kDiverged, "diverged", error.what());
   } catch (const UserError& error) {
-    say("onefold: error: {}\n", error.what());
-    return kUserError;
+    return failed(kUserError, "error", error.what());
   } catch (const std::system_error& error) {  // the system refused a file, a thread or a write
-    say("onefold: error: {}\n", error.what());
-    return kUserError;
+    return failed(kUserError, "error", error.what());
   } catch (const std::bad_alloc&) {
-    say("onefold: error: out of memory; set run.memory to be told what would fit\n");
-    return kUserError;
+    return failed(kUserError, "error", "out of memory; set run.memory to be told what would fit");
   } catch (const std::exception& error) {
-    say("onefold: internal error: {}\nThis is a bug in Onefold; please report it with the "
-        "command line.\n",
-        error.what());
-    return kInternalError;
+    return failed(kInternalError, "internal error", error.what(),
+                  "This is a bug in Onefold; please report it with the command line.\n");
   }
 }
 
@@ -171,6 +197,8 @@ int guarded(const Run& run) {
 
 int main(int argc, char** argv) {
   using namespace onefold::cli;
+  for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)))
+    json_wanted |= word == "--json";
   if (const int code = guarded([] {
         prepare_process();
         return kOk;
@@ -179,6 +207,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Onefold trains transformer language models.\n", "onefold"};
   app.footer(
       "Examples:\n"
+      "  onefold init gpt2 --data book.txt               write a configuration to begin with\n"
       "  onefold train config.json                       train as config.json says\n"
       "  onefold train config.json --set run.steps=100   the same, with a key overridden\n"
       "  onefold plan config.json --ranks 8              what each of 8 ranks would hold and send\n"
@@ -193,8 +222,8 @@ int main(int argc, char** argv) {
       "Every command explains itself with --help.");
   app.set_version_flag("--version", std::string("onefold ") + ONEFOLD_VERSION);
   app.require_subcommand(1);
-  app.failure_message(usage_message);
   Run run;
+  add_init(app, run);
   add_train(app, run);
   add_plan(app, run);
   add_generate(app, run);
@@ -206,11 +235,14 @@ int main(int argc, char** argv) {
   add_inspect(app, run);
   add_diff(app, run);
   add_info(app, run);
+  add_completions(app, run);
+  add_man(app, run);
+  add_color(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    if (code != 0) return kUsage;
+    if (error.get_exit_code() != 0) return misused(&app, error);
+    app.exit(error);
     return guarded([] {  // --help and --version are results too
       if (!std::cout.flush()) onefold::user_error("cannot write to standard output");
       return kOk;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "comm/mpi.h"
@@ -179,10 +180,11 @@ int run_plan(PlanArguments arguments) {
     print_json(json);
     return fits ? kOk : kUserError;
   }
-  fmt::print("{}; {}\n{}{}{}{}{}{}", model_text(config, spec), weights_text(config),
-             lora_text(spec) + batch_text(config, options),
-             types_text(options) + recompute_line(options, spec), zero_text(spec, options, ranks),
-             traffic_text(plan) + notes_text(config), kind_table(plan),
+  const std::string summary =
+      fmt::format("{}; {}\n", model_text(config, spec), weights_text(config)) + lora_text(spec) +
+      batch_text(config, options) + types_text(options) + recompute_line(options, spec) +
+      zero_text(spec, options, ranks) + traffic_text(plan) + notes_text(config);
+  fmt::print("{}{}{}", with_headings(summary, Stream::out), kind_table(plan),
              stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));

@@ -25,17 +25,26 @@ namespace {
 
 constexpr const char* kAutomatic = "auto";  // --resume without a folder: from run.output
 
+// A checkpoint that was there at some time. One that is saved later has another time, whatever
+// its name.
+struct SavedThen {
+  std::string path;
+  std::filesystem::file_time_type time;
+  bool operator==(const SavedThen&) const = default;
+};
+
 struct TrainArguments {
   std::string config, device, memory, trace, resume;
   std::vector<std::string> overrides;
   int ranks = 0, restarts = 0;
   bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
+  bool verbose = false;
   bool restarted = false;  // by --restarts: from what the run has saved since, if anything
+  std::vector<SavedThen> saved_before = {};  // with --restarts: by earlier runs
 };
 
-std::string full_plan(const Config& config, const RunPlan& plan) {
-  return fmt::format("configuration in force:\n{}\n\n{}", json_text(config.effective()),
-                     plan_text(config, plan));
+std::string configuration_text(const Config& config) {
+  return fmt::format("configuration in force:\n{}\n\n", json_text(config.effective()));
 }
 
 // A plan that was asked for is a result; before a run it is only a message.
@@ -43,7 +52,8 @@ int print_plan(const Config& config, const RunPlan& plan, bool json) {
   if (json)
     print_json(plan_json(config, plan));
   else
-    fmt::print("{}", full_plan(config, plan));
+    fmt::print("{}{}", configuration_text(config),
+               with_headings(plan_text(config, plan), Stream::out));
   return kOk;
 }
 
@@ -53,12 +63,29 @@ Candidates checkpoints_of(const std::string& run) {
   return CheckpointFolder(run + "/checkpoints").list();
 }
 
+SavedThen saved_then(const CheckpointFolder::Entry& checkpoint) {
+  std::error_code unknown;
+  return {checkpoint.path,
+          std::filesystem::last_write_time(checkpoint.path + "/" + kManifest, unknown)};
+}
+
+// Of the checkpoints in a run's folder, those that the run has saved since it was started first:
+// the folder may hold an earlier run's, which this one was about to replace (--overwrite) or to
+// leave for an earlier checkpoint (--resume), when it crashed.
+Candidates saved_since(const std::vector<SavedThen>& before, const std::string& run) {
+  Candidates found = checkpoints_of(run);
+  std::erase_if(found, [&](const CheckpointFolder::Entry& entry) {
+    return std::find(before.begin(), before.end(), saved_then(entry)) != before.end();
+  });
+  return found;
+}
+
 // What --resume may mean: a checkpoint, a run's folder, or nothing yet (only where no folder was
 // named: a run that was stopped before its first checkpoint begins again).
 Candidates find_checkpoints(const TrainArguments& arguments, const Config& config) {
   const std::string& output = config.run.output;
   if (arguments.restarted && !output.empty()) {
-    const Candidates found = checkpoints_of(output);
+    const Candidates found = saved_since(arguments.saved_before, output);
     if (!found.empty()) return found;
   }
   if (arguments.resume.empty()) return {};
@@ -168,7 +195,9 @@ int run_train(TrainArguments arguments) {
     if (!candidates.empty()) plan.resumes = candidates[0].path;
     if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
-    if (!quiet) say("{}\n", full_plan(config, plan));
+    if (!quiet)
+      say("{}{}\n", arguments.verbose ? configuration_text(config) : "",
+          with_headings(plan_text(config, plan), Stream::err));
     if (config.run.device == "cpu")
       require_available(plan.rank.peak_bytes, ranks.ranks_here(), "run.memory");
     if (!writes) return;
@@ -215,7 +244,23 @@ bool worth_restarting(int code) {
          code != kDiverged;
 }
 
-int run_supervised(const TrainArguments& arguments) {
+// What is in run.output before the run is started first. A configuration that cannot be read is
+// reported by the run.
+std::vector<SavedThen> saved_by_earlier_runs(const TrainArguments& arguments) {
+  std::vector<SavedThen> saved;
+  try {
+    const Config config =
+        load_config(arguments.config, arguments.overrides, std::max(1, arguments.ranks));
+    if (config.run.output.empty()) return {};
+    for (const CheckpointFolder::Entry& entry : checkpoints_of(config.run.output))
+      saved.push_back(saved_then(entry));
+  } catch (const UserError&) {
+  }
+  return saved;
+}
+
+int run_supervised(TrainArguments arguments) {
+  arguments.saved_before = saved_by_earlier_runs(arguments);
   return supervise(
       arguments.restarts,
       [&](int start) {
@@ -271,9 +316,15 @@ void add_train(CLI::App& app, Run& run) {
       ->add_option("--trace", arguments->trace,
                    "Write what every lane of every rank did when, for ui.perfetto.dev")
       ->excludes(plan_only);
-  train->add_flag("--quiet", arguments->quiet, "No progress, no plan")->excludes(plan_only);
-  train->add_flag("--json", arguments->json,
-                  "A JSON summary (or plan) alone on standard output, and no progress");
+  auto* quiet =
+      train->add_flag("--quiet", arguments->quiet, "No progress, no plan")->excludes(plan_only);
+  auto* verbose = train->add_flag("-v,--verbose", arguments->verbose,
+                                  "Print the whole configuration in force before the run too");
+  verbose->excludes(plan_only)->excludes(quiet);
+  train
+      ->add_flag("--json", arguments->json,
+                 "A JSON summary (or plan) alone on standard output, and no progress")
+      ->excludes(verbose);
   train->footer(
       "A minimal configuration:\n"
       "  {\"model\": \"gpt2-tiny\", \"train_batch_size\": 8, \"gradient_accumulation_steps\": 1,\n"

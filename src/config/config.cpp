@@ -188,6 +188,7 @@ void apply_override(Json& root, const std::string& assignment) {
   if (std::any_of(keys.begin(), keys.end(), [](const std::string& key) { return key.empty(); }))
     user_error("--set {}: the path \"{}\" has an empty part", assignment, path);
 
+  const Json value = Json::accept(text) ? Json::parse(text) : Json(text);
   Json* at = &root;
   std::string walked;
   for (const std::string& key : keys) {
@@ -198,10 +199,17 @@ void apply_override(Json& root, const std::string& assignment) {
                  walked.empty() ? "the document" : walked, json_kind(*at), brief_json(*at),
                  preset ? "; write it as {\"preset\": ...} to change parts of a preset" : "");
     }
+    // Nothing to remove. A last key is set to null all the same, which says whether there is such
+    // a key at all.
+    if (value.is_null() && !at->contains(key) && &key != &keys.back()) return;
     walked += (walked.empty() ? "" : ".") + key;
+    if (value.is_null() && &key == &keys.back() && at->contains(key)) {
+      at->erase(key);
+      return;
+    }
     at = &(*at)[key];
   }
-  *at = Json::accept(text) ? Json::parse(text) : Json(text);
+  *at = value;
 }
 
 namespace {

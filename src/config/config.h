@@ -124,7 +124,7 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 CommOptions comm_options(const std::string& path, std::span<const std::string> overrides);
 
 // Sets one value by its path. The value is JSON if it parses as such, else a string; objects on the
-// way are made.
+// way are made. null removes the key, whatever it holds.
 void apply_override(Json& root, const std::string& assignment);
 
 }  // namespace onefold

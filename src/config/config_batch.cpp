@@ -102,7 +102,7 @@ void settle_batch(Config& config) {
   check_sizes(config);  // so that a plan has an end
   const int cores = available_cores();
   const auto here = std::min<int64_t>(batch.world_size, cores);
-  const int64_t machine = memory_bytes("MemTotal");
+  const int64_t machine = total_memory_bytes();
   const int64_t limit =
       config.run.memory_bytes > 0
           ? config.run.memory_bytes

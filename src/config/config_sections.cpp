@@ -35,6 +35,26 @@ void take_tokenizer(const std::string& folder, Config& config) {
     config.data.tokenizer = folder;
 }
 
+// The folder of a run has its model and its tokenizer in these files; weights or checkpoints too.
+constexpr const char* kRunModelFile = "model.json";
+constexpr const char* kTokenizerFile = "tokenizer.json";
+
+bool is_run(const std::string& folder) {
+  std::error_code ignored;
+  return fs::exists(fs::path(folder) / kRunModelFile, ignored);
+}
+
+// A new run that begins with the weights that another one has trained.
+void read_model_of_run(const std::string& folder, Config& config) {
+  const std::string file = (fs::path(folder) / kRunModelFile).string();
+  config.model = spec_from_json(read_json(file), fmt::format("model ({})", file));
+  config.model_source = file;
+  config.model_weights = folder;
+  std::error_code ignored;
+  const fs::path tokenizer = fs::path(folder) / kTokenizerFile;
+  if (fs::exists(tokenizer, ignored)) config.data.tokenizer = tokenizer.string();
+}
+
 // A plain string names a preset if there is one of that name, else a path.
 void read_named_model(const std::string& name, Config& config) {
   const std::vector<std::string> presets = preset_names();
@@ -48,6 +68,7 @@ void read_named_model(const std::string& name, Config& config) {
     user_error("model: \"{}\" is neither a preset nor a file or folder{}; presets: {}", name,
                did_you_mean(name, presets), join(presets, ", "));
   fs::path file = name;
+  if (is_run(name)) return read_model_of_run(name, config);
   if (fs::is_directory(file, ignored)) {
     // The folder of a Hugging Face model: its weights and its tokenizer go with it.
     if (TensorFiles::in_folder(name)) config.model_weights = name;
@@ -192,17 +213,19 @@ void read_model(JsonObject& root, Config& config) {
                                    json_kind(model), brief_json(model)));
   JsonObject in(model, "model");
   config.model_weights = in.get<std::string>("weights", "");
-  if (in.has("weights") && !TensorFiles::in_folder(config.model_weights))
-    in.fail("weights", fmt::format("is \"{}\", which is not a folder with {} or {}",
+  if (in.has("weights") && !TensorFiles::in_folder(config.model_weights) &&
+      !is_run(config.model_weights))
+    in.fail("weights", fmt::format("is \"{}\", which is neither a run nor a folder with {} or {}",
                                    config.model_weights, kHfWeights, kHfIndex));
   if (!config.model_weights.empty()) take_tokenizer(config.model_weights, config);
   Json fields = in.unread().value();
   config.model_source = "inline";
   if (in.has("weights") && !model.contains("preset")) {  // fields over those of the folder
-    config.model_source = config.model_weights + "/config.json";
-    Json all = spec_from_hf_config(read_json(config.model_source),
-                                   fmt::format("model ({})", config.model_source))
-                   .to_json();
+    const bool run = is_run(config.model_weights);
+    config.model_source = config.model_weights + "/" + (run ? kRunModelFile : "config.json");
+    const Json saved = read_json(config.model_source);
+    const std::string where = fmt::format("model ({})", config.model_source);
+    Json all = (run ? spec_from_json(saved, where) : spec_from_hf_config(saved, where)).to_json();
     all.update(fields);
     fields = std::move(all);
   }

@@ -12,7 +12,8 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) co
   if (type == Type::adamw) {
     for (const std::string name : {"moment1", "moment2"}) {
       list.push_back({name, precision.moments});
-      if (precision.moments == DType::u8) list.push_back({name + kScaleSuffix, DType::f32, kBlock8});
+      if (precision.moments == DType::u8)
+        list.push_back({name + kScaleSuffix, DType::f32, kBlock8});
     }
   } else if (momentum != 0) {
     list.push_back({"momentum", precision.moments});

@@ -194,7 +194,7 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
 }
 
 void require_available(int64_t peak_bytes, int ranks, const char* key) {
-  const int64_t needed = ranks * peak_bytes, available = memory_bytes("MemAvailable");
+  const int64_t needed = ranks * peak_bytes, available = available_memory_bytes();
   if (available > 0 && needed > available)
     user_error(
         "this run needs {} of memory and the machine has {} left; set {} to {} to be told what "

@@ -51,11 +51,17 @@ std::string run_text(const Config& config, const RunPlan& plan) {
   const std::string ranks =
       plan.rank.ranks == 1 ? ""
                            : fmt::format("{} ranks over {} with ", plan.rank.ranks, plan.transport);
-  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}{}\n", plan.steps,
+  // Set by habit, or by a launcher, for other programs: whoever wonders at the speed finds it here.
+  const std::string reason =
+      plan.threads_by_environment
+          ? fmt::format(", as OMP_NUM_THREADS says ({} there)", counted(plan.cores, "core"))
+          : "";
+  return fmt::format("run      {} step{} = {}, {:.2f} epochs, on {}{}{}{}{}\n", plan.steps,
                      plan.steps == 1 ? "" : "s", counted(plan.steps * step_tokens(config), "token"),
                      plan.data.train->epochs(plan.steps),
                      plan.options.device == "cpu" ? "" : plan.options.device + " with ", ranks,
-                     counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each");
+                     counted(plan.options.threads, "thread"), plan.rank.ranks == 1 ? "" : " each",
+                     reason);
 }
 
 }  // namespace
@@ -119,8 +125,11 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   plan.model = settled_model(config, plan.data);
   if (plan.model.lora.enabled()) plan.lora = lora_record(plan.model.lora, config.model_weights);
   const bool on_host = config.run.device == "cpu";
-  const FitContext context{ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto",
-                           this_machine(ranks.cores(), config.run.device)};
+  FitContext context{ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto",
+                     this_machine(ranks.cores(), config.run.device)};
+  plan.cores = context.hardware.cores;
+  plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
+  if (plan.threads_by_environment) context.hardware.cores = threads_by_environment();
   const int64_t available =
       on_host ? memory_bytes("MemAvailable") / ranks.ranks_here() : context.hardware.device_bytes;
   plan.options = settled_options(config, plan.model, context, available);

@@ -42,6 +42,8 @@ struct RunPlan {
   EngineOptions options;           // of each rank, with the order of micro-batches settled
   int64_t steps = 0;
   const char* transport = "threads";
+  int cores = 1;                        // of each rank
+  bool threads_by_environment = false;  // not by the cores, but by OMP_NUM_THREADS
   std::string resumes;  // the checkpoint or run that the weights come from; "": a new run
   RankPlan rank;
 };

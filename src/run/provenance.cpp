@@ -75,7 +75,7 @@ Json new_part(const Config& config, const RunPlan& plan) {
            {{"cpu", cpu_name()},
             {"simd", cpu_simd_name()},
             {"cores", available_cores()},
-            {"memory_bytes", memory_bytes("MemTotal")}}},
+            {"memory_bytes", total_memory_bytes()}}},
           {"ranks", plan.rank.ranks},
           {"transport", plan.transport},
           {"stage", config.zero.stage}};

@@ -4,11 +4,13 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "device/rates.h"
 #include "inspect/hf_export.h"
 #include "inspect/hf_source.h"
+#include "inspect/saved_run.h"
 #include "run/evaluation.h"
 #include "run/traffic.h"
 
@@ -52,6 +54,18 @@ ParameterReader adapter_reader(const Config& config, const ModelSpec& model) {
   };
 }
 
+// Of a Hugging Face folder, or of another run.
+std::shared_ptr<const ParameterSource> weights_of(const std::string& folder,
+                                                  const ModelSpec& model) {
+  if (!path_exists(folder + "/" + kRunModel)) return std::make_shared<HfSource>(folder, model);
+  const SavedRun run(folder);
+  ModelSpec saved = run.model();
+  saved.dropout = model.dropout;  // which no weight depends on
+  if (saved.to_json() != model.to_json())
+    user_error("model.weights: {} has another model than the configuration", folder);
+  return run.weights();
+}
+
 // A resumed run's weights come from its checkpoint, a new one's perhaps from a folder. Of a run
 // with adapters the checkpoint has them alone.
 EngineOptions with_weights(EngineOptions options, const Config& config, const ModelSpec& model,
@@ -61,7 +75,7 @@ EngineOptions with_weights(EngineOptions options, const Config& config, const Mo
   if (resumes && !adapts)
     options.initial = nothing;
   else if (!config.model_weights.empty())
-    options.initial = reader_of(std::make_shared<HfSource>(config.model_weights, model));
+    options.initial = reader_of(weights_of(config.model_weights, model));
   if (resumes && adapts)
     options.initial_adapters = nothing;
   else if (!config.lora_adapter.empty())
@@ -326,6 +340,7 @@ void Training::show_times() {
 Json Training::summary() {
   const int64_t tokens = step_tokens() * (state_.step - first_step_);
   return {{"steps", state_.step},
+          {"new_steps", state_.step - first_step_},
           {"resumed_from_step", first_step_},
           {"passed_over", resumed_.remarks},
           {"interrupted", interrupted_},
@@ -345,9 +360,11 @@ Json Training::summary() {
 }
 
 std::string Training::report() {
+  const std::string earlier =
+      first_step_ > 0 ? fmt::format(" ({} since it was resumed)", state_.step - first_step_) : "";
   std::string text = fmt::format(
-      "\n{}{} step{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}",
-      interrupted_ ? "interrupted after " : "", state_.step, state_.step == 1 ? "" : "s",
+      "\n{}{} step{}{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}",
+      interrupted_ ? "interrupted after " : "", state_.step, state_.step == 1 ? "" : "s", earlier,
       format_duration(seconds_), engine_.ranks() > 1 ? "on each rank " : "",
       format_bytes(plan_.rank.peak_bytes), format_bytes(engine_.ledger().peak_bytes()),
       format_bytes(peak_rss_bytes()), engine_.ledger().table(), traffic_table(engine_));

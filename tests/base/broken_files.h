@@ -157,6 +157,9 @@ class BrokenFiles final : public Files {
       if (const std::error_code error = files_.take(src)) return error;
       return real_->write_at(at, src, count);
     }
+    std::error_code set_permissions(uint32_t permissions) override {
+      return real_->set_permissions(permissions);
+    }
     std::error_code flush() override {
       const std::error_code error = files_.begin(Call::flush, path_);
       return error ? error : real_->flush();

@@ -52,6 +52,25 @@ TEST_F(File, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read_file(at("a")), "");
 }
 
+TEST_F(File, AFileThatIsReplacedKeepsItsPermissions) {
+  const auto permissions = [&](const std::string& name) {
+    struct stat info {};
+    EXPECT_EQ(::stat(at(name).c_str(), &info), 0);
+    return info.st_mode & 07777;
+  };
+  write_file(at("secret"), "1");
+  EXPECT_EQ(permissions("secret"), 0644U);
+  for (const mode_t mode : {0600, 0664, 0755}) {
+    ASSERT_EQ(::chmod(at("secret").c_str(), mode), 0);
+    write_file(at("secret"), "2");
+    EXPECT_EQ(permissions("secret"), mode);
+  }
+  fs::create_symlink("secret", at("link"));
+  write_file(at("link"), "3");
+  EXPECT_EQ(permissions("secret"), 0755U);
+  EXPECT_EQ(read_file(at("secret")), "3");
+}
+
 TEST_F(File, WritingLeavesNoTemporaryBehind) {
   write_file(at("a"), "1");
   write_file(at("a"), "2");

@@ -1,4 +1,7 @@
 // Saving and going on, as a user sees them: flags, signals, full disks, damage and restarts.
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
 #include <algorithm>
 
 #include "cli/support.h"
@@ -71,8 +74,18 @@ TEST_F(CliResume, ANamedCheckpointGivesTheBitsOfOneRun) {
       train({"run.output=other", "run.steps=8"}, {"--resume", checkpoint("whole", 4), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(Json::parse(outcome.out)["resumed_from_step"], 4);
+  EXPECT_EQ(Json::parse(outcome.out)["steps"], 8);
+  EXPECT_EQ(Json::parse(outcome.out)["new_steps"], 4);
   EXPECT_EQ(read("other/weights.safetensors"), whole_weights());
   EXPECT_EQ(steps_in_metrics("other"), (std::vector<int64_t>{5, 6, 7, 8}));
+}
+
+TEST_F(CliResume, TheReportSaysHowManyStepsAreNew) {
+  train_whole();
+  const Outcome resumed =
+      train({"run.output=other", "run.steps=8"}, {"--resume", checkpoint("whole", 6)});
+  expect_in(resumed.err, {"\n8 steps (2 since it was resumed) in "});
+  expect_in(train({}, {}).err, {"\n3 steps in "});
 }
 
 // Its config.json, run.json and manifests have a key that is none any more.
@@ -252,6 +265,13 @@ pid_t child_of(pid_t parent) {
   return text.empty() ? 0 : std::stoi(text);
 }
 
+// Whether a process waits in open() for the other end of a pipe.
+bool waits_to_open(pid_t process) {
+  const std::string path = fmt::format("/proc/{}/syscall", process);
+  if (!fs::exists(path)) return false;
+  return read_file(path).starts_with(std::to_string(SYS_openat) + " ");
+}
+
 TEST_F(CliResume, AKilledRunIsStartedAgainFromItsCheckpoint) {
   const Arguments keys = {"run.steps=40", "run.save_every=1"};
   ASSERT_EQ(train({"run.steps=40", "run.output=whole"}).code, 0);
@@ -271,6 +291,26 @@ TEST_F(CliResume, AKilledRunIsStartedAgainFromItsCheckpoint) {
   expect_in(outcome.err, {"the run ended with 137; restart 1 of 2", "restart 2 of 2"});
   EXPECT_EQ(read("run/weights.safetensors"), whole_weights());
   expect_every_step_once("run", 40);
+}
+
+// The data is a pipe that nobody writes: the run waits there until it is killed, and finds a file
+// the next time.
+TEST_F(CliResume, ARestartDoesNotGoOnWithTheRunThatWasToBeReplaced) {
+  ASSERT_EQ(train({"run.steps=8", "run.save_every=2"}).code, 0);
+  ASSERT_EQ(::mkfifo(folder_.path("pipe").c_str(), 0600), 0);
+  const Process process = start({"run.steps=4", "data.train=pipe", "data.format=text"},
+                                {"--restarts", "1", "--overwrite", "--json"});
+  pid_t child = 0;
+  ASSERT_TRUE(eventually([&] { return (child = child_of(process.pid())) > 0; }));
+  ASSERT_TRUE(eventually([&] { return waits_to_open(child); }));
+  fs::rename(folder_.path("book.txt"), folder_.path("pipe"));
+  ::kill(child, SIGKILL);
+  const Outcome outcome = process.wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_in(outcome.err, {"restart 1 of 1"});
+  const Json summary = Json::parse(outcome.out);
+  EXPECT_EQ(summary["resumed_from_step"], 0);
+  EXPECT_EQ(summary["steps"], 4);
 }
 
 TEST_F(CliResume, TheWatchingProcessPassesSignalsOn) {

@@ -60,10 +60,10 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const Json summary = Json::parse(outcome.out);
-  expect_keys(summary, {"steps", "resumed_from_step", "passed_over", "interrupted", "loss",
-                        "validation_loss", "seconds", "tokens", "tokens_per_second", "gemm_gflops",
-                        "ranks", "planned_peak_bytes", "ledger_peak_bytes", "peak_rss_bytes",
-                        "communication", "checkpoint_stall_seconds", "output"});
+  expect_keys(summary, {"steps", "new_steps", "resumed_from_step", "passed_over", "interrupted",
+                        "loss", "validation_loss", "seconds", "tokens", "tokens_per_second",
+                        "gemm_gflops", "ranks", "planned_peak_bytes", "ledger_peak_bytes",
+                        "peak_rss_bytes", "communication", "checkpoint_stall_seconds", "output"});
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["interrupted"], false);
   EXPECT_EQ(summary["tokens"], 3 * 4 * 32);
@@ -79,7 +79,7 @@ TEST_F(Cli, ProgressAndPlanGoToStandardError) {
   EXPECT_EQ(outcome.out, "");
   expect_in(
       outcome.err,
-      {"configuration in force:", "\"lr\": 0.001", "gpt2-tiny: 67.6K parameters, 3 layers",
+      {"gpt2-tiny: 67.6K parameters, 3 layers",
        "vocabulary 263 (the data has 257)",
        "0 held out, 1 document, ended by <|endoftext|> (256, by its name);",
        "4 sequences of 32 tokens = 2 micro x 2 accumulated x 1 rank\n", "3 steps = 384 tokens",
@@ -87,6 +87,14 @@ TEST_F(Cli, ProgressAndPlanGoToStandardError) {
        "saved to run; try it with: onefold generate run"});
   EXPECT_EQ(outcome.err.find("step 1/3"), std::string::npos);
   EXPECT_EQ(outcome.err.find('\x1b'), std::string::npos);  // no terminal, no escapes
+}
+
+TEST_F(Cli, TheConfigurationIsPrintedBeforeARunIfAskedFor) {
+  EXPECT_EQ(train({}, {}).err.find("configuration in force"), std::string::npos);
+  for (const char* flag : {"-v", "--verbose"})
+    expect_in(train({}, {flag, "--overwrite"}).err,
+              {"configuration in force:", "\"lr\": 0.001", "gpt2-tiny: 67.6K parameters"});
+  expect_error(train({}, {"-v", "--quiet"}), 2, {"--verbose", "excludes", "--quiet"});
 }
 
 TEST_F(Cli, QuietPrintsNothing) {

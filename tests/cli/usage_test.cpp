@@ -6,6 +6,7 @@ namespace {
 
 TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
   const std::vector<Arguments> commands = {{},
+                                           {"init"},
                                            {"train"},
                                            {"generate"},
                                            {"tokenize"},
@@ -19,7 +20,9 @@ TEST_F(Cli, HelpOfEveryCommandShowsAnExample) {
                                            {"inspect"},
                                            {"diff"},
                                            {"bench", "tokenizer"},
-                                           {"info"}};
+                                           {"info"},
+                                           {"completions"},
+                                           {"man"}};
   for (Arguments command : commands) {
     std::string name = "onefold";
     for (const std::string& word : command) name += " " + word;
@@ -40,7 +43,7 @@ TEST_F(Cli, HelpOfTheWholeNamesEveryCommandAndExitCode) {
 
 TEST_F(Cli, TheConfigurationInTrainsHelpIsValid) {
   const std::string help = onefold({"train", "--help"}).out;
-  const size_t begin = help.find('{');
+  const size_t begin = help.find("{\"model\"");
   const std::string text = help.substr(begin, help.rfind('}') + 1 - begin);
   EXPECT_NO_THROW(Config::from_json(parse_json(text, "help")).require_training());
 }
@@ -57,11 +60,11 @@ TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
   expect_error(onefold({"tokenize", "encoed", "x"}), 2,
                {"no command \"encoed\"", "\"encode\"", "Try: onefold tokenize --help"});
   expect_error(onefold({"xyzzy"}), 2,
-               {"there are: train, plan, generate, tokenize, data, bench, export"});
+               {"there are: init, train, plan, generate, tokenize, data, bench, export"});
 }
 
 TEST_F(Cli, AMissingCommandListsThem) {
-  expect_error(onefold({}), 2, {"a command is missing: train, plan, generate"});
+  expect_error(onefold({}), 2, {"a command is missing: init, train, plan, generate"});
   expect_error(onefold({"tokenize"}), 2, {"a command is missing: train, encode, show"});
   expect_error(onefold({"bench"}), 2, {"a command is missing: step"});
 }

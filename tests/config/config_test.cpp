@@ -456,6 +456,18 @@ TEST(Override, SetsValuesByPath) {
   EXPECT_EQ(root["run"]["output"], "");
 }
 
+TEST(Override, NullRemovesAKey) {
+  Json root = json(R"({"run": {"steps": 5, "typo": 1}, "fp16": {"enabled": true}})");
+  apply_override(root, "run.typo=null");
+  apply_override(root, "fp16=null");
+  apply_override(root, "scheduler.params.warmup_steps=null");  // nothing there, nothing made
+  EXPECT_EQ(root.dump(), R"({"run":{"steps":5}})");
+  // A misspelt key that is not there is not passed over in silence.
+  root = with("{}");
+  apply_override(root, "run.setps=null");
+  EXPECT_ERROR(Config::from_json(root), "run.setps", "steps");
+}
+
 TEST(Override, RefusesBadPaths) {
   Json root = json(R"({"run": {"steps": 5}, "model": "gpt2"})");
   EXPECT_ERROR(apply_override(root, "run.steps"), "--set run.steps", "path=value");
