@@ -157,8 +157,7 @@ void open_questions(const EvalArguments& arguments, const DataSource& source, in
 void require_memory(const Evaluation& evaluation, const Ranks& ranks) {
   const RankPlan plan = plan_rank(evaluation.model.spec(), evaluation.options, ranks.count(),
                                   ranks.scratch_bytes(), this_machine(ranks.cores()));
-  const int64_t needed = plan.peak_bytes * ranks.ranks_here(),
-                available = memory_bytes("MemAvailable");
+  const int64_t needed = plan.peak_bytes * ranks.ranks_here(), available = available_memory_bytes();
   if (available > 0 && needed > available)
     user_error(
         "this evaluation needs {} of memory and the machine has {} left; lower --batch or "

@@ -131,7 +131,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
   if (plan.threads_by_environment) context.hardware.cores = threads_by_environment();
   const int64_t available =
-      on_host ? memory_bytes("MemAvailable") / ranks.ranks_here() : context.hardware.device_bytes;
+      on_host ? available_memory_bytes() / ranks.ranks_here() : context.hardware.device_bytes;
   plan.options = settled_options(config, plan.model, context, available);
   // A card's memory cannot be exceeded: it is a limit if nothing else is.
   if (!on_host)
