@@ -109,8 +109,9 @@ int64_t planned_peak_of(const InitArguments& arguments, const Draft& draft) {
   spec.vocab_size = draft.vocabulary;
   spec.complete("model");
   const int threads = threads_by_environment();
-  const Hardware hardware = this_machine(threads > 0 ? threads : available_cores());
-  return plan_rank(spec, settled_options(config, spec, hardware), 1, 0, hardware).peak_bytes;
+  const FitContext context{.hardware = this_machine(threads > 0 ? threads : available_cores())};
+  return plan_rank(spec, settled_options(config, spec, context, 0), 1, 0, context.hardware)
+      .peak_bytes;
 }
 
 // The largest micro-batch that fits; with recomputation only where none does without; with shorter

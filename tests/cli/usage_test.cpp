@@ -60,7 +60,7 @@ TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
   expect_error(onefold({"tokenize", "encoed", "x"}), 2,
                {"no command \"encoed\"", "\"encode\"", "Try: onefold tokenize --help"});
   expect_error(onefold({"xyzzy"}), 2,
-               {"there are: init, train, plan, generate, tokenize, data, bench, export"});
+               {"there are: init, train, plan, generate, eval, tokenize, data, bench, export"});
 }
 
 TEST_F(Cli, AMissingCommandListsThem) {
@@ -78,7 +78,7 @@ TEST_F(Cli, AnUnknownOptionNamesTheNearest) {
 
 TEST_F(Cli, WhatIsMissingOrTooMuchIsNamed) {
   expect_error(onefold({"train"}), 2, {"config is required"});
-  expect_error(onefold({"generate"}), 2, {"run is required"});
+  expect_error(onefold({"generate"}), 2, {"model is required"});
   expect_error(onefold({"train", "config.json", "extra"}), 2, {"extra"});
   expect_error(onefold({"tokenize", "train", "book.txt"}), 2, {"--output is required"});
 }
