@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/data_flags.h"
 #include "data/dataset.h"
+#include "inspect/hf_export.h"
 #include "run/eval_tasks.h"
 #include "run/evaluation.h"
 #include "run/model_folder.h"
@@ -25,7 +26,7 @@ namespace onefold::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, task, documents, tokenizer;
+  std::string model, adapter, task, documents, tokenizer;
   std::vector<std::string> inputs;
   DataFlags data;
   int64_t sequence = 0, batch = 8, limit = 0;
@@ -173,6 +174,7 @@ Evaluation open_evaluation(const EvalArguments& arguments, const Ranks& ranks) {
   const DataSource source = source_of(arguments.inputs, arguments.data);
   evaluation.model = open_model_folder(arguments.model);
   ModelFolder& model = evaluation.model;
+  if (!arguments.adapter.empty()) model.source = with_adapter(model.source, arguments.adapter);
   if (!arguments.tokenizer.empty()) model.tokenizer = open_tokenizer(arguments.tokenizer);
   evaluation.task = task_of(arguments, source);
   EngineOptions& options = evaluation.options;
@@ -332,6 +334,8 @@ void add_eval(CLI::App& app, Run& run) {
       ->add_option("model", a->model, "The folder of a run, a checkpoint or a Hugging Face model")
       ->required();
   command->add_option("--data", a->inputs, "Text, JSONL or token files")->required();
+  command->add_option("--adapter", a->adapter,
+                      "Adds LoRA adapters to the model's weights: a folder of PEFT's, or a run's");
   command->add_option("--task", a->task,
                       "loss, choices or last-word; by default choices where the lines have such a "
                       "field, else loss");

@@ -103,6 +103,15 @@ TEST_F(LoraCli, ExportsAnAdapterOrTheWholeModel) {
   EXPECT_EQ(generated({"merged"}), text);
   EXPECT_EQ(generated({"base", "--adapter", "adapter"}), text);
   EXPECT_EQ(generated({"base", "--adapter", "run"}), text);
+  const auto loss = [&](Arguments words) {
+    words.insert(words.begin(), "eval");
+    words.insert(words.end(), {"--data", "book.txt", "--json"});
+    const Outcome outcome = onefold(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["loss"];
+  };
+  EXPECT_EQ(loss({"base", "--adapter", "adapter"}), loss({"run"}));
+  EXPECT_NE(loss({"base"}), loss({"run"}));
 }
 
 TEST_F(LoraCli, TrainingStartsFromAnAdapter) {
