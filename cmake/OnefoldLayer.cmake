@@ -131,6 +131,7 @@ function(onefold_library)
   write_basic_package_version_file(${CMAKE_BINARY_DIR}/onefoldConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_SOURCE_DIR}/cmake/onefoldConfig.cmake ${CMAKE_BINARY_DIR}/onefoldConfigVersion.cmake
           DESTINATION ${package})
+  file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # of several parts on Debian
   configure_file(${CMAKE_SOURCE_DIR}/cmake/onefold.pc.in ${CMAKE_BINARY_DIR}/onefold.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/onefold.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
