@@ -131,8 +131,9 @@ std::shared_ptr<const ParameterSource> adapted_model(const LoraRecord& record,
                                                      const ParameterSource& adapters) {
   if (!TensorFiles::in_folder(record.base))
     user_error(
-        "the base model of the adapters is not in {} any more; name its new folder and the "
-        "adapters: onefold generate BASE --adapter RUN, or onefold export RUN FOLDER and PEFT",
+        "the base model of the adapters is not in {} any more; name its new folder, and the run "
+        "as what adapts it: onefold generate BASE --adapter RUN, or onefold export BASE FOLDER "
+        "--adapter RUN",
         record.base);
   require_same_base(record, record.base);
   auto base = std::make_shared<HfSource>(record.base, adapters.model());

@@ -1,7 +1,9 @@
 // LoRA from the command line: what a run keeps, how it goes on, what is exported of it.
 #include "cli/support.h"
+#include "error_text.h"
 #include "inspect/hf_export.h"
 #include "inspect/hf_source.h"
+#include "io/safetensors.h"
 
 namespace onefold {
 namespace {
@@ -33,7 +35,8 @@ TEST_F(LoraCli, ARunKeepsAdaptersAndTheirMomentsAlone) {
   const Outcome trained = adapt({"run.save_every=2"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const std::vector<std::string> names = tensors_of(folder_.path("run/weights.safetensors"));
-  EXPECT_EQ(names.size(), 2 * 2 * spec_from_preset("llama-tiny", "test").num_layers);
+  EXPECT_EQ(static_cast<int64_t>(names.size()),
+            2 * 2 * spec_from_preset("llama-tiny", "test").num_layers);
   for (const std::string& name : names) EXPECT_TRUE(contains(name, ".lora_")) << name;
   const Json manifest = Json::parse(read("run/checkpoints/step-00000002/manifest.json"));
   for (const auto& [name, tensor] : manifest["tensors"].items())
