@@ -24,9 +24,9 @@ class LoraCli : public Cli {
   }
 
   static std::vector<std::string> tensors_of(const std::string& path) {
+    const SafetensorsFile file(path);
     std::vector<std::string> names;
-    for (const SafetensorsEntry& entry : SafetensorsFile(path).entries())
-      names.push_back(entry.name);
+    for (const SafetensorsEntry& entry : file.entries()) names.push_back(entry.name);
     return names;
   }
 };
@@ -108,7 +108,7 @@ TEST_F(LoraCli, ExportsAnAdapterOrTheWholeModel) {
   EXPECT_EQ(generated({"base", "--adapter", "run"}), text);
   const auto loss = [&](Arguments words) {
     words.insert(words.begin(), "eval");
-    words.insert(words.end(), {"--data", "book.txt", "--json"});
+    words.insert(words.end(), {"--data", "book.txt", "--sequence", "32", "--json"});
     const Outcome outcome = onefold(words);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out)["loss"];
