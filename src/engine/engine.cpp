@@ -72,9 +72,9 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       channels_(*communicator_, ledger_),
       control_(*communicator_, channels_.of(Lane::compute)),
       batches_(*device_, ledger_, options_),
+      loss_scale_(options.loss_scale),
       executor_(*device_, ledger_, model_, state_, options_, channels_, control_,
-                communicator_->ranks() > 1 && options.zero.overlap),
-      loss_scale_(options.loss_scale) {
+                communicator_->ranks() > 1 && options.zero.overlap) {
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
                                 communicator_->ranks(), scratch_of(*device_));

@@ -81,13 +81,16 @@ std::vector<int32_t> ModelFolder::prompt_tokens(const std::string& text,
 ModelFolder open_model_folder(const std::string& path) {
   ModelFolder model;
   model.path = path;
-  ModelOnDisk weights = open_model(path);
-  model.source = std::move(weights.source);
-  model.passed_over = std::move(weights.passed_over);
-  if (is_hf_folder(path))
+  if (is_hf_folder(path)) {
+    model.source = open_model(path).source;
     open_hf(path, model);
-  else
-    open_run(path_exists(path + "/" + kManifest) ? run_of_checkpoint(path) : path, model);
+  } else if (path_exists(path + "/" + kManifest)) {
+    model.source = open_model(path).source;
+    open_run(run_of_checkpoint(path), model);
+  } else {
+    model.source = SavedRun(path).weights(&model.passed_over);
+    open_run(path, model);
+  }
   std::vector<int32_t>& ends = model.text_ends;
   if (model.tokenizer && model.tokenizer->end_of_text() >= 0)
     ends.push_back(model.tokenizer->end_of_text());

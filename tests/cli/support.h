@@ -161,7 +161,11 @@ class Cli : public ::testing::Test {
 inline void expect_error(const Outcome& outcome, int code,
                          std::initializer_list<std::string_view> words) {
   EXPECT_EQ(outcome.code, code) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
+  // No result; under --json the error, which is one.
+  if (outcome.out.starts_with("{"))
+    EXPECT_EQ(Json::parse(outcome.out)["error"]["code"], code);
+  else
+    EXPECT_EQ(outcome.out, "");
   expect_in(outcome.err, words);
 }
 

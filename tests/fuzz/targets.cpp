@@ -71,6 +71,11 @@ void read_checkpoint(std::string_view input) {
   for (const auto& [name, tensor] : checkpoint.manifest().tensors)
     for (const CheckpointState& state : tensor.states) {
       if (!state.obstacle().empty()) continue;
+      if (state.is_coded()) {  // with the scales that it should have, or an error
+        std::vector<float> values(static_cast<size_t>(tensor.elems()));
+        if (tensor.state(state.name + ".scale")) checkpoint.read(state.name, name, 0, values);
+        continue;
+      }
       std::vector<float> values(static_cast<size_t>(tensor.elems())), columns(values);
       checkpoint.read(state.name, name, 0, values);
       if (values.empty()) continue;
