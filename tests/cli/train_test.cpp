@@ -79,8 +79,7 @@ TEST_F(Cli, ProgressAndPlanGoToStandardError) {
   EXPECT_EQ(outcome.out, "");
   expect_in(
       outcome.err,
-      {"gpt2-tiny: 67.6K parameters, 3 layers",
-       "vocabulary 263 (the data has 257)",
+      {"gpt2-tiny: 67.6K parameters, 3 layers", "vocabulary 263 (the data has 257)",
        "0 held out, 1 document, ended by <|endoftext|> (256, by its name);",
        "4 sequences of 32 tokens = 2 micro x 2 accumulated x 1 rank\n", "3 steps = 384 tokens",
        " planned: parameters ", "\nstep 2/3  loss ", "\nstep 3/3  loss ", "3 steps in ",
