@@ -9,8 +9,8 @@ namespace onefold::cli {
 namespace {
 
 // As data.format of a configuration is told by the names.
-DataFormat format_of(const std::vector<std::string>& inputs, const std::string& given) {
-  if (!given.empty()) return parse_data_format(given, "--format");
+DataFormat format_of(const std::vector<std::string>& inputs, const DataFlags& flags) {
+  if (!flags.format.empty()) return parse_data_format(flags.format, "--format");
   const auto named = [](const std::string& path) {
     const std::optional<DataFormat> format = format_by_name(path);
     if (!format)
@@ -21,7 +21,9 @@ DataFormat format_of(const std::vector<std::string>& inputs, const std::string& 
   for (const std::string& path : inputs)
     if (named(path) != format)
       user_error("{} and {} have different formats by their names; set --format", inputs[0], path);
-  return format;
+  const bool chat =
+      format == DataFormat::kJsonl && flags.field.empty() && holds_conversations(inputs[0]);
+  return chat ? DataFormat::kChat : format;
 }
 
 // A flag that is there and means nothing for this format.
@@ -53,7 +55,7 @@ void add_data_flags(CLI::App* command, DataFlags& flags, const std::string& form
 DataSource source_of(const std::vector<std::string>& inputs, const DataFlags& flags) {
   DataSource source;
   source.paths = inputs;
-  source.format = format_of(inputs, flags.format);
+  source.format = format_of(inputs, flags);
   check_flags(flags, source.format, inputs[0]);
   if (!flags.chat.empty())
     source.chat = read_chat_markers(JsonObject(parse_json(flags.chat, "--chat"), "--chat"));

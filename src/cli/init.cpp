@@ -15,6 +15,7 @@
 #include "cli/cli.h"
 #include "config/config.h"
 #include "data/dataset.h"
+#include "data/documents.h"
 #include "device/hardware.h"
 #include "io/hf_folder.h"
 #include "run/plan.h"
@@ -33,8 +34,9 @@ struct InitArguments {
 // All that the file will say.
 struct Draft {
   Json model;
-  std::string tokenizer;  // "": not written
-  bool tunes = false;     // the weights come from a folder
+  std::string tokenizer;   // "": not written
+  bool tunes = false;      // the weights come from a folder
+  bool converses = false;  // the data is conversations
   int64_t parameters = 0, tokens = 0, vocabulary = 0;
   int64_t sequence = 0, batch = 0, micro = 0;
   bool recompute = false, validates = false;
@@ -49,6 +51,7 @@ std::string quoted_json(const std::string& text) { return Json(text).dump(); }
 Json draft_json(const InitArguments& arguments, const Draft& draft) {
   Json json = {{"model", draft.model}, {"data", {{"train", arguments.data}}}};
   if (!draft.tokenizer.empty()) json["data"]["tokenizer"] = draft.tokenizer;
+  if (draft.converses) json["data"]["format"] = "chat";
   if (draft.sequence > 0) json["data"]["sequence_length"] = draft.sequence;
   json["train_batch_size"] = std::max<int64_t>(1, draft.batch);
   json["train_micro_batch_size_per_gpu"] = std::max<int64_t>(1, draft.micro);
@@ -61,6 +64,8 @@ constexpr double kHeldOut = 0.05;
 
 // What the data is: its tokens, and the vocabulary that a new model needs.
 void look_at_data(const InitArguments& arguments, Draft& draft) {
+  const std::string& first = arguments.data[0];
+  draft.converses = format_by_name(first) == DataFormat::kJsonl && holds_conversations(first);
   const Config config = Config::from_json(draft_json(arguments, draft));
   ThreadPool pool(0);
   const std::optional<Tokenizer> tokenizer = open_tokenizer(config.data.tokenizer);
@@ -189,6 +194,8 @@ void add_data_section(std::string& file, const InitArguments& arguments, const D
   const std::string train = paths.size() == 1 ? paths[0] : "[" + join(paths, ", ") + "]";
   add_line(file, fmt::format("    \"train\": {},", train),
            format_count(draft.tokens) + " tokens; text, .jsonl or .tokens");
+  if (draft.converses)
+    add_line(file, "    \"format\": \"chat\",", "conversations: the loss is on the answers");
   if (!draft.tokenizer.empty())
     add_line(file, fmt::format("    \"tokenizer\": {},", quoted_json(draft.tokenizer)),
              "a tokenizer.json, or \"bytes\"");

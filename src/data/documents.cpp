@@ -236,6 +236,19 @@ std::optional<DataFormat> format_by_name(const std::string& path) {
   return DataFormat::kText;
 }
 
+bool holds_conversations(const std::string& path) {
+  if (!path_exists(path) || is_read_once(path)) return false;
+  ByteInput input(path);
+  LineReader lines(input);
+  while (lines.next())
+    if (lines.line().find_first_not_of(" \t") != std::string_view::npos) {
+      const Json object = Json::parse(lines.line(), nullptr, /*allow_exceptions=*/false);
+      return object.is_object() &&
+             (object.contains("messages") || object.contains("conversations"));
+    }
+  return false;
+}
+
 DataSource expanded(const DataSource& source) {
   DataSource result = source;
   result.paths.clear();

@@ -26,6 +26,9 @@ std::string_view text_documents_name(TextDocuments unit);
 // By a file's name, without .gz or .zst: .jsonl and .ndjson, .tokens and .bin, else text. None for
 // names of what is no text: .json, .parquet, .csv, ...
 std::optional<DataFormat> format_by_name(const std::string& path);
+// Whether the first line of a file with JSON lines is a conversation. Of what can be read once
+// only, false.
+bool holds_conversations(const std::string& path);
 
 struct DataSource {
   // Files, in the order of reading; "-" is standard input; a pattern (* ? [a-z]) is all files that

@@ -23,7 +23,7 @@ VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
 }
 
 // The writer hears of every action, to hold back steps whose unit is not written yet.
-EngineOptions watched(EngineOptions options, std::optional<CheckpointWriter>& writer) {
+EngineOptions with_saving(EngineOptions options, std::optional<CheckpointWriter>& writer) {
   options.before_action = [&writer](const Action& action) {
     if (writer) writer->before(action);
   };
@@ -92,10 +92,11 @@ Training::Training(const Config& config, const RunPlan& plan,
       signals_(options.signals),
       schedule_(config.schedule, config.learning_rate, plan.steps),
       batches_(*plan.data.train),
-      engine_(plan.model,
-              watched(with_weights(plan.options, config, plan.model, !options.resume_from.empty()),
+      engine_(
+          plan.model,
+          with_saving(with_weights(plan.options, config, plan.model, !options.resume_from.empty()),
                       checkpoints_),
-              std::move(communicator)),
+          std::move(communicator)),
       progress_(config.steps_per_print, options.quiet || engine_.rank() != 0) {
   state_.total_steps = plan.steps;
   if (options.trace) engine_.trace().switch_on();
