@@ -71,6 +71,30 @@ TEST_P(HuggingFace, WhatCameInGoesOut) {
   EXPECT_EQ(read("of_checkpoint/config.json"), read("out/config.json"));
 }
 
+// A folder and conversations become a tuned, evaluated and exported model.
+TEST_P(HuggingFace, FourCommandsAndNoFileButTheOneThatInitWrote) {
+  make_folder("hf", GetParam().model, GetParam().family);
+  std::string lines;
+  for (int i = 0; i < 30; ++i)
+    lines += fmt::format(
+        R"({{"messages": [{{"role": "user", "content": "{}?"}}, {{"role": "assistant", "content": "{}."}}]}})"
+        "\n",
+        i, i + 1);
+  folder_.write("chat.jsonl", lines);
+  const auto succeed = [&](const Arguments& words) {
+    const Outcome outcome = onefold(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome;
+  };
+  succeed({"init", "hf", "--data", "chat.jsonl", "--output", "tune.json"});
+  expect_in(read("tune.json"), {"\"format\": \"chat\""});
+  expect_in(succeed({"train", "tune.json", "--set", "run.output=run"}).err,
+            {"loss on the answers alone", "weights of hf"});
+  expect_in(succeed({"eval", "run", "--data", "chat.jsonl"}).out, {"loss ", "perplexity "});
+  succeed({"export", "run", "out"});
+  EXPECT_EQ(read("out/chat_template.jinja"), "{{ messages }}");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families, HuggingFace,
     testing::Values(
