@@ -12,36 +12,36 @@ namespace {
 
 using Group = JsonReport::Group;
 
-struct TypeName {
+struct NumberType {
   std::string_view name;
   DType dtype;
 };
 // In the order in which errors list them; DeepSpeed takes all of these.
-constexpr std::array kTypeNames = {
-    TypeName{"fp32", DType::f32},      TypeName{"bf16", DType::bf16},
-    TypeName{"fp16", DType::f16},      TypeName{"float32", DType::f32},
-    TypeName{"bfloat16", DType::bf16}, TypeName{"float16", DType::f16},
-    TypeName{"float", DType::f32},     TypeName{"half", DType::f16},
+constexpr std::array kNumberTypes = {
+    NumberType{"fp32", DType::f32},      NumberType{"bf16", DType::bf16},
+    NumberType{"fp16", DType::f16},      NumberType{"float32", DType::f32},
+    NumberType{"bfloat16", DType::bf16}, NumberType{"float16", DType::f16},
+    NumberType{"float", DType::f32},     NumberType{"half", DType::f16},
 };
 
-std::string_view name_of(DType dtype) {
-  for (const TypeName& type : kTypeNames)
+std::string_view number_type_name(DType dtype) {
+  for (const NumberType& type : kNumberTypes)
     if (type.dtype == dtype) return type.name;
   return "?";
 }
 
-std::optional<DType> type_named(std::string name) {
+std::optional<DType> number_type_named(std::string name) {
   name = lower(name);
   if (name.starts_with("torch.")) name = name.substr(6);
-  for (const TypeName& type : kTypeNames)
+  for (const NumberType& type : kNumberTypes)
     if (type.name == name) return type.dtype;
   return std::nullopt;
 }
 
-std::optional<DType> read_type(JsonObject& in, std::string_view key) {
+std::optional<DType> read_number_type(JsonObject& in, std::string_view key) {
   if (!in.has(key)) return std::nullopt;
   const auto name = in.get<std::string>(key, "");
-  const std::optional<DType> type = type_named(name);
+  const std::optional<DType> type = number_type_named(name);
   if (!type && !name.empty())
     in.refuse(Group::conflict, key, fmt::format("must be fp32, bf16 or fp16, not \"{}\"", name));
   return type;
@@ -55,7 +55,7 @@ std::optional<DType> type_of_model(const Config& config) {
   const Json json = read_json(path);
   for (const char* key : {"dtype", "torch_dtype"})
     if (json.is_object() && json.contains(key) && json[key].is_string())
-      return type_named(json[key].get<std::string>());
+      return number_type_named(json[key].get<std::string>());
   return std::nullopt;
 }
 
@@ -65,7 +65,7 @@ bool left_open(const JsonObject& root, std::string_view key) {
 }
 
 // Whether a section switches its type on: as it says, or if "auto", as the model's weights are.
-bool enabled(JsonObject& section, bool open, DType type, const Config& config) {
+bool switched_on(JsonObject& section, bool open, DType type, const Config& config) {
   return section.get<bool>("enabled", false) || (open && type_of_model(config) == type);
 }
 
@@ -74,7 +74,7 @@ void read_bf16(JsonObject& root, std::string_view key, Config& config) {
   if (!root.has(key) && !root.is_auto(key)) return;
   JsonObject section = root.object(key);
   section.allow_auto();
-  const bool on = enabled(section, left_open(root, key), DType::bf16, config);
+  const bool on = switched_on(section, left_open(root, key), DType::bf16, config);
   const bool check = section.get<bool>("check_grad_overflow", true);
   const bool lean = section.get<bool>("bf16_master_weights_and_grads", false);
   const bool lean_states = section.get<bool>("bf16_optimizer_states", false);
@@ -105,7 +105,7 @@ void read_fp16(JsonObject& root, Config& config) {
   if (!root.has("fp16") && !root.is_auto("fp16")) return;
   JsonObject section = root.object("fp16");
   section.allow_auto();
-  const bool on = enabled(section, left_open(root, "fp16"), DType::f16, config);
+  const bool on = switched_on(section, left_open(root, "fp16"), DType::f16, config);
   LossScaleConfig scale{.fixed = 0};
   scale.fixed = section.non_negative("loss_scale", 0);
   scale.initial_power = static_cast<int>(section.at_least("initial_scale_power", 0, 16));
@@ -140,21 +140,22 @@ void read_fp16(JsonObject& root, Config& config) {
 
 // One type for gradients: they are summed over micro-batches and over ranks in it.
 void read_gradients(JsonObject& root, JsonObject& section, Config& config) {
-  const std::optional<DType> summed = read_type(section, "grad_accum_dtype"),
-                             sent = read_type(root, "communication_data_type");
+  const std::optional<DType> summed = read_number_type(section, "grad_accum_dtype"),
+                             sent = read_number_type(root, "communication_data_type");
   if (summed && sent && *summed != *sent)
     root.refuse(Group::missing, "communication_data_type",
                 fmt::format("is {} and data_types.grad_accum_dtype {}: gradients are summed over "
                             "micro-batches and over ranks in one type",
-                            name_of(*sent), name_of(*summed)));
+                            number_type_name(*sent), number_type_name(*summed)));
   const std::optional<DType> wanted = summed ? summed : sent;
   if (!wanted) return;
   const DType compute = config.precision.compute;
   if (*wanted != DType::f32 && *wanted != compute)
     (summed ? section : root)
         .refuse(Group::missing, summed ? "grad_accum_dtype" : "communication_data_type",
-                fmt::format("is {}: gradients are summed in fp32{}", name_of(*wanted),
-                            compute == DType::f32 ? "" : fmt::format(" or {}", name_of(compute))));
+                fmt::format(
+                    "is {}: gradients are summed in fp32{}", number_type_name(*wanted),
+                    compute == DType::f32 ? "" : fmt::format(" or {}", number_type_name(compute))));
   else if (*wanted == DType::f32 && !config.precision.master)
     (summed ? section : root)
         .refuse(Group::conflict, summed ? "grad_accum_dtype" : "communication_data_type",
@@ -179,7 +180,7 @@ void read_lean_states(JsonObject& section, Config& config) {
   if (section.has("moments") && section.value().value("moments", Json()) == "8bit") {
     section.require<Json>("moments");
     precision.moments = DType::u8;
-  } else if (const std::optional<DType> moments = read_type(section, "moments")) {
+  } else if (const std::optional<DType> moments = read_number_type(section, "moments")) {
     if (*moments == DType::f16)
       section.refuse(Group::missing, "moments",
                      "are fp32, bf16 or 8bit; fp16 has too small a range");
@@ -193,14 +194,15 @@ void read_data_types(JsonObject& root, Config& config) {
   section.allow_auto();
   read_gradients(root, section, config);
   read_lean_states(section, config);
-  const std::optional<DType> params = read_type(section, "param_dtype");
+  const std::optional<DType> params = read_number_type(section, "param_dtype");
   if (params && *params != config.precision.compute)
-    section.refuse(Group::conflict, "param_dtype",
-                   fmt::format("is {}, and the sections bf16 and fp16 say {}", name_of(*params),
-                               name_of(config.precision.compute)));
+    section.refuse(
+        Group::conflict, "param_dtype",
+        fmt::format("is {}, and the sections bf16 and fp16 say {}", number_type_name(*params),
+                    number_type_name(config.precision.compute)));
   section.idle("param_dtype");
   // There are no buffers but rope's table, which is fp32.
-  const std::optional<DType> buffers = read_type(section, "buffer_dtype");
+  const std::optional<DType> buffers = read_number_type(section, "buffer_dtype");
   if (buffers && *buffers != DType::f32)
     section.refuse(Group::missing, "buffer_dtype", "is not fp32: rope's table is kept in fp32");
   section.idle("buffer_dtype");
@@ -233,7 +235,7 @@ void read_precision(JsonObject& root, Config& config) {
     config.notes.remarks.push_back(fmt::format(
         "{} left to \"auto\": {}", join(open, " and "),
         config.precision.compute != DType::f32
-            ? fmt::format("{}, as the model's weights", name_of(config.precision.compute))
+            ? fmt::format("{}, as the model's weights", number_type_name(config.precision.compute))
             : "fp32; bf16.enabled true takes half the memory"));
 }
 
@@ -244,11 +246,12 @@ void add_precision_json(const Config& config, Json& json) {
   if (precision.compute == DType::f16) json["fp16"] = fp16_json(config.loss_scale);
   Json types = Json::object();
   if (precision.compute != DType::f32) {
-    types["grad_accum_dtype"] = name_of(precision.gradients);
+    types["grad_accum_dtype"] = number_type_name(precision.gradients);
     types["master"] = precision.master;
   }
   if (precision.compute != DType::f32 || precision.moments != DType::f32)
-    types["moments"] = precision.moments == DType::u8 ? "8bit" : name_of(precision.moments);
+    types["moments"] =
+        precision.moments == DType::u8 ? "8bit" : number_type_name(precision.moments);
   if (!types.empty()) json["data_types"] = types;
 }
 
