@@ -244,7 +244,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t elems = stepping.elems, at = block * kBlock8 + threadIdx.x % 32 * kEach8;
   if (block * kBlock8 >= elems) return;
   const float scale = *control.factor, mean_scale = m.scales[block], square_scale = v.scales[block];
-  Codes mean_codes = Codes::load(m.values, at, elems), square_codes = Codes::load(v.values, at, elems);
+  Codes mean_codes = Codes::load(m.values, at, elems),
+        square_codes = Codes::load(v.values, at, elems);
   float means[kEach8], squares[kEach8], largest_mean = 0, largest_square = 0;
   uint32_t words[kEach8 / 4][4];
 #pragma unroll
@@ -258,7 +259,8 @@ __global__ void __launch_bounds__(kThreads)
       float gradient = widen(gradients.values[i]) * scale;
       float& param = params.values[i];
       if (f.l2 != 0) gradient = fmaf(f.l2, param, gradient);
-      means[e] = fmaf(f.beta1, decode8<false>(mean_codes.values[e], mean_scale), f.rest1 * gradient);
+      means[e] =
+          fmaf(f.beta1, decode8<false>(mean_codes.values[e], mean_scale), f.rest1 * gradient);
       squares[e] = fmaf(f.beta2, decode8<true>(square_codes.values[e], square_scale),
                         f.rest2 * (gradient * gradient));
       const float denominator = sqrtf(squares[e] * f.inv_bc2) + f.eps;
@@ -275,10 +277,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int e = 0; e < kEach8; ++e) {
     const uint32_t word = words[e / 4][e % 4];
-    mean_codes.values[e] = static_cast<uint8_t>(
-        encode8<false>(means[e], largest_mean, first_moment_word(word)));
-    square_codes.values[e] = static_cast<uint8_t>(
-        encode8<true>(squares[e], largest_square, second_moment_word(word)));
+    mean_codes.values[e] =
+        static_cast<uint8_t>(encode8<false>(means[e], largest_mean, first_moment_word(word)));
+    square_codes.values[e] =
+        static_cast<uint8_t>(encode8<true>(squares[e], largest_square, second_moment_word(word)));
   }
   mean_codes.store(m.values, at, elems);
   square_codes.store(v.values, at, elems);
@@ -338,9 +340,8 @@ void clip(const ClipArgs& args, cudaStream_t stream) {
 
 void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
            Vector moment1, Vector moment2, cudaStream_t stream) {
-  const Share share(
-      1, stepped.elems, 4,
-      all_aligned(stepped.params, stepped.grads, stepped.master, moment1, moment2));
+  const Share share(1, stepped.elems, 4,
+                    all_aligned(stepped.params, stepped.grads, stepped.master, moment1, moment2));
   with_stepped_types(stepped, moment1.type, [&](auto param, auto gradient, auto moment) {
     using P = decltype(param);
     using G = decltype(gradient);
