@@ -36,7 +36,8 @@ else()
   list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_attention[.]cpp$")
 endif()
 # The plugin and the program must size things alike: the same file is in both.
-add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp)
+add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp
+  ${CMAKE_SOURCE_DIR}/src/tensor/memory_source.cpp)
 onefold_own_folder(onefold_cuda cuda)
 onefold_interface_hash(onefold_cuda)
 if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "base/mapped_faults.h"
+#include "base/scratch_file.h"
 
 namespace onefold {
 namespace {
@@ -148,6 +150,16 @@ class PosixFiles final : public Files {
     if (data == MAP_FAILED) return last_error();
     map = std::make_unique<PosixMap>(data, bytes, path);
     return {};
+  }
+
+  std::error_code open_scratch(const std::string& folder, std::unique_ptr<Scratch>& file) override {
+    return open_scratch_file(folder, ScratchIo::ring, file);
+  }
+  std::error_code free_bytes(const std::string& folder, int64_t& bytes) override {
+    struct statvfs info {};
+    const bool known = ::statvfs(folder.c_str(), &info) == 0;
+    bytes = known ? static_cast<int64_t>(info.f_bavail * info.f_frsize) : 0;
+    return error_unless(known);
   }
 
   std::error_code status(const std::string& path, Status& status) override {

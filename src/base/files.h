@@ -46,6 +46,21 @@ class Files {
     virtual std::span<const std::byte> bytes() const = 0;
   };
 
+  // A file without a name, for what need not outlive the process: it is gone when it is closed, or
+  // the process dies. Addresses, offsets and lengths are multiples of kScratchBlock.
+  class Scratch {
+   public:
+    virtual ~Scratch() = default;
+    // Sets space aside for the bytes up to `end`, as far as the file system can.
+    virtual std::error_code reserve(int64_t end) = 0;
+    // The first `count` bytes, which may be fewer than there are. Calls from several threads.
+    virtual std::error_code read_at(int64_t at, std::span<std::byte> dst, size_t& count) = 0;
+    virtual std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) = 0;
+    // In words, how bytes travel: "io_uring, past the page cache".
+    virtual std::string how() const = 0;
+  };
+  static constexpr int64_t kScratchBlock = 4096;
+
   enum class Kind : uint8_t { missing, file, folder, special };  // special: pipes, devices
   struct Status {
     Kind kind = Kind::missing;
@@ -66,6 +81,10 @@ class Files {
   virtual std::error_code open_output(const std::string& path, Mode mode,
                                       std::unique_ptr<Output>& file) = 0;
   virtual std::error_code map(const std::string& path, std::unique_ptr<Map>& map) = 0;  // read-only
+  virtual std::error_code open_scratch(const std::string& folder,
+                                       std::unique_ptr<Scratch>& file) = 0;
+  // What this process may still write to the folder's file system.
+  virtual std::error_code free_bytes(const std::string& folder, int64_t& bytes) = 0;
 
   // What is not there is a kind and no error.
   virtual std::error_code status(const std::string& path, Status& status) = 0;

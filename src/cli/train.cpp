@@ -199,7 +199,10 @@ int run_train(TrainArguments arguments) {
       say("{}{}\n", arguments.verbose ? configuration_text(config) : "",
           with_headings(plan_text(config, plan), Stream::err));
     if (config.run.device == "cpu")
-      require_available(plan.rank.peak_bytes, ranks.ranks_here(), "run.memory");
+      require_available(plan.rank.peak_bytes + plan.rank.host_bytes, ranks.ranks_here(),
+                        "run.memory");
+    if (plan.rank.disk_bytes > 0)
+      require_disk(plan.options.offload.folder, plan.rank.disk_bytes * ranks.ranks_here());
     if (!writes) return;
     make_folders(output);
     if (!lock) lock.emplace(output);

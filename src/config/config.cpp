@@ -147,7 +147,7 @@ Json Config::effective() const {
   json["gradient_accumulation_steps"] = batch.accumulation;
   json["gradient_clipping"] = gradient_clipping;
   add_precision_json(*this, json);
-  json["zero_optimization"] = zero_json(zero);
+  json["zero_optimization"] = zero_json(zero, offload);
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;
@@ -169,6 +169,7 @@ EngineOptions engine_options(const Config& config) {
           .recompute = config.run.recompute,
           .frozen = config.run.freeze,
           .zero = config.zero,
+          .offload = config.offload,
           .optimizer = config.optimizer,
           .precision = config.precision,
           .loss_scale = config.loss_scale,

@@ -78,6 +78,7 @@ struct Config {
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ZeroOptions zero;
+  OffloadOptions offload;
   Precision precision;
   LossScaleConfig loss_scale;
   bool skip_overflow = false;  // steps whose gradients are not finite are left out

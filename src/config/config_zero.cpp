@@ -11,21 +11,73 @@ namespace {
 
 using Group = JsonReport::Group;
 
-// Where a state is offloaded to. A device other than none is not there yet; the other keys belong
-// to one.
-void read_offload(JsonObject& zero, std::string_view key, std::initializer_list<const char*> keys) {
-  if (!zero.has(key)) return;
-  JsonObject offload = zero.object(key);
-  offload.allow_auto();
-  const std::string device = offload.choice("device", {"none", "cpu", "nvme"}, "none");
-  for (const std::string_view other : keys)
-    if (offload.has(other)) offload.require<Json>(other);
-  offload.finish();
-  if (device == "none")
-    zero.idle(key);
+// Buffers are sized from the model, copies always have lanes of their own, and memory is pinned
+// where that helps.
+constexpr std::initializer_list<const char*> kIdleOffloadKeys = {
+    "buffer_count",   "buffer_size", "pin_memory", "pipeline_read",
+    "pipeline_write", "pipeline",    "fast_init",  "cpuadam_cores_perc"};
+
+// Where a state lives. The other keys belong to a device other than none.
+Tier read_offload(JsonObject& zero, std::string_view key, OffloadOptions& options) {
+  if (!zero.has(key)) return Tier::device;
+  JsonObject in = zero.object(key);
+  in.allow_auto();
+  const std::string device = in.choice("device", {"none", "cpu", "nvme"}, "none");
+  const bool disk = device == "nvme", optimizer = key == "offload_optimizer";
+  const auto folder = in.has("nvme_path") ? in.get<std::string>("nvme_path", "") : "";
+  if (disk && folder.empty())
+    in.refuse(Group::conflict, "nvme_path", "is missing: name a folder on the disk");
+  else if (disk && !options.folder.empty() && options.folder != folder)
+    in.refuse(Group::conflict, "nvme_path",
+              fmt::format("is \"{}\", and that of offload_optimizer \"{}\": one folder serves both",
+                          folder, options.folder));
+  else if (disk)
+    options.folder = folder;
   else
-    offload.refuse(Group::missing, "device",
-                   fmt::format("is \"{}\": other devices arrive with offload", device));
+    in.idle("nvme_path");
+  if (optimizer && device != "none") {
+    options.optimizer_ratio = in.get<double>("ratio", 1.0);
+    if (!(options.optimizer_ratio >= 0 && options.optimizer_ratio <= 1))
+      in.refuse(Group::conflict, "ratio", "must be from 0 to 1");
+    if (in.get<bool>("super_offload", false))
+      in.refuse(Group::missing, "super_offload", "is true: there is no such schedule yet");
+  } else {
+    in.idle("ratio");
+    in.idle("super_offload");
+  }
+  if (!optimizer && disk)
+    options.host_parameter_elems = in.at_least("max_in_cpu", 0, 0);
+  else
+    in.idle("max_in_cpu");
+  for (const std::string_view other : kIdleOffloadKeys) in.idle(other);
+  in.finish();
+  if (device == "none") zero.idle(key);
+  return disk ? Tier::disk : device == "cpu" ? Tier::host : Tier::device;
+}
+
+// Of before there were sections.
+Tier read_old_offload(JsonObject& zero, const char* key, Tier tier) {
+  if (!zero.get<bool>(key, false)) {
+    zero.idle(key);
+    return tier;
+  }
+  if (tier == Tier::disk)
+    zero.refuse(Group::conflict, key, "is true, and the section beside it says nvme: keep one");
+  return Tier::host;
+}
+
+void read_offloads(JsonObject& zero, OffloadOptions& options) {
+  options.optimizer = read_offload(zero, "offload_optimizer", options);
+  options.parameters = read_offload(zero, "offload_param", options);
+  options.optimizer = read_old_offload(zero, "cpu_offload", options.optimizer);
+  for (const char* key : {"cpu_offload_param", "cpu_offload_params"})
+    options.parameters = read_old_offload(zero, key, options.parameters);
+}
+
+Json offload_json(Tier tier, const OffloadOptions& options) {
+  Json json = {{"device", tier == Tier::disk ? "nvme" : "cpu"}};
+  if (tier == Tier::disk) json["nvme_path"] = options.folder;
+  return json;
 }
 
 // Names of modules that DeepSpeed gathers as one; here that is a unit.
@@ -101,19 +153,24 @@ void read_zero(JsonObject& root, JsonReport& report, Config& config) {
   zero.max_reuse_distance = read_elems(in, "max_reuse_distance", third, zero.max_reuse_distance);
   zero.persistence_elems =
       read_elems(in, "param_persistence_threshold", third, zero.persistence_elems);
-  read_offload(in, "offload_optimizer",
-               {"nvme_path", "buffer_count", "pin_memory", "pipeline_read", "pipeline_write",
-                "pipeline", "fast_init", "ratio", "super_offload", "cpuadam_cores_perc"});
-  read_offload(in, "offload_param",
-               {"nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"});
+  read_offloads(in, config.offload);
   read_leaf_module(in);
   read_compute_grad_norm(in, zero.stage, config.gradient_clipping);
   for (const PlainKey& row : plain_zero_keys()) read_plain(in, row);
   in.finish();
 }
 
-Json zero_json(const ZeroOptions& zero) {
+Json zero_json(const ZeroOptions& zero, const OffloadOptions& offload) {
   Json json;
+  if (offload.optimizer != Tier::device) {
+    json["offload_optimizer"] = offload_json(offload.optimizer, offload);
+    if (offload.optimizer_ratio < 1) json["offload_optimizer"]["ratio"] = offload.optimizer_ratio;
+  }
+  if (offload.parameters != Tier::device) {
+    json["offload_param"] = offload_json(offload.parameters, offload);
+    if (offload.host_parameter_elems > 0)
+      json["offload_param"]["max_in_cpu"] = offload.host_parameter_elems;
+  }
   json["stage"] = zero.stage;
   json["overlap_comm"] = zero.overlap;
   json["reduce_bucket_size"] = zero.reduce_bucket_elems;

@@ -43,7 +43,7 @@ constexpr std::string_view kWhole = "it must be an integer";
 constexpr std::string_view kFlag = "it must be true or false";
 constexpr std::string_view kZeroPlusPlus = "ZeRO++ is not supported yet";
 constexpr std::string_view kMics = "MiCS is not supported yet";
-constexpr std::string_view kOffload = "it arrives with offload";
+constexpr std::string_view kZenflow = "there is no such schedule yet";
 
 constexpr std::array kZero = {
     PlainKey{"contiguous_gradients", kBoolean, kFlag},
@@ -85,11 +85,8 @@ constexpr std::array kZero = {
     PlainKey{"log_trace_cache_warnings", kBoolean, kFlag},
     PlainKey{"enable_sanity_checks", kFalse, "use run.check_collectives"},
     PlainKey{"save_muon_momentum_buffer_in_memory", kBoolean, kFlag},
-    PlainKey{"cpu_offload", kFalse, kOffload},
-    PlainKey{"cpu_offload_param", kFalse, kOffload},
-    PlainKey{"cpu_offload_params", kFalse, kOffload},
     PlainKey{"cpu_offload_use_pin_memory", kBoolean, kFlag},
-    PlainKey{"zenflow", "[]", kOffload},
+    PlainKey{"zenflow", "[]", kZenflow},
 };
 
 constexpr std::string_view kEnabled = "enabled";
@@ -112,7 +109,7 @@ constexpr std::array kSections = {
     SectionKey{"aio",
                "block_size queue_depth intra_op_parallelism thread_count single_submit "
                "overlap_events use_gds",
-               "use_gds", "there is no offloading to NVMe yet"},
+               "use_gds", "bytes pass through the host's memory"},
     SectionKey{"pipeline",
                "stages partition seed_layers activation_checkpoint_interval pipe_partitioned "
                "grad_partitioned use_reentrant",
@@ -206,7 +203,7 @@ constexpr std::array kSections = {
                "sync_before_reduce sync_after_reduce sync_before_allgather sync_after_allgather "
                "keep_int_input_tensors keep_all_input_tensors passes",
                "deepcompile offload_activation offload_opt_states offload_parameters",
-               "nothing is compiled at run time, and nothing is offloaded yet"},
+               "nothing is compiled at run time; zero_optimization has sections for offloading"},
     SectionKey{"timers", "throughput", "", "the rate is always printed"},
 };
 

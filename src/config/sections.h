@@ -50,7 +50,7 @@ void read_lora(JsonObject& root, Config& config);
 Json optimizer_json(const Config& config);
 // Every value that has an effect.
 Json schedule_json(const ScheduleConfig& config, double peak_lr);
-Json zero_json(const ZeroOptions& zero);
+Json zero_json(const ZeroOptions& zero, const OffloadOptions& offload);
 Json data_json(const DataConfig& data);
 Json run_json(const Config& config);
 Json lora_section(const Config& config);

@@ -7,6 +7,7 @@
 #include "cuda/check.h"
 #include "cuda/cuda_kernels.h"
 #include "cuda/device_memory.h"
+#include "cuda/pinned_memory.h"
 #include "cuda/staging.h"
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
@@ -23,9 +24,18 @@ class CudaDevice final : public Device {
 
   const char* name() const override { return "cuda"; }
   Kernels& kernels() override { return *kernels_; }
-  MemorySource* memory(Tier tier) override { return tier == Tier::device ? &memory_ : nullptr; }
+  MemorySource* memory(Tier tier) override {
+    if (tier == Tier::host) return &host_;
+    return tier == Tier::device ? &memory_ : nullptr;
+  }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override { return std::make_unique<StreamLane>(); }
+  Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
+    return lane.post(std::move(label), [=, stream = static_cast<StreamLane&>(lane).stream()] {
+      check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+            "copy between the card and the host");
+    });
+  }
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
@@ -38,6 +48,7 @@ class CudaDevice final : public Device {
  private:
   ThreadPool pool_;
   DeviceMemory memory_;
+  PinnedMemory host_;
   StreamLane compute_;
   std::unique_ptr<Kernels> kernels_;
   Staging staging_;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "device/cuda_library.h"
 #include "device/device.h"
+#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -19,11 +20,13 @@ class CpuDevice final : public Device {
 
   const char* name() const override { return "cpu"; }
   Kernels& kernels() override { return *kernels_; }
-  MemorySource* memory(Tier tier) override {
-    return tier == Tier::device ? memory_.get() : nullptr;
-  }
+  // The host tier is the same memory under other books; a disk is Tiers' affair.
+  MemorySource* memory(Tier tier) override { return tier == Tier::disk ? nullptr : memory_.get(); }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override { return std::make_unique<ThreadLane>(); }
+  Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
+    return lane.post(std::move(label), [=] { copy_bytes(src, dst, bytes); });
+  }
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }

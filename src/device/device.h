@@ -29,6 +29,9 @@ class Device {
   virtual LaneQueue& compute() = 0;
   // A lane of its own for work beside computation.
   virtual std::unique_ptr<LaneQueue> open_lane() = 0;
+  // Copies between this device's memory and the host tier's, as a job of the lane.
+  virtual Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src,
+                      int64_t bytes) = 0;
   virtual double now() const = 0;  // seconds on the clock that spans are measured by
 
   virtual int threads() const = 0;  // of the host that work for this rank

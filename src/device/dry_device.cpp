@@ -21,7 +21,7 @@ class VirtualLane final : public LaneQueue {
     const double begin = ready_;
     ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes,
                        after.half_flops - before.half_flops},
-                      label.bytes);
+                      label);
     ends_.push_back(ready_);
     spans_.push_back({std::move(label), begin, ready_});
     return mark();
@@ -41,11 +41,21 @@ class VirtualLane final : public LaneQueue {
   double end_of(int64_t number) const {
     return number == 0 ? 0 : ends_[static_cast<size_t>(number - 1)];
   }
-  double seconds(const Work& work, int64_t sent_bytes) const {
-    const double link = sent_bytes == 0
-                            ? 0
-                            : hardware_.link_latency_us * 1e-6 +
-                                  static_cast<double>(sent_bytes) / (hardware_.link_gb_per_s * 1e9);
+  double link_seconds(const JobLabel& label) const {
+    if (label.bytes == 0) return 0;
+    const double bytes = static_cast<double>(label.bytes);
+    switch (label.over) {
+      case Link::host:
+        return bytes / (hardware_.host_gb_per_s * 1e9);
+      case Link::disk:
+        return bytes / (hardware_.disk_gb_per_s * 1e9);
+      case Link::ranks:
+        break;
+    }
+    return hardware_.link_latency_us * 1e-6 + bytes / (hardware_.link_gb_per_s * 1e9);
+  }
+  double seconds(const Work& work, const JobLabel& label) const {
+    const double link = link_seconds(label);
     const double half_gflops = hardware_.half_product_gflops > 0 ? hardware_.half_product_gflops
                                                                  : hardware_.product_gflops;
     const double products = (work.flops - work.half_flops) / (hardware_.product_gflops * 1e9) +
@@ -73,14 +83,20 @@ class DryDevice final : public Device {
         threads_(threads > 0 ? threads : hardware.cores),
         kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_)),
         memory_(make_dry_memory()),
+        disk_(make_dry_memory(kDiskBlock)),
         compute_(kernels_, hardware_) {}
 
   const char* name() const override { return "dry"; }
   Kernels& kernels() override { return kernels_; }
-  MemorySource* memory(Tier) override { return memory_.get(); }
+  MemorySource* memory(Tier tier) override {
+    return tier == Tier::disk ? disk_.get() : memory_.get();
+  }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override {
     return std::make_unique<VirtualLane>(kernels_, hardware_);
+  }
+  Ticket copy(LaneQueue& lane, JobLabel label, void*, const void*, int64_t) override {
+    return lane.post(std::move(label), [] {});
   }
   double now() const override { return compute_.ready(); }
   int threads() const override { return threads_; }
@@ -92,7 +108,7 @@ class DryDevice final : public Device {
   const Hardware hardware_;
   const int threads_;
   DryKernels kernels_;
-  std::unique_ptr<MemorySource> memory_;
+  std::unique_ptr<MemorySource> memory_, disk_;
   VirtualLane compute_;
 };
 

@@ -43,6 +43,7 @@ const std::vector<Hardware>& presets() {
                                                   .half_product_gflops = 700'000,
                                                   .memory_gb_per_s = 2'800,
                                                   .link_gb_per_s = 300,
+                                                  .host_gb_per_s = 50,
                                                   .device_bytes = int64_t{79} << 30},
                                                  {.name = "h200",
                                                   .device = "cuda",
@@ -51,6 +52,7 @@ const std::vector<Hardware>& presets() {
                                                   .half_product_gflops = 800'000,
                                                   .memory_gb_per_s = 4'000,
                                                   .link_gb_per_s = 300,
+                                                  .host_gb_per_s = 50,
                                                   .device_bytes = int64_t{139} << 30}};
   return kPresets;
 }
@@ -83,6 +85,8 @@ Json Hardware::to_json() const {
           {"memory_gb_per_s", memory_gb_per_s},
           {"link_gb_per_s", link_gb_per_s},
           {"link_latency_us", link_latency_us},
+          {"host_gb_per_s", host_gb_per_s},
+          {"disk_gb_per_s", disk_gb_per_s},
           {"device_memory", device_bytes},
           {"host_memory", host_bytes},
           {"disk", disk_bytes}};
@@ -108,6 +112,8 @@ Hardware hardware_from_json(const Json& json, const std::string& where) {
     hardware.memory_gb_per_s = rate(in, "memory_gb_per_s", usual.memory_gb_per_s);
     hardware.link_gb_per_s = rate(in, "link_gb_per_s", usual.link_gb_per_s);
     hardware.link_latency_us = rate(in, "link_latency_us", usual.link_latency_us);
+    hardware.host_gb_per_s = rate(in, "host_gb_per_s", usual.host_gb_per_s);
+    hardware.disk_gb_per_s = rate(in, "disk_gb_per_s", usual.disk_gb_per_s);
     hardware.device_bytes = size(in, "device_memory");
     hardware.host_bytes = size(in, "host_memory");
     hardware.disk_bytes = size(in, "disk");

@@ -22,6 +22,8 @@ struct Hardware {
   double memory_gb_per_s = 20;
   double link_gb_per_s = 10;  // to other ranks, one way
   double link_latency_us = 5;
+  double host_gb_per_s = 20;  // between the device and the host's memory, one way
+  double disk_gb_per_s = 2;
   int64_t device_bytes = 0;  // memory by tier; 0: not said
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;

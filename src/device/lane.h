@@ -25,10 +25,14 @@ struct Ticket {
   int64_t number = 0;
 };
 
+// What bytes travel over: to other ranks, or between the device and another tier.
+enum class Link : uint8_t { ranks, host, disk };
+
 // What a job is, for those who add up times and draw traces. `tag` is the caller's own.
 struct JobLabel {
   int tag = 0;
-  int64_t bytes = 0;      // sent to other ranks
+  int64_t bytes = 0;  // that travel
+  Link over = Link::ranks;
   std::string name = {};  // empty: not traced
 };
 

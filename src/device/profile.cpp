@@ -207,6 +207,10 @@ class ProfiledDevice final : public Device {
   MemorySource* memory(Tier tier) override { return inner_->memory(tier); }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override { return inner_->open_lane(); }
+  Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
+    return inner_->copy(&lane == &compute_ ? inner_->compute() : lane, std::move(label), dst, src,
+                        bytes);
+  }
   double now() const override { return inner_->now(); }
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }

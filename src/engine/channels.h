@@ -1,5 +1,5 @@
-// The channels of a rank: one for each lane. What a transport needs for its messages comes from the
-// ledger.
+// The channels of a rank: one for each lane that has messages. What a transport needs for its
+// messages comes from the ledger.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace onefold {
 class Channels {
  public:
   Channels(Communicator& communicator, Ledger& ledger) {
-    for (const Lane lane : kAllLanes) {
+    for (const Lane lane : kMessageLanes) {
       const auto i = static_cast<size_t>(lane);
       if (const int64_t bytes = communicator.scratch_bytes(); bytes > 0)
         scratch_[i] = ledger.allocate(Kind::communication, bytes, "messages");

@@ -24,10 +24,9 @@ std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicato
   return communicator ? communicator : make_dry_communicator(1);
 }
 
-Ledger::Tiers tiers_of(Device& device, const EngineOptions& options) {
-  return {Ledger::TierSetup{device.memory(Tier::device), options.memory_limit_bytes},
-          Ledger::TierSetup{device.memory(Tier::host)},
-          Ledger::TierSetup{device.memory(Tier::disk)}};
+Ledger::Tiers books_of(const Tiers& tiers, const EngineOptions& options) {
+  return {Ledger::TierSetup{tiers.source(Tier::device), options.memory_limit_bytes},
+          Ledger::TierSetup{tiers.source(Tier::host)}, Ledger::TierSetup{tiers.source(Tier::disk)}};
 }
 
 // Of the device's own kernels, for as long as it lives.
@@ -63,18 +62,20 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       options_(options),
       communicator_(std::move(communicator)),
       device_(std::move(device)),
-      ledger_(tiers_of(*device_, options)),
+      tiers_(*device_, options.offload.uses(Tier::disk) ? options.offload.folder : ""),
+      ledger_(books_of(tiers_, options)),
       traits_(unit_traits(model_, options, communicator_->ranks())),
       training_(training_of(options, traits_, communicator_->ranks())),
       evaluation_(evaluation_program(options, traits_, communicator_->ranks())),
-      state_(*device_, ledger_, model_, traits_, options_, communicator_->rank(),
+      state_(*device_, tiers_, ledger_, model_, traits_, options_, communicator_->rank(),
              communicator_->ranks()),
       channels_(*communicator_, ledger_),
       control_(*communicator_, channels_.of(Lane::compute)),
       batches_(*device_, ledger_, options_),
       loss_scale_(options.loss_scale),
-      executor_(*device_, ledger_, model_, state_, options_, channels_, control_,
-                communicator_->ranks() > 1 && options.zero.overlap) {
+      executor_(*device_, tiers_, ledger_, model_, state_, options_, channels_, control_,
+                {.messages = communicator_->ranks() > 1 && options.zero.overlap,
+                 .copies = options.offload.any()}) {
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
                                 communicator_->ranks(), scratch_of(*device_));
@@ -167,7 +168,7 @@ std::vector<float> Engine::token_losses(const BatchView& batch) {
 }
 
 void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& scale) {
-  steps_done_ = steps;
+  steps_done_ = resumed_after_ = steps;
   if (scale) loss_scale_.resume(*scale);
 }
 

@@ -58,6 +58,7 @@ class Engine {
   // Goes on with a run whose first `steps` steps are in the state that was loaded.
   void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {});
   int64_t steps_done() const { return steps_done_; }
+  int64_t steps_here() const { return steps_done_ - resumed_after_; }  // by this engine
   // Those that have changed the weights: what learning rates and bias corrections count.
   int64_t updates_done() const { return steps_done_ - loss_scale_.state().skipped; }
   const LossScale& loss_scale() const { return loss_scale_; }
@@ -68,6 +69,7 @@ class Engine {
   int ranks() const { return control_.ranks(); }
 
   Device& device() { return *device_; }
+  const Tiers& tiers() const { return tiers_; }
   Ledger& ledger() { return ledger_; }
   RankState& state() { return state_; }
   Control& control() { return control_; }
@@ -78,6 +80,8 @@ class Engine {
 
   // By lane (compute: the small exchanges): what was sent, and how long computation waited for it.
   const TrafficTable& traffic(Lane lane) const { return channel(lane).traffic(); }
+  // What has travelled between the device and other tiers, and how long that took.
+  const CopyWork& copies(Lane lane) const { return executor_.times().copies(lane); }
   double exposed_seconds(Lane lane) const { return executor_.times().exposed_seconds(lane); }
   const VerbTimes& times() const { return executor_.times().verbs(); }
   Trace& trace() { return executor_.times().trace(); }
@@ -95,6 +99,7 @@ class Engine {
   EngineOptions options_;
   std::shared_ptr<Communicator> communicator_;
   std::unique_ptr<Device> device_;
+  Tiers tiers_;
   Ledger ledger_;
   std::vector<UnitTraits> traits_;
   Program training_, evaluation_;
@@ -102,7 +107,7 @@ class Engine {
   Channels channels_;
   Control control_;
   StepBatches batches_;
-  int64_t steps_done_ = 0;
+  int64_t steps_done_ = 0, resumed_after_ = 0;
   LossScale loss_scale_;
   int skipped_in_a_row_ = 0;
   Executor executor_;  // last: its lanes use the rest

@@ -13,10 +13,11 @@ int64_t sent_bytes(const std::vector<Message>& messages, int ranks) {
 
 }  // namespace
 
-Executor::Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
-                   const EngineOptions& options, Channels& channels, Control& control,
-                   bool own_lanes)
+Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
+                   RankState& state, const EngineOptions& options, Channels& channels,
+                   Control& control, const OverlapOf& own_lanes)
     : device_(device),
+      tiers_(tiers),
       ledger_(ledger),
       model_(model),
       state_(state),
@@ -39,12 +40,15 @@ Executor::Executor(Device& device, Ledger& ledger, const Model& model, RankState
       });
   }
   lanes_[static_cast<size_t>(Lane::compute)] = &device.compute();
-  if (!own_lanes) return;
-  for (const Lane lane : {Lane::gather, Lane::reduce}) {
+  const auto open = [&](Lane lane) {
     const auto i = static_cast<size_t>(lane);
     own_lanes_[i] = device.open_lane();
     lanes_[i] = own_lanes_[i].get();
-  }
+  };
+  if (own_lanes.messages)
+    for (const Lane lane : {Lane::gather, Lane::reduce}) open(lane);
+  if (own_lanes.copies)
+    for (const Lane lane : {Lane::fetch, Lane::spill}) open(lane);
 }
 
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.
@@ -81,7 +85,10 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::reduce:
       return reduce(action, walk);
     case Verb::release:
-      return release(action);
+      return state_.unit(action.unit).release(action.state);
+    case Verb::fetch:
+    case Verb::spill:
+      return move(action, walk);
     case Verb::forward:
       return forward(action, walk);
     case Verb::backward:
@@ -108,14 +115,16 @@ void Executor::compute(const Action& action, const std::function<void()>& job) {
 }
 
 void Executor::wait_for(const Action& action, Walk& walk) {
+  LaneQueue& queue = lane(action.lane) ? *lane(action.lane) : device_.compute();
   for (const int number : action.waits)
     if (const auto found = walk.tickets.find(number); found != walk.tickets.end())
-      device_.compute().after(found->second);
+      queue.after(found->second);
 }
 
 void Executor::finish_lanes() {
-  for (const Lane other : {Lane::gather, Lane::reduce})
-    if (LaneQueue* queue = lane(other)) device_.compute().after(queue->mark());
+  for (const Lane other : kAllLanes)
+    if (LaneQueue* queue = lane(other); queue && other != Lane::compute)
+      device_.compute().after(queue->mark());
   times_.collect(lanes_);
 }
 
@@ -168,11 +177,17 @@ void Executor::reduce(const Action& action, Walk& walk) {
               });
 }
 
-void Executor::release(const Action& action) {
-  if (action.state == State::parameters)
-    state_.unit(action.unit).release();
-  else
-    state_.unit(action.unit).release_gradients();
+// Between the device and another tier.
+void Executor::move(const Action& action, Walk& walk) {
+  const bool in = action.verb == Verb::fetch;
+  UnitState& own = state_.unit(action.unit);
+  LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
+  const std::vector<Transfer> transfers = in ? own.fetch(action.state) : own.spill(action.state);
+  if (queue != &device_.compute()) queue->after(device_.compute().mark());
+  Ticket ticket;
+  for (const Transfer& transfer : transfers)
+    ticket = tiers_.copy(*queue, label_of(action), transfer, in ? Tiers::Way::in : Tiers::Way::out);
+  if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;
 }
 
 void Executor::add_params(int index, std::vector<Tensor>& params) const {

@@ -19,6 +19,7 @@
 #include "engine/rank_state.h"
 #include "engine/step_scalars.h"
 #include "engine/times.h"
+#include "program/passes.h"
 #include "program/program.h"
 
 namespace onefold {
@@ -56,8 +57,10 @@ struct Walk {
 
 class Executor {
  public:
-  Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
-           const EngineOptions& options, Channels& channels, Control& control, bool own_lanes);
+  // `own_lanes`: what has lanes beside computation's.
+  Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model, RankState& state,
+           const EngineOptions& options, Channels& channels, Control& control,
+           const OverlapOf& own_lanes);
 
   // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
   void set_arena(Arena arena) { arena_ = std::move(arena); }
@@ -91,7 +94,7 @@ class Executor {
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
-  void release(const Action& action);
+  void move(const Action& action, Walk& walk);
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
@@ -113,6 +116,7 @@ class Executor {
   LaneQueue* lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
 
   Device& device_;
+  const Tiers& tiers_;
   Ledger& ledger_;
   const Model& model_;
   RankState& state_;

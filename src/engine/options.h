@@ -35,6 +35,18 @@ struct ZeroOptions {
   bool overlap = true;  // gathers and reductions on lanes of their own
 };
 
+// Which states live on another tier than the device's. None of these changes a bit of the result.
+struct OffloadOptions {
+  Tier parameters = Tier::device;
+  Tier optimizer = Tier::device;     // gradients go where the optimizer's states are
+  double optimizer_ratio = 1;        // how much of the latter, by units
+  int64_t host_parameter_elems = 0;  // of parameters on a disk: so many stay in the host's memory
+  std::string folder;                // of the disk tier's file
+
+  bool uses(Tier tier) const { return parameters == tier || optimizer == tier; }
+  bool any() const { return parameters != Tier::device || optimizer != Tier::device; }
+};
+
 struct EngineOptions {
   std::string device = "cpu";
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
@@ -51,6 +63,7 @@ struct EngineOptions {
   bool keep_gradients = false;      // after the step too, for RankState::for_each_gradient()
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
+  OffloadOptions offload;
   OptimizerSpec optimizer;
   Precision precision;
   LossScaleConfig loss_scale;

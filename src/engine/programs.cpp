@@ -42,12 +42,19 @@ std::vector<bool> frozen_units(const Model& model, const std::vector<std::string
   return frozen;
 }
 
-void apply_zero(Program& program, const std::vector<UnitTraits>& units, const ZeroOptions& zero) {
-  shard(program, units,
+// Ranks and tiers: what is not whole on the device is brought there, and what leaves it is sent.
+void apply_homes(Program& program, const std::vector<UnitTraits>& units,
+                 const EngineOptions& options, int ranks) {
+  const ZeroOptions& zero = options.zero;
+  const bool tiers = options.offload.any();
+  if (ranks == 1 && !tiers) return;
+  shard(program, units, ranks,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
-  bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
-  if (!zero.overlap) return;
-  overlap(program, units);
+  if (ranks > 1) bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
+  if (tiers) offload(program, units);
+  const OverlapOf of{.messages = ranks > 1 && zero.overlap, .copies = tiers};
+  if (!of.messages && !of.copies) return;
+  overlap(program, units, of);
   prefetch(program, units,
            zero.prefetch_elems == ZeroOptions::kAuto ? kOneUnit : zero.prefetch_elems,
            zero.max_live_elems);
@@ -60,12 +67,38 @@ Homes homes_of(const EngineOptions& options, int64_t unit_elems, int ranks) {
   Homes homes;
   homes.parameters.dtype = options.precision.compute;
   homes.gradients.dtype = options.precision.gradients;
+  homes.parameters.tier = options.offload.parameters;
+  homes.gradients.tier = homes.optimizer.tier = options.offload.optimizer;
+  if (!options.training) homes.gradients.tier = homes.optimizer.tier = Tier::device;
   if (ranks == 1) return homes;
   homes.parameters.sharded = zero.stage >= 3 && unit_elems > zero.persistence_elems;
   homes.gradients.sharded = zero.stage >= 2;
   homes.optimizer.sharded = zero.stage >= 1;
   return homes;
 }
+
+namespace {
+
+// Keeps on the device, or in the host's memory, what is to stay there: unit by unit in order, as
+// long as half of a unit is within the share.
+void keep_shares(std::vector<UnitTraits>& units, const OffloadOptions& offload) {
+  int64_t trained = 0, passed = 0, in_host = 0;
+  for (const UnitTraits& unit : units) trained += unit.frozen ? 0 : unit.trained_elems();
+  const auto on_device =
+      static_cast<int64_t>((1 - offload.optimizer_ratio) * static_cast<double>(trained));
+  for (UnitTraits& unit : units) {
+    if (!unit.frozen && passed + unit.trained_elems() / 2 < on_device)
+      unit.homes.gradients.tier = unit.homes.optimizer.tier = Tier::device;
+    passed += unit.frozen ? 0 : unit.trained_elems();
+    if (unit.homes.parameters.tier != Tier::disk ||
+        in_host + unit.elems > offload.host_parameter_elems)
+      continue;
+    unit.homes.parameters.tier = Tier::host;
+    in_host += unit.elems;
+  }
+}
+
+}  // namespace
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
   const std::vector<bool> frozen = frozen_units(model, options.frozen);
@@ -93,6 +126,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     if (unit.backward_reads_parameters()) one.backward_reads = one.forward_reads;
     traits.push_back(std::move(one));
   }
+  keep_shares(traits, options.offload);
   return traits;
 }
 
@@ -102,7 +136,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
       build_training_step({.units = units, .micros = options.micros, .order = options.order});
   accumulate(program);
   if (options.recompute.any()) recompute(program, units);
-  if (ranks > 1) apply_zero(program, units, options.zero);
+  apply_homes(program, units, options, ranks);
   if (options.split_phases) split_phases(program, units);
   return program;
 }
@@ -110,7 +144,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
 Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
                            int ranks) {
   Program program = build_evaluation(static_cast<int>(units.size()));
-  if (ranks > 1) apply_zero(program, units, options.zero);
+  apply_homes(program, units, options, ranks);
   return program;
 }
 

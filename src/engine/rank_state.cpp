@@ -1,6 +1,7 @@
 #include "engine/rank_state.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/block8.h"
 #include "tensor/convert.h"
@@ -34,9 +35,9 @@ void for_each_block(int64_t begin, int64_t end, int64_t elems, const FillPiece& 
 
 // Moments in codes: `values` and their scales, of elements [first, first + values.elems()) of a
 // parameter of `elems`, by `fill`.
-void write_codes(Device& device, Moment8 moment, Tensor values, Tensor scales, int64_t first,
-                 int64_t elems, const FillPiece& fill) {
-  device.write(values, [&](int64_t offset, std::span<std::byte> codes) {
+void write_codes(const Tiers& tiers, Tier tier, Moment8 moment, Tensor values, Tensor scales,
+                 int64_t first, int64_t elems, const FillPiece& fill) {
+  tiers.write(tier, values, [&](int64_t offset, std::span<std::byte> codes) {
     const int64_t begin = first + offset, end = begin + static_cast<int64_t>(codes.size());
     for_each_block(begin, end, elems, fill, [&](int64_t at, std::span<const float> block) {
       const float scale = scale8(block);
@@ -49,12 +50,14 @@ void write_codes(Device& device, Moment8 moment, Tensor values, Tensor scales, i
   std::vector<float> all;
   for_each_block(first, first + values.elems(), elems, fill,
                  [&](int64_t, std::span<const float> block) { all.push_back(scale8(block)); });
-  upload(device, std::span<const float>(all), scales);
+  tiers.write(tier, scales, [&](int64_t offset, std::span<std::byte> piece) {
+    std::memcpy(piece.data(), all.data() + offset, piece.size());
+  });
 }
 
 // Writes `dst`, elements [first, ...) of a state of a parameter, by `fill`, in its own type.
-void write_values(Device& device, const std::string& state, const ParamSpec& param, Tensor dst,
-                  int64_t first, const FillPiece& fill,
+void write_values(const Tiers& tiers, Tier tier, const std::string& state, const ParamSpec& param,
+                  Tensor dst, int64_t first, const FillPiece& fill,
                   Device::Calls calls = Device::Calls::in_order) {
   const auto make = [&](int64_t offset, std::span<std::byte> piece) {
     const size_t count = piece.size() / static_cast<size_t>(dtype_bytes(dst.dtype));
@@ -67,15 +70,15 @@ void write_values(Device& device, const std::string& state, const ParamSpec& par
           "{} of {}: {} of {} values are too large for {}; train in bf16 or fp32, which hold them",
           state, param.name, overflows, count, dtype_name(dst.dtype));
   };
-  device.write(dst, make, calls);
+  tiers.write(tier, dst, make, calls);
 }
 
 }  // namespace
 
-RankState::RankState(Device& device, Ledger& ledger, const Model& model,
+RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
                      const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
                      int ranks)
-    : device_(device), model_(model), options_(options), rank_(rank) {
+    : device_(device), tiers_(tiers), model_(model), options_(options), rank_(rank) {
   for (size_t u = 0; u < model.units.size(); ++u) {
     units_.push_back(std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks,
                                                  kept_states(options)));
@@ -86,9 +89,9 @@ void RankState::initialise() {
   // Padding travels with the rest: it must be defined.
   for (const auto& unit : units_) {
     for (const UnitState::Part& part : unit->parameter_parts())
-      device_.kernels().fill(part.slab, 0);
+      fill_with_zeros(part.tier, part.slab);
     for (int i = 0; i < unit->states(); ++i)
-      device_.kernels().fill(as_numbers(unit->stepped_state(i)), 0);
+      fill_with_zeros(unit->homes().optimizer.tier, unit->state(i).at_home());
   }
   const auto random = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
     onefold::initialise(param, model_.spec, options_.seed, first, dst);
@@ -99,6 +102,14 @@ void RankState::initialise() {
     const Fill& given = param.adapter ? options_.initial_adapters : options_.initial;
     given ? given(param, first, dst) : random(param, first, dst);
   });
+}
+
+// On the device by a kernel, which is quicker.
+void RankState::fill_with_zeros(Tier tier, Tensor slab) const {
+  if (tier == Tier::device)
+    device_.kernels().fill(as_numbers(slab), 0);
+  else
+    tiers_.fill_with_zeros(tier, slab);
 }
 
 void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const {
@@ -116,8 +127,8 @@ void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWh
 
 void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel& gather,
                            const VisitWhole& visit) const {
-  const bool sharded = slab.home().sharded;
-  if (sharded) {
+  bring(slab);
+  if (slab.home().sharded) {
     slab.stage();
     const Message message = slab.message();
     gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
@@ -125,7 +136,17 @@ void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel&
   for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
     if (layout.holds(p))
       visit_whole(layout.params()[static_cast<size_t>(p)], layout.view(slab.whole(), p), visit);
-  if (sharded) slab.unstage();
+  put_back(slab);
+}
+
+void RankState::bring(Slab& slab) const {
+  if (!slab.home().offloaded()) return;
+  slab.bring();
+  tiers_.copy(device_.compute(), {}, slab.transfer(), Tiers::Way::in);
+}
+
+void RankState::put_back(Slab& slab) {
+  if (slab.home().offloaded() || slab.home().sharded) slab.release();
 }
 
 void RankState::for_each_parameter(Channel& gather, const VisitWhole& visit) {
@@ -149,8 +170,8 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     if (own.frozen()) continue;
     require(own.has_gradients(), "gradients are asked for before a step");
     // Where the optimizer is sharded, each rank has the sum of its own shard alone.
-    const bool sharded = own.homes().gradients.sharded;
-    if (sharded) own.stage_gradients();
+    bring(own.gradients());
+    if (own.homes().gradients.sharded) own.gradients().stage();
     if (own.homes().optimizer.sharded) {
       const Message message = own.reduce_message();
       gather.all_gather("visit gradients of " + model_.units[static_cast<size_t>(u)]->name(),
@@ -160,7 +181,7 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
       if (layout.holds(p))
         visit_whole(layout.params()[static_cast<size_t>(p)], own.whole_gradient(p), visit);
-    if (sharded) own.release_gradients();
+    put_back(own.gradients());
   }
 }
 
@@ -171,7 +192,7 @@ void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool sav
         const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
         if (saved_only && !is_saved(model_.spec, param)) continue;
         write_values(
-            device_, kParameters, param, part.slab.col_range(piece.offset, piece.elems),
+            tiers_, part.tier, kParameters, param, part.slab.col_range(piece.offset, piece.elems),
             piece.first, [&](int64_t first, std::span<float> dst) { fill(param, first, dst); },
             calls);
       }
@@ -191,15 +212,16 @@ void RankState::write_optimizer(const FillState& fill) {
 void RankState::write_state(const UnitState& unit, int index, const OptimizerState& state,
                             const SlabPiece& piece, const FillState& fill) {
   const ParamSpec& param = unit.layout().params()[static_cast<size_t>(piece.param)];
-  const Tensor dst = unit.stepped_state(index).col_range(piece.offset, piece.elems);
+  const Tier tier = unit.homes().optimizer.tier;
+  const Tensor dst = unit.state(index).at_home().col_range(piece.offset, piece.elems);
   const auto values = [&](int64_t first, std::span<float> to) {
     fill(state.name, param, first, to);
   };
   if (state.dtype != DType::u8)
-    return write_values(device_, state.name, param, dst, piece.first, values);
-  const Tensor scales = unit.stepped_state(index + 1).col_range(piece.offset / kBlock8,
-                                                                blocks_of(piece.elems, kBlock8));
-  write_codes(device_, state.name == "moment2" ? Moment8::second : Moment8::first, dst, scales,
+    return write_values(tiers_, tier, state.name, param, dst, piece.first, values);
+  const Tensor scales = unit.state(index + 1).at_home().col_range(piece.offset / kBlock8,
+                                                                  blocks_of(piece.elems, kBlock8));
+  write_codes(tiers_, tier, state.name == "moment2" ? Moment8::second : Moment8::first, dst, scales,
               piece.first, param.elems(), values);
 }
 
@@ -215,20 +237,21 @@ std::vector<OptimizerState> RankState::saved_states(int index) const {
 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
-  const auto add = [&](const std::string& state, Tensor shard, std::vector<SavedPiece>& pieces,
-                       int64_t block = 1) {
+  const auto add = [&](const std::string& state, const Slab& slab,
+                       std::vector<SavedPiece>& pieces) {
+    const int64_t block = slab.block();
     for (const SlabPiece& piece : own.trained_layout().shard_pieces(rank_))
-      pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], state,
-                        piece.first, piece.elems,
-                        shard.col_range(piece.offset / block, blocks_of(piece.elems, block))});
+      pieces.push_back(
+          {&own.layout().params()[static_cast<size_t>(piece.param)], state, piece.first,
+           piece.elems, slab.home().tier,
+           slab.home_shard().col_range(piece.offset / block, blocks_of(piece.elems, block))});
   };
   std::vector<SavedPiece> pieces;
   if (!keeps(index)) return pieces;
-  add(kParameters, own.exact_parameters().shard(), pieces);
+  add(kParameters, own.exact_parameters(), pieces);
   const std::vector<OptimizerState> states = kept_states(options_);
   for (int i = 0; i < own.states(); ++i)
-    if (i != own.master())
-      add(states[static_cast<size_t>(i)].name, own.state_shard(i), pieces, own.block(i));
+    if (i != own.master()) add(states[static_cast<size_t>(i)].name, own.state(i), pieces);
   return pieces;
 }
 

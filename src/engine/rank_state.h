@@ -17,7 +17,7 @@ namespace onefold {
 
 class RankState {
  public:
-  RankState(Device& device, Ledger& ledger, const Model& model,
+  RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
             const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
             int ranks);
 
@@ -53,6 +53,7 @@ class RankState {
     const ParamSpec* param;
     std::string state;     // "parameters", or the optimizer's
     int64_t first, elems;  // of the parameter
+    Tier tier;
     Tensor data;
   };
   std::vector<SavedPiece> saved_pieces(int unit) const;
@@ -69,7 +70,13 @@ class RankState {
   bool keeps(int index) const { return !model_.spec.lora.enabled() || unit(index).adapted(); }
   void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
 
+  void fill_with_zeros(Tier tier, Tensor slab) const;
+  // What a visitor needs of a slab on the device; and giving it back.
+  void bring(Slab& slab) const;
+  static void put_back(Slab& slab);
+
   Device& device_;
+  const Tiers& tiers_;
   const Model& model_;
   const EngineOptions& options_;
   const int rank_;

@@ -50,15 +50,25 @@ Slab::Slab(Ledger& ledger, const SlabLayout& layout, const Home& home, Kind kind
       name_(std::move(name)),
       block_(block) {}
 
+// Whole blocks of a disk, so that bytes can go straight between it and memory.
+int64_t Slab::home_bytes() const {
+  const int64_t bytes = elems(home_.sharded) * dtype_bytes(home_.dtype);
+  return home_.tier == Tier::disk ? disk_block_bytes(bytes) : bytes;
+}
+
 void Slab::hold() {
-  if (held_) return;
-  held_ =
-      ledger_.allocate(kind_, elems(home_.sharded) * dtype_bytes(home_.dtype), name_, home_.tier);
+  if (!held_) held_ = ledger_.allocate(kind_, home_bytes(), name_, home_.tier);
 }
 
 void Slab::drop() {
   held_.reset();
+  copy_.reset();
   staged_.reset();
+}
+
+void Slab::bring() {
+  require(home_.offloaded() && !copy_, "{} is fetched twice, or lives on the device", name_);
+  copy_ = ledger_.allocate(kind_, home_bytes(), name_);
 }
 
 void Slab::stage() {
@@ -67,8 +77,9 @@ void Slab::stage() {
   staged_ = ledger_.allocate(Kind::communication, elems(false) * dtype_bytes(home_.dtype), name_);
 }
 
-void Slab::unstage() {
-  require(staged_.has_value(), "{} is released and was not gathered", name_);
+void Slab::release() {
+  require(copy_ || staged_, "{} is released and was not gathered", name_);
+  copy_.reset();
   staged_.reset();
 }
 
@@ -77,17 +88,24 @@ Tensor Slab::flat(const std::optional<Buffer>& buffer, bool shard) const {
   return buffer->as(1, elems(shard), home_.dtype);
 }
 
-Tensor Slab::held() const { return flat(held_, home_.sharded); }
+Tensor Slab::at_home() const { return flat(held_, home_.sharded); }
+
+Tensor Slab::here() const { return flat(home_.offloaded() ? copy_ : held_, home_.sharded); }
 
 Tensor Slab::whole() const {
   require(staged_ || !home_.sharded, "{} is used and was not gathered", name_);
-  return staged_ ? flat(staged_, false) : held();
+  return staged_ ? flat(staged_, false) : here();
 }
 
-Tensor Slab::shard() const {
-  if (home_.sharded) return held();
-  return held().col_range(rank_ * elems(true), elems(true));
+Tensor Slab::shard_of(Tensor held) const {
+  return home_.sharded ? held : held.col_range(rank_ * elems(true), elems(true));
 }
+
+Tensor Slab::home_shard() const { return shard_of(at_home()); }
+
+Tensor Slab::shard() const { return shard_of(here()); }
+
+Transfer Slab::transfer() const { return {home_.tier, at_home().data, here().data, home_bytes()}; }
 
 Message Slab::message() const { return {whole().data, shard().data, elems(true), home_.dtype}; }
 

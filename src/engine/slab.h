@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "device/tiers.h"
 #include "model/unit.h"
 #include "program/unit_traits.h"
 
@@ -56,7 +57,8 @@ class SlabLayout {
 };
 
 // One kind of a unit's state on one rank. It is held where its home says, whole or as this rank's
-// shard; and, while it is in use and its home is not enough, a staged copy is whole on the device.
+// shard; and, while it is in use and its home is not enough, there are copies on the device: of
+// what another tier holds, and of the whole of what is sharded.
 class Slab {
  public:
   // `block`: parameter elements for each element of this state.
@@ -66,17 +68,24 @@ class Slab {
   const Home& home() const { return home_; }
   int64_t block() const { return block_; }
 
-  // Memory for the state itself, and for the whole of a sharded one.
+  // Memory for the state itself, for a copy on the device of what another tier holds, and for the
+  // whole of a sharded one.
   void hold();
   void drop();
+  void bring();
   void stage();
-  void unstage();
+  // Gives back the copies on the device.
+  void release();
   bool is_held() const { return held_.has_value(); }
+  bool is_here() const { return home_.offloaded() ? copy_.has_value() : held_.has_value(); }
   bool is_staged() const { return staged_.has_value(); }
 
-  Tensor held() const;   // whole, or the shard
-  Tensor whole() const;  // staged, or held where the home is whole
-  Tensor shard() const;  // this rank's, wherever it lies
+  Tensor at_home() const;     // whole, or the shard, on whatever tier
+  Tensor home_shard() const;  // this rank's part of it
+  Tensor here() const;        // the same as at_home(), on the device
+  Tensor whole() const;       // staged, or here where the home is whole
+  Tensor shard() const;       // this rank's, on the device
+  Transfer transfer() const;  // between home and the device
   // For a gather into the whole, or a sum of it into the shard.
   Message message() const;
 
@@ -84,7 +93,9 @@ class Slab {
   int64_t elems(bool shard) const {
     return (shard ? layout_.shard_elems() : layout_.elems()) / block_;
   }
+  int64_t home_bytes() const;
   Tensor flat(const std::optional<Buffer>& buffer, bool shard) const;
+  Tensor shard_of(Tensor held) const;
 
   Ledger& ledger_;
   const SlabLayout& layout_;
@@ -93,7 +104,7 @@ class Slab {
   const int rank_;
   const std::string name_;
   const int64_t block_;
-  std::optional<Buffer> held_, staged_;
+  std::optional<Buffer> held_, copy_, staged_;
 };
 
 // Initial values of elements [first, first + dst.size()) of a parameter. Each element is a function

@@ -26,9 +26,16 @@ void Times::collect(const std::array<LaneQueue*, kLanes>& lanes) {
 }
 
 void Times::add_work(Lane lane, const LaneSpan& span) {
-  if (lane != Lane::compute) return;
   const double seconds = span.end - span.begin;
-  switch (static_cast<Verb>(span.label.tag)) {
+  const auto verb = static_cast<Verb>(span.label.tag);
+  if (verb == Verb::fetch || verb == Verb::spill) {
+    CopyWork& copies = copies_[verb == Verb::spill ? 1 : 0];
+    ++copies.count;
+    copies.bytes += span.label.bytes;
+    copies.seconds += seconds;
+  }
+  if (lane != Lane::compute) return;
+  switch (verb) {
     case Verb::forward:
       verbs_.forward += seconds;
       break;
@@ -46,6 +53,11 @@ void Times::add_work(Lane lane, const LaneSpan& span) {
       exposed_[static_cast<size_t>(
           static_cast<Verb>(span.label.tag) == Verb::reduce ? Lane::reduce : Lane::gather)] +=
           seconds;
+      verbs_.communication += seconds;
+      break;
+    case Verb::fetch:
+    case Verb::spill:
+      exposed_[static_cast<size_t>(verb == Verb::fetch ? Lane::fetch : Lane::spill)] += seconds;
       verbs_.communication += seconds;
       break;
     case Verb::clip:

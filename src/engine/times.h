@@ -16,11 +16,19 @@ struct VerbTimes {
   double forward = 0, backward = 0, squares = 0, step = 0, communication = 0;
 };
 
+// Copies between the device and other tiers.
+struct CopyWork {
+  int64_t count = 0, bytes = 0;
+  double seconds = 0;
+};
+
 class Times {
  public:
   const VerbTimes& verbs() const { return verbs_; }
   // How long computation waited for a lane's jobs.
   double exposed_seconds(Lane lane) const { return exposed_[static_cast<size_t>(lane)]; }
+  // On the lanes fetch and spill, or in their place.
+  const CopyWork& copies(Lane lane) const { return copies_[lane == Lane::spill ? 1 : 0]; }
   Trace& trace() { return trace_; }
   bool tracing() const { return trace_.on(); }
 
@@ -37,6 +45,7 @@ class Times {
 
   VerbTimes verbs_;
   std::array<double, kLanes> exposed_{};
+  std::array<CopyWork, 2> copies_{};
   Trace trace_;
 };
 

@@ -39,6 +39,7 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
     adapters_->hold();
   }
   if (frozen_) return;
+  if (homes_.gradients.offloaded() && !states.empty()) gradients_.hold();
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
     if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
@@ -54,24 +55,63 @@ void UnitState::acquire() {
   if (homes_.parameters.sharded) parameters_.stage();
 }
 
+std::vector<Slab*> UnitState::slabs(State state) {
+  if (state == State::gradients) return {&gradients_};
+  if (state != State::optimizer) return {&parameters_};
+  std::vector<Slab*> all;
+  for (Slab& slab : optimizer_) all.push_back(&slab);
+  return all;
+}
+
+std::vector<Transfer> UnitState::fetch(State state) {
+  std::vector<Transfer> transfers;
+  for (Slab* slab : slabs(state)) {
+    slab->bring();
+    transfers.push_back(slab->transfer());
+  }
+  return transfers;
+}
+
+std::vector<Transfer> UnitState::spill(State state) {
+  std::vector<Transfer> transfers;
+  for (const Slab* slab : slabs(state)) transfers.push_back(slab->transfer());
+  return transfers;
+}
+
+void UnitState::release(State state) {
+  for (Slab* slab : slabs(state)) slab->release();
+}
+
 std::vector<UnitState::Part> UnitState::parameter_parts() const {
-  std::vector<Part> parts = {{held_parameters(), held_pieces()}};
-  if (adapters_) parts.push_back({adapters_->held(), adapters_layout_.whole_pieces()});
-  if (master_ >= 0) parts.push_back({stepped_state(master_), stepped_pieces()});
+  std::vector<Part> parts = {
+      {homes_.parameters.tier, parameters_.at_home(), pieces(layout_, homes_.parameters.sharded)}};
+  if (adapters_)
+    parts.push_back({Tier::device, adapters_->at_home(), adapters_layout_.whole_pieces()});
+  if (master_ >= 0)
+    parts.push_back({homes_.optimizer.tier, state(master_).at_home(), stepped_pieces()});
   return parts;
 }
 
 Tensor UnitState::grad(int index) {
   if (frozen_ || !trained_layout().holds(index)) return {};
-  if (!homes_.gradients.sharded)
-    gradients_.hold();
-  else if (!gradients_.is_staged())
-    gradients_.stage();
+  has_gradients_ = true;
+  if (homes_.gradients.sharded) {
+    if (!gradients_.is_staged()) gradients_.stage();
+  } else if (!gradients_.is_here()) {
+    homes_.gradients.offloaded() ? gradients_.bring() : gradients_.hold();
+  }
   return trained_layout().view(gradients_.whole(), index);
 }
 
 void UnitState::begin_reduce() {
-  if (homes_.gradients.sharded) gradients_.hold();
+  if (!homes_.gradients.sharded || gradients_.is_here()) return;
+  homes_.gradients.offloaded() ? gradients_.bring() : gradients_.hold();
+}
+
+// Room on another tier stays: it is there for the next step.
+void UnitState::drop_gradients() {
+  has_gradients_ = false;
+  if (!homes_.gradients.offloaded()) gradients_.drop();
 }
 
 }  // namespace onefold

@@ -10,6 +10,7 @@
 
 #include "engine/slab.h"
 #include "optim/optimizer.h"
+#include "program/program.h"
 #include "tensor/ledger.h"
 
 namespace onefold {
@@ -33,10 +34,15 @@ class UnitState {
   bool frozen() const { return frozen_; }
   bool adapted() const { return adapters_.has_value(); }
 
+  // What lives on another tier: memory on the device for it, and what is to be copied there; what
+  // is to be copied back; and giving back what is on the device beyond what is at home there.
+  std::vector<Transfer> fetch(State state);
+  std::vector<Transfer> spill(State state);
+  void release(State state);
+
   // Parameters. acquire() takes memory for the whole where they are sharded; the bytes come through
   // the message. After a step they may be gathered in place.
   void acquire();
-  void release() { parameters_.unstage(); }
   Message gather_message() const { return parameters_.message(); }
   Message stepped_message() const { return trained_parameters().message(); }
   Tensor param(int index) const {
@@ -44,10 +50,10 @@ class UnitState {
       return adapters_layout_.view(adapters_->whole(), index);
     return layout_.view(parameters_.whole(), index);
   }
-  Tensor held_parameters() const { return parameters_.held(); }
-  std::vector<SlabPiece> held_pieces() const { return pieces(layout_, homes_.parameters.sharded); }
-  // Everything that this rank keeps of parameters: the slab's, the adapters', the master copy.
+  // Everything that this rank keeps of parameters, where it lives: the slab's, the adapters', the
+  // master copy.
   struct Part {
+    Tier tier;
     Tensor slab;
     std::vector<SlabPiece> pieces;
   };
@@ -57,16 +63,15 @@ class UnitState {
   // goes, so the two peaks do not add up. Where they are sharded, the whole is staged, and a
   // reduction puts this rank's piece of the sum into the shard.
   Tensor grad(int index);  // empty if it is not trained
-  bool has_gradients() const { return gradients_.is_held(); }
+  bool has_gradients() const { return has_gradients_; }
   void begin_reduce();
   Message reduce_message() const { return gradients_.message(); }
-  void release_gradients() { gradients_.unstage(); }
-  void stage_gradients() { gradients_.stage(); }  // to gather them for a visitor
+  Slab& gradients() { return gradients_; }  // for visitors
   Tensor whole_gradient(int index) const {
     return trained_layout().view(gradients_.whole(), index);
   }
   Tensor gradient_shard() const { return gradients_.shard(); }
-  void drop_gradients() { gradients_.drop(); }
+  void drop_gradients();
 
   // What this rank's optimizer step works on: the shard, or everything where the optimizer is
   // replicated.
@@ -75,31 +80,32 @@ class UnitState {
   }
   Tensor stepped_parameters() const { return of_step(trained_parameters()); }
   Tensor stepped_gradients() const { return of_step(gradients_); }
-  Tensor stepped_state(int index) const { return optimizer_[static_cast<size_t>(index)].held(); }
+  Tensor stepped_state(int index) const { return state(index).here(); }
   // The state that is the master copy of the parameters, or -1.
   int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
-  int64_t block(int index) const { return optimizer_[static_cast<size_t>(index)].block(); }
+  int64_t block(int index) const { return state(index).block(); }
 
   // The parameters that are trained, as exactly as they are kept: the master copy, where there is
   // one.
   Slab& exact_parameters() { return const_cast<Slab&>(std::as_const(*this).exact_parameters()); }
   const Slab& exact_parameters() const {
-    return master_ < 0 ? trained_parameters() : optimizer_[static_cast<size_t>(master_)];
+    return master_ < 0 ? trained_parameters() : state(master_);
   }
   // Those beside adapters.
   Slab& base_parameters() { return parameters_; }
 
-  // This rank's share of the state, wherever it lives: what a checkpoint takes from it.
-  Tensor state_shard(int index) const { return optimizer_[static_cast<size_t>(index)].shard(); }
+  // A state of the optimizer: what a checkpoint takes from its home.
+  const Slab& state(int index) const { return optimizer_[static_cast<size_t>(index)]; }
 
  private:
+  std::vector<Slab*> slabs(State state);
   std::vector<SlabPiece> pieces(const SlabLayout& layout, bool shard) const {
     return shard ? layout.shard_pieces(rank_) : layout.whole_pieces();
   }
   const Slab& trained_parameters() const { return adapters_ ? *adapters_ : parameters_; }
   Tensor of_step(const Slab& slab) const {
-    return homes_.optimizer.sharded ? slab.shard() : slab.held();
+    return homes_.optimizer.sharded ? slab.shard() : slab.here();
   }
 
   const SlabLayout layout_, adapters_layout_;
@@ -107,6 +113,7 @@ class UnitState {
   const bool frozen_;
   const int rank_;
   int master_ = -1;
+  bool has_gradients_ = false;
   Slab parameters_;
   std::optional<Slab> adapters_;
   Slab gradients_;

@@ -1,8 +1,10 @@
 #include "plan/fit.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
+#include "base/files.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "model/spec_limits.h"
@@ -200,6 +202,19 @@ void require_available(int64_t peak_bytes, int ranks, const char* key) {
         "this run needs {} of memory and the machine has {} left; set {} to {} to be told what "
         "would fit",
         format_bytes(needed), format_bytes(available), key, format_bytes(available / ranks));
+}
+
+void require_disk(const std::string& folder, int64_t bytes) {
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  std::error_code ignored;
+  while (!std::filesystem::exists(there, ignored) && there.has_relative_path())
+    there = there.parent_path();
+  int64_t left = 0;
+  if (files().free_bytes(there.string(), left) || bytes <= left) return;
+  user_error(
+      "offloaded state takes {} in {}, where {} are free: free some, or name a folder on another "
+      "disk (nvme_path)",
+      format_bytes(bytes), folder, format_bytes(left));
 }
 
 }  // namespace onefold

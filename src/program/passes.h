@@ -27,22 +27,33 @@ struct ShardLimits {
   int64_t max_reuse_distance = 0;      // keep what is used again within so many elements
 };
 
-// ZeRO: gathers a sharded unit before use and releases it after; sums gradients over ranks as soon
-// as a unit's last backward is done; gathers what steps have changed where parameters are whole.
-void shard(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits);
+// ZeRO: before use, parameters are fetched if they live on another tier, and gathered if they are
+// sharded; after it they are released. Gradients are summed over ranks as soon as a unit's last
+// backward is done, and what steps have changed is gathered where parameters are whole.
+void shard(Program& program, const std::vector<UnitTraits>& units, int ranks,
+           const ShardLimits& limits);
 
 // Joins reductions (and the gathers after steps) of successive units until a bucket has so many
 // elements: fewer, longer messages for gradients that wait a little longer.
 void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t reduce_elems,
             int64_t gather_elems);
 
-// Puts gathers and reductions on lanes of their own. Whoever needs a result waits for its ticket; a
-// reduction's squares and release move behind the next backward, so that it can hide there.
-void overlap(Program& program, const std::vector<UnitTraits>& units);
+// Gradients and optimizer state that live on another tier: a gradient is spilled once it is
+// complete (and between two backwards that add to it, if others come between), and a step finds
+// gradient, states and parameters fetched, and leaves what it has changed spilled. After bucket().
+void offload(Program& program, const std::vector<UnitTraits>& units);
 
-// Hoists gathers above earlier computation, as long as what has been gathered ahead of its use
-// stays within `ahead_elems` (kOneUnit: one unit, of whatever size) and everything gathered within
-// `max_live_elems`. After overlap().
+// Puts gathers and reductions, and copies between tiers, on lanes of their own. Whoever needs a
+// result waits for its ticket; a reduction's squares and release move behind the next backward, so
+// that it can hide there, and what a spill leaves is released when the next one has begun.
+struct OverlapOf {
+  bool messages = true, copies = true;
+};
+void overlap(Program& program, const std::vector<UnitTraits>& units, const OverlapOf& of = {});
+
+// Hoists gathers and fetches above earlier computation, as long as what has been brought ahead of
+// its use stays within `ahead_elems` (kOneUnit: one unit, of whatever size) and whole parameters
+// within `max_live_elems`. After overlap(); what has no lane of its own stays where it is.
 inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);

@@ -75,12 +75,14 @@ void add_squares(const StepShape& shape, std::vector<Action>& actions) {
 
 const char* verb_name(Verb verb) {
   static constexpr std::array<const char*, kVerbs> kNames = {
-      "gather", "release", "forward", "backward", "exchange", "reduce", "squares", "clip", "step"};
+      "gather",  "release", "forward", "backward", "exchange", "reduce",
+      "squares", "clip",    "step",    "fetch",    "spill"};
   return kNames[static_cast<size_t>(verb)];
 }
 
 const char* lane_name(Lane lane) {
-  static constexpr std::array<const char*, kLanes> kNames = {"compute", "gather", "reduce"};
+  static constexpr std::array<const char*, kLanes> kNames = {"compute", "gather", "reduce", "fetch",
+                                                             "spill"};
   return kNames[static_cast<size_t>(lane)];
 }
 
@@ -102,6 +104,29 @@ const std::vector<int>& reads_of(const Action& action, const std::vector<UnitTra
   return kNone;
 }
 
+std::vector<int> gradients_of(const Action& action, const std::vector<UnitTraits>& units) {
+  if (action.verb != Verb::backward) return {};
+  std::vector<int> trained;
+  const UnitTraits& own = units[static_cast<size_t>(action.unit)];
+  if (!own.frozen) trained.push_back(action.unit);
+  for (const int other : own.adds_to)
+    if (!units[static_cast<size_t>(other)].frozen) trained.push_back(other);
+  return trained;
+}
+
+const char* state_name(State state) {
+  switch (state) {
+    case State::parameters:
+    case State::stepped:
+      return "parameters";
+    case State::gradients:
+      return "gradients";
+    case State::optimizer:
+      return "optimizer";
+  }
+  return "";
+}
+
 std::string describe(const Action& action, const std::string& unit_name) {
   const char* verb = verb_name(action.verb);
   switch (action.verb) {
@@ -115,6 +140,9 @@ std::string describe(const Action& action, const std::string& unit_name) {
                          action.phase, action.of_backward ? "backward" : "forward");
     case Verb::clip:
       return verb;
+    case Verb::fetch:
+    case Verb::spill:
+      return fmt::format("{} {} of {}", verb, state_name(action.state), unit_name);
     case Verb::gather:
     case Verb::reduce:
       if (!action.joined.empty())

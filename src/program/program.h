@@ -14,7 +14,8 @@ namespace onefold {
 
 enum class Verb : uint8_t {
   gather,    // units: make their parameters whole on this rank (stepped ones: in place)
-  release,   // unit: give back what a gather (or a backward, see State) holds beyond the shard
+  release,   // unit: give back what a gather, a fetch or a backward holds on the device beyond what
+             // is at home there
   forward,   // unit, micro: compute the unit's output
   backward,  // unit, micro: gradients of its parameters and of its input
   exchange,  // unit, micro, phase: what travels between two phases of a unit (see Unit's phases)
@@ -23,24 +24,31 @@ enum class Verb : uint8_t {
              // finite
   clip,      // all ranks: the global norm, the loss, and how much gradients are scaled
   step,      // unit: the optimizer updates its parameters
+  fetch,     // unit: bring a state from its tier to the device
+  spill,     // unit: write a state that the device has changed back to its tier
 };
-inline constexpr int kVerbs = 9;
+inline constexpr int kVerbs = 11;
 
 // An in-order queue of actions; a thread on the CPU, a stream on a GPU. The program's order is the
 // order in which actions are handed out, and memory is taken and given back then: what a rank holds
 // never depends on timing.
-enum class Lane : uint8_t { compute, gather, reduce };
-inline constexpr int kLanes = 3;
-inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
+enum class Lane : uint8_t { compute, gather, reduce, fetch, spill };
+inline constexpr int kLanes = 5;
+inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::fetch,
+                                     Lane::spill};
+// Those on which ranks exchange messages.
+inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
 
 enum class State : uint8_t {
   parameters,
   gradients,
-  stepped  // parameters that a step has changed
+  stepped,   // parameters that a step has changed
+  optimizer  // all states that the optimizer keeps
 };
 
 const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);
+const char* state_name(State state);
 
 struct Action {
   static constexpr int kAllPhases = -1;
@@ -56,19 +64,20 @@ struct Action {
   bool accumulate = false;   // backward: add to the gradients instead of overwriting them
   int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
   bool of_backward = false;  // exchange: between phases of backward
-  State state = State::parameters;  // release, gather: of what
+  bool of_step = false;      // fetch: for the unit's step
+  State state = State::parameters;  // gather, release, fetch, spill: of what
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins
 };
 
-// Whether the action makes parameters whole.
-inline bool acquires(const Action& action) { return action.verb == Verb::gather; }
 inline bool computes(const Action& action) {
   return action.verb == Verb::forward || action.verb == Verb::backward;
 }
 // The action's unit, then those that were joined to it.
 std::vector<int> units_of(const Action& action);
+// The units to whose gradients a backward adds; none for other verbs.
+std::vector<int> gradients_of(const Action& action, const std::vector<UnitTraits>& units);
 // The units whose parameters a forward or backward reads; none for other verbs.
 const std::vector<int>& reads_of(const Action& action, const std::vector<UnitTraits>& units);
 

@@ -14,12 +14,18 @@ struct Home {
   bool sharded = false;  // over the ranks of the data axis; else whole on each rank
   Tier tier = Tier::device;
   DType dtype = DType::f32;
+
+  bool offloaded() const { return tier != Tier::device; }
 };
 
 // ZeRO's stages, offloading, mixed precision and lean states are tables of these. A state of the
 // optimizer has a type of its own (OptimizerState), so only the first two fields count there.
 struct Homes {
   Home parameters, gradients, optimizer;
+
+  bool any_offloaded() const {
+    return parameters.offloaded() || gradients.offloaded() || optimizer.offloaded();
+  }
 };
 
 // Into how many phases a unit's computation can be cut.
@@ -49,6 +55,8 @@ struct UnitTraits {
   bool adapted() const { return adapter_elems > 0; }
   // Of gradients and of each state of the optimizer.
   int64_t trained_elems() const { return adapted() ? adapter_elems : elems; }
+  // Whether a step changes parameters whose home is on another tier; adapters live on the device.
+  bool spills_after_step() const { return homes.parameters.offloaded() && !adapted(); }
   // Whether a step changes a shard of what is whole on each rank.
   bool gathers_after_step() const {
     return homes.optimizer.sharded && (adapted() || !homes.parameters.sharded);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <array>
 #include <set>
 
 #include "base/error.h"
@@ -20,6 +20,7 @@ class Verifier {
         ranks_(ranks),
         parameters_(units.size()),
         gradients_(units.size()),
+        copies_(units.size()),
         activations_((units.size() + 1) * static_cast<size_t>(program.micros)) {
     for (position_ = 0; position_ < program.actions.size(); ++position_) visit(current());
     finish();
@@ -29,7 +30,7 @@ class Verifier {
 
  private:
   struct Parameters {
-    bool whole = false, read = false;  // while a gather holds them
+    bool whole = false, read = false;  // while a gather or a fetch holds them
     int ticket = -1;                   // of a gather that no action has waited for yet
     bool stepped = false, stale = false;
   };
@@ -37,6 +38,12 @@ class Verifier {
     int backwards = 0;
     bool reduced = false, squared = false, released = false;
     int ticket = -1;
+  };
+  // A state on the device whose home is on another tier.
+  struct Copy {
+    bool here = false;
+    bool changed = false;  // since it was last spilled
+    int fetched = -1, spilled = -1;
   };
   // Of one unit and micro-batch.
   struct Activation {
@@ -50,6 +57,16 @@ class Verifier {
   const UnitTraits& traits(int unit) const { return units_[static_cast<size_t>(unit)]; }
   Parameters& parameters(int unit) { return parameters_[static_cast<size_t>(unit)]; }
   Gradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
+  static constexpr State kStates[] = {State::parameters, State::gradients, State::optimizer};
+  Copy& copy(int unit, State state) {
+    return copies_[static_cast<size_t>(unit)][static_cast<size_t>(state)];
+  }
+  const Home& home(int unit, State state) const {
+    const Homes& homes = traits(unit).homes;
+    return state == State::gradients   ? homes.gradients
+           : state == State::optimizer ? homes.optimizer
+                                       : homes.parameters;
+  }
   Activation& activation(int unit, int micro) {
     return activations_[static_cast<size_t>(unit) * static_cast<size_t>(program_.micros) +
                         static_cast<size_t>(micro)];
@@ -79,8 +96,11 @@ class Verifier {
         for (const int unit : units_of(action)) gather(unit, action.ticket);
         break;
       case Verb::release:
-        return action.state == State::parameters ? release_parameters(action.unit)
-                                                 : release_gradients(action.unit);
+        return release(action.unit, action.state);
+      case Verb::fetch:
+        return fetch(action);
+      case Verb::spill:
+        return spill(action);
       case Verb::forward:
         return forward(action);
       case Verb::backward:
@@ -112,9 +132,62 @@ class Verifier {
   }
   bool is_done(int ticket) const { return ticket < 0 || done_.contains(ticket); }
 
+  void fetch(const Action& action) {
+    Copy& own = copy(action.unit, action.state);
+    expect(home(action.unit, action.state).offloaded(), "{} of unit {} live on the device",
+           state_name(action.state), action.unit);
+    expect(!own.here, "{} of unit {} are fetched twice", state_name(action.state), action.unit);
+    own = {.here = true, .fetched = action.ticket};
+    if (action.state == State::parameters) parameters(action.unit).read = false;
+  }
+
+  void spill(const Action& action) {
+    Copy& own = copy(action.unit, action.state);
+    expect(own.here, "{} of unit {} are spilled and are not there", state_name(action.state),
+           action.unit);
+    expect(own.changed, "{} of unit {} are spilled unchanged", state_name(action.state),
+           action.unit);
+    own.changed = false;
+    own.spilled = action.ticket;
+  }
+
+  // That a state is on the device, whole as far as its home is, and nobody still copies it there.
+  void expect_here(int unit, State state) {
+    if (!home(unit, state).offloaded()) return;
+    const Copy& own = copy(unit, state);
+    expect(own.here, "uses {} of unit {}, which are not fetched", state_name(state), unit);
+    expect(is_done(own.fetched), "uses {} of unit {} without waiting for their fetch",
+           state_name(state), unit);
+  }
+  void change(int unit, State state) {
+    if (home(unit, state).offloaded()) copy(unit, state).changed = true;
+  }
+
+  void release(int unit, State state) {
+    const bool offloaded = home(unit, state).offloaded();
+    if (offloaded) {
+      Copy& own = copy(unit, state);
+      expect(own.here, "{} of unit {} are released and are not there", state_name(state), unit);
+      expect(!own.changed, "{} of unit {} are released and were not spilled", state_name(state),
+             unit);
+      expect(is_done(own.spilled), "{} of unit {} are released while they may be read",
+             state_name(state), unit);
+      own = {};
+    }
+    if (state == State::parameters && !stepping_) {
+      release_parameters(unit);
+    } else if (state == State::gradients && home(unit, state).sharded && !gradient(unit).released) {
+      release_gradients(unit);
+    } else {
+      expect(offloaded, "{} of unit {} are released and live on the device", state_name(state),
+             unit);
+    }
+  }
+
   void gather(int unit, int ticket) {
     Parameters& own = parameters(unit);
     const Homes& homes = traits(unit).homes;
+    expect_gatherable(unit);
     if (stepping_) {  // in place, of what a step has changed
       expect(own.stepped && traits(unit).gathers_after_step(),
              "unit {} has nothing to gather after its step", unit);
@@ -128,9 +201,16 @@ class Verifier {
     own.ticket = ticket;
   }
 
+  // On a lane of its own, a gather waits for the fetch itself.
+  void expect_gatherable(int unit) {
+    if (!traits(unit).adapted()) expect_here(unit, State::parameters);
+  }
+
   void release_parameters(int unit) {
     Parameters& own = parameters(unit);
-    expect(own.whole, "unit {} is released and was not gathered", unit);
+    const Home& where = home(unit, State::parameters);
+    expect(own.whole || (where.offloaded() && !where.sharded),
+           "unit {} is released and was not gathered", unit);
     expect(own.read, "unit {} was gathered and is released without a reader", unit);
     expect(is_done(own.ticket), "unit {} is released while its gather may be under way", unit);
     own.whole = false;
@@ -140,6 +220,7 @@ class Verifier {
     for (const int unit : reads_of(action, units_)) {
       Parameters& own = parameters(unit);
       own.read = true;
+      expect_here(unit, State::parameters);
       if (!traits(unit).homes.parameters.sharded) continue;
       expect(own.whole, "reads unit {}, which is not gathered", unit);
       expect(is_done(own.ticket), "reads unit {} without waiting for its gather", unit);
@@ -184,9 +265,7 @@ class Verifier {
     expect(own.doutput || unit.has_loss, "the gradient of its output is not there");
     if (!enter_phase(action, own)) return;
     own = {};
-    if (!unit.frozen) add_gradient(action.unit, action.accumulate);
-    for (const int other : unit.adds_to)
-      if (!traits(other).frozen) add_gradient(other, action.accumulate);
+    for (const int trained : gradients_of(action, units_)) add_gradient(trained, action.accumulate);
     if (action.output) activation(action.unit - 1, action.micro).doutput = true;
   }
 
@@ -197,6 +276,14 @@ class Verifier {
            accumulate ? "adds to" : "overwrites", unit,
            own.backwards > 0 ? "after an earlier" : "before any");
     expect(!own.reduced && !own.squared, "changes the gradient of unit {} after it was used", unit);
+    if (home(unit, State::gradients).offloaded()) {
+      Copy& here = copy(unit, State::gradients);
+      const bool first = own.backwards == 0;
+      expect(first || here.here, "adds to the gradient of unit {}, which is not fetched", unit);
+      expect(is_done(here.fetched), "adds to the gradient of unit {} without waiting for its fetch",
+             unit);
+      here.here = here.changed = true;
+    }
     ++own.backwards;
   }
   bool is_added_to(int unit) const {
@@ -222,6 +309,7 @@ class Verifier {
     expect(is_done(own.ticket), "reads the gradient of unit {} without waiting for its reduction",
            unit);
     own.squared = true;
+    expect_here(unit, State::gradients);
   }
 
   void release_gradients(int unit) {
@@ -250,6 +338,13 @@ class Verifier {
     expect(!traits(unit).frozen, "unit {} is frozen", unit);
     expect(!homes.gradients.sharded || gradient(unit).released,
            "the whole gradient of unit {} is still held", unit);
+    expect_here(unit, State::gradients);
+    expect_here(unit, State::optimizer);
+    change(unit, State::optimizer);
+    if (!traits(unit).adapted()) {
+      expect_here(unit, State::parameters);
+      change(unit, State::parameters);
+    }
     own.stepped = true;
     own.stale = ranks_ > 1 && traits(unit).gathers_after_step();
   }
@@ -257,6 +352,9 @@ class Verifier {
   void finish() {
     for (size_t u = 0; u < units_.size(); ++u) {
       expect(!parameters_[u].whole, "unit {} stays gathered", u);
+      for (const State state : kStates)
+        expect(!copies_[u][static_cast<size_t>(state)].here, "{} of unit {} stay on the device",
+               state_name(state), u);
       expect(!parameters_[u].stale, "unit {} is not gathered after its step", u);
       expect(!stepping_ || units_[u].frozen || parameters_[u].stepped, "unit {} has no step", u);
       for (int micro = 0; micro < program_.micros; ++micro) {
@@ -275,6 +373,7 @@ class Verifier {
   bool stepping_ = false;
   std::vector<Parameters> parameters_;
   std::vector<Gradient> gradients_;
+  std::vector<std::array<Copy, 4>> copies_;  // by State
   std::vector<Activation> activations_;
   std::set<int> issued_, done_;
   std::vector<std::string> problems_;

@@ -24,10 +24,11 @@ SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   return entry;
 }
 
-void write_piece(Device& device, const RankState::SavedPiece& piece, SafetensorsWriter& writer) {
+void write_piece(const Tiers& tiers, const RankState::SavedPiece& piece,
+                 SafetensorsWriter& writer) {
   const std::string name = piece_name(piece.state, piece.param->name);
-  device.read(piece.data,
-              [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
+  tiers.read(piece.tier, piece.data,
+             [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
 }
 
 Json to_json(const LossScale::State& state) {
@@ -90,7 +91,7 @@ void CheckpointWriter::write(Job& job) {
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
       for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
-        write_piece(engine_.device(), piece, writer);
+        write_piece(engine_.tiers(), piece, writer);
       job.advance(unit + 1, false);
     }
     writer.commit();

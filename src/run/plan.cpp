@@ -85,6 +85,10 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
         plan.traffic.push_back(
             {lane, static_cast<Collective>(c), table[c].calls, table[c].bytes_sent});
   }
+  plan.host_bytes = dry->ledger().peak_bytes(Tier::host);
+  plan.disk_bytes = dry->ledger().peak_bytes(Tier::disk);
+  plan.fetched_bytes = dry->copies(Lane::fetch).bytes;
+  plan.spilled_bytes = dry->copies(Lane::spill).bytes;
   return plan;
 }
 
@@ -228,6 +232,27 @@ std::string types_text(const EngineOptions& options) {
   return text + "\n";
 }
 
+std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
+  if (!options.offload.any()) return "";
+  const auto where = [&](Tier tier) {
+    return tier == Tier::disk   ? "in " + options.offload.folder
+           : tier == Tier::host ? std::string("in the host's memory")
+                                : std::string("on the device");
+  };
+  std::string text =
+      fmt::format("offload  parameters {}, gradients and optimizer {}{}",
+                  where(options.offload.parameters), where(options.offload.optimizer),
+                  options.offload.optimizer_ratio < 1
+                      ? fmt::format(" ({:g} % of them)", 100 * options.offload.optimizer_ratio)
+                      : "");
+  std::vector<std::string> there;
+  if (plan.host_bytes > 0) there.push_back(format_bytes(plan.host_bytes) + " in the host's memory");
+  if (plan.disk_bytes > 0) there.push_back(format_bytes(plan.disk_bytes) + " on the disk");
+  return text + fmt::format("\n         {}{}; a step brings {} and takes {} back\n",
+                            join(there, ", "), plan.ranks > 1 ? " for each rank" : "",
+                            format_bytes(plan.fetched_bytes), format_bytes(plan.spilled_bytes));
+}
+
 std::string memory_text(const RankPlan& plan) {
   std::vector<std::string> parts;
   for (size_t kind = 0; kind < kKinds; ++kind)
@@ -267,8 +292,9 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
   return text + "\n" + lora_text(plan.model) + data_text(plan) + batch_text(config, plan.options) +
          run_text(config, plan) + types_text(plan.options) +
          recompute_line(plan.options, plan.model) +
-         zero_text(plan.model, plan.options, plan.rank.ranks) + memory_text(plan.rank) +
-         traffic_text(plan.rank) + notes_text(config);
+         zero_text(plan.model, plan.options, plan.rank.ranks) +
+         offload_text(plan.options, plan.rank) + memory_text(plan.rank) + traffic_text(plan.rank) +
+         notes_text(config);
 }
 
 Json rank_json(const RankPlan& plan) {
@@ -284,6 +310,10 @@ Json rank_json(const RankPlan& plan) {
           {"planned_peak_bytes", plan.peak_bytes},
           {"planned_peak_at", plan.peak_moment},
           {"planned_bytes", memory},
+          {"planned_host_bytes", plan.host_bytes},
+          {"planned_disk_bytes", plan.disk_bytes},
+          {"planned_fetched_bytes_per_step", plan.fetched_bytes},
+          {"planned_spilled_bytes_per_step", plan.spilled_bytes},
           {"planned_traffic_per_step", traffic}};
 }
 

@@ -30,6 +30,9 @@ struct RankPlan {
   std::array<int64_t, kKinds> bytes_at_peak{};  // by Kind
   std::array<int64_t, kKinds> kind_peaks{};     // each kind's own peak
   std::vector<PlannedTraffic> traffic;          // of one step
+  // On the other tiers, which nothing but state is on, and what travels to and from them in a step.
+  int64_t host_bytes = 0, disk_bytes = 0;
+  int64_t fetched_bytes = 0, spilled_bytes = 0;
 };
 
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
@@ -71,6 +74,8 @@ std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string recompute_line(const EngineOptions& options, const ModelSpec& model);
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
+// Which states live on other tiers, what is there, and what travels; "" if there are none.
+std::string offload_text(const EngineOptions& options, const RankPlan& plan);
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
 // What each "auto" became, remarks, and the keys that change nothing; "" if there are none.

@@ -31,8 +31,49 @@ double gb_per_second(const Traffic& traffic) {
 
 }  // namespace
 
+namespace {
+
+// What travels between the device and other tiers, and its share that hides behind computation.
+double hidden_share_of_copies(const Engine& engine, Lane lane) {
+  const double busy = engine.copies(lane).seconds;
+  return busy <= 0 ? 0 : std::clamp(1 - engine.exposed_seconds(lane) / busy, 0.0, 1.0);
+}
+
+std::string copies_table(const Engine& engine) {
+  std::string text;
+  for (const Lane lane : {Lane::fetch, Lane::spill}) {
+    const CopyWork& copies = engine.copies(lane);
+    if (copies.count == 0) continue;
+    text += fmt::format(
+        "  {:<9}{:<16}{:>9}{:>12}{:>11.3f}{:>9.2f}{:>8.0f}%\n", lane_name(lane),
+        lane == Lane::fetch ? "to the device" : "from the device", copies.count,
+        format_bytes(copies.bytes), copies.seconds,
+        copies.seconds > 0 ? static_cast<double>(copies.bytes) / copies.seconds / 1e9 : 0,
+        100 * hidden_share_of_copies(engine, lane));
+  }
+  return text;
+}
+
+// What a disk was given, and what that is of the writes it is made for: a common drive of 1 TB is
+// warranted for about 600 TB.
+std::string wear_text(const Engine& engine) {
+  const Disk* disk = engine.tiers().disk();
+  if (!disk || engine.steps_here() == 0) return "";
+  constexpr double kWarrantedBytes = 600e12;
+  const double a_step = static_cast<double>(engine.copies(Lane::spill).bytes) /
+                        static_cast<double>(engine.steps_here());
+  return fmt::format(
+      "  disk     {} written by this rank ({}), {} a step; a drive that is warranted for 600 TB "
+      "would take {:.0f} steps\n",
+      format_bytes(disk->bytes_written()), disk->how(), format_bytes(static_cast<int64_t>(a_step)),
+      kWarrantedBytes / a_step);
+}
+
+}  // namespace
+
 std::string traffic_table(const Engine& engine) {
-  if (engine.ranks() == 1) return "";
+  const std::string copies = copies_table(engine) + wear_text(engine);
+  if (engine.ranks() == 1 && copies.empty()) return "";
   std::string text =
       fmt::format("  {:<9}{:<16}{:>9}{:>12}{:>11}{:>9}{:>9}   (rank {})\n", "lane", "collective",
                   "count", "sent", "seconds", "GB/s", "hidden", engine.rank());
@@ -42,7 +83,7 @@ std::string traffic_table(const Engine& engine) {
                     collective_name(collective), traffic.calls, format_bytes(traffic.bytes_sent),
                     traffic.seconds, gb_per_second(traffic), 100 * hidden_share(engine, lane));
   });
-  return text;
+  return text + copies;
 }
 
 Json traffic_json(const Engine& engine) {
@@ -56,6 +97,13 @@ Json traffic_json(const Engine& engine) {
                     {"gb_per_second", gb_per_second(traffic)},
                     {"hidden", hidden_share(engine, lane)}});
   });
+  for (const Lane lane : {Lane::fetch, Lane::spill})
+    if (const CopyWork& copies = engine.copies(lane); copies.count > 0)
+      list.push_back({{"lane", lane_name(lane)},
+                      {"count", copies.count},
+                      {"bytes", copies.bytes},
+                      {"seconds", copies.seconds},
+                      {"hidden", hidden_share_of_copies(engine, lane)}});
   return list;
 }
 

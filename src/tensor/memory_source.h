@@ -34,7 +34,13 @@ class MemorySource {
 // Ledger::kAlignment.
 std::unique_ptr<MemorySource> make_host_memory();
 
-// Books blocks of the same sizes, and has none.
-std::unique_ptr<MemorySource> make_dry_memory();
+// Books blocks, and has none: of the sizes of the system's memory, or of whole `block` bytes.
+std::unique_ptr<MemorySource> make_dry_memory(int64_t block = 0);
+
+// A block of the disk tier is whole blocks of a file.
+inline constexpr int64_t kDiskBlock = 4096;
+inline int64_t disk_block_bytes(int64_t bytes) {
+  return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+}
 
 }  // namespace onefold

@@ -5,6 +5,7 @@
 //   files.fail(Call::flush, std::errc::io_error, "rank-00000");
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <limits>
@@ -33,8 +34,12 @@ enum class Call : uint8_t {
   exchange,
   remove,
   flush_folder,
+  open_scratch,
+  reserve,
+  read_scratch,
+  write_scratch,
 };
-inline constexpr size_t kCalls = 14;
+inline constexpr size_t kCalls = 18;
 
 class BrokenFiles final : public Files {
  public:
@@ -46,7 +51,7 @@ class BrokenFiles final : public Files {
     std::lock_guard lock(mutex_);
     faults_.push_back({call, std::make_error_code(error), std::move(part), skip, times});
   }
-  // A write takes at most so many bytes.
+  // A write takes at most so many bytes; so does a read of a scratch file.
   void cut_writes(size_t bytes) { most_bytes_ = bytes; }
   // So many bytes fit in all: the write that reaches the limit is cut short, and the next fails.
   void fill_up_after(int64_t bytes) {
@@ -85,6 +90,16 @@ class BrokenFiles final : public Files {
   std::error_code map(const std::string& path, std::unique_ptr<Map>& map) override {
     const std::error_code error = begin(Call::map, path);
     return error ? error : real_.map(path, map);
+  }
+  std::error_code open_scratch(const std::string& folder, std::unique_ptr<Scratch>& file) override {
+    if (const std::error_code error = begin(Call::open_scratch, folder)) return error;
+    std::unique_ptr<Scratch> opened;
+    const std::error_code error = real_.open_scratch(folder, opened);
+    if (!error) file = std::make_unique<BrokenScratch>(*this, folder, std::move(opened));
+    return error;
+  }
+  std::error_code free_bytes(const std::string& folder, int64_t& bytes) override {
+    return real_.free_bytes(folder, bytes);
   }
   std::error_code status(const std::string& path, Status& status) override {
     const std::error_code error = begin(Call::status, path);
@@ -169,6 +184,34 @@ class BrokenFiles final : public Files {
     BrokenFiles& files_;
     const std::string path_;
     std::unique_ptr<Output> real_;
+  };
+
+  class BrokenScratch final : public Scratch {
+   public:
+    BrokenScratch(BrokenFiles& files, std::string path, std::unique_ptr<Scratch> real)
+        : files_(files), path_(std::move(path)), real_(std::move(real)) {}
+    std::error_code reserve(int64_t end) override {
+      const std::error_code error = files_.begin(Call::reserve, path_);
+      return error ? error : real_->reserve(end);
+    }
+    std::error_code read_at(int64_t at, std::span<std::byte> dst, size_t& count) override {
+      if (const std::error_code error = files_.begin(Call::read_scratch, path_)) return error;
+      return real_->read_at(at, dst.first(whole_blocks(std::min(dst.size(), files_.most_bytes_))),
+                            count);
+    }
+    std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) override {
+      if (const std::error_code error = files_.begin(Call::write_scratch, path_)) return error;
+      if (const std::error_code error = files_.take(src)) return error;
+      return real_->write_at(at, src.first(whole_blocks(src.size())), count);
+    }
+    std::string how() const override { return real_->how(); }
+
+   private:
+    static size_t whole_blocks(size_t bytes) { return bytes / kScratchBlock * kScratchBlock; }
+
+    BrokenFiles& files_;
+    const std::string path_;
+    std::unique_ptr<Scratch> real_;
   };
 
   std::error_code begin(Call call, const std::string& path) {

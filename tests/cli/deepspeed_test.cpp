@@ -60,11 +60,11 @@ TEST_F(CliDeepSpeed, MonitorsWriteWhatTheyAreAskedFor) {
 
 TEST_F(CliDeepSpeed, ARefusalListsEveryReason) {
   const Outcome outcome = train_file(R"({"amp": {"enabled": true}, "steps_per_prnt": 5,
-      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})");
+      "zero_optimization": {"stage": 3, "mics_shard_size": 2}})");
   expect_error(outcome, 1,
                {"ds.json: 3 problems", "unknown:", "did you mean \"steps_per_print\"?",
                 "not there yet:", "amp.enabled is true",
-                "zero_optimization.offload_param.device is \"cpu\""});
+                "zero_optimization.mics_shard_size"});
 }
 
 }  // namespace

@@ -171,20 +171,62 @@ TEST(SectionKeys, CompressionIsSearchedToItsGround) {
             "compression_training is on: there is no pruning and no quantization");
 }
 
-TEST(Offload, WithoutADevicePassesAndWithOneIsNamed) {
+TEST(Offload, WithoutADeviceChangesNothing) {
   for (const std::string key : {"offload_optimizer", "offload_param"}) {
     for (const char* passes : {"{}", R"({"device": "none"})", R"({"pin_memory": true})"}) {
       const Json keys = one_key("zero_optimization", key, Json::parse(passes));
       EXPECT_EQ(refusal(keys), "") << passes;
       EXPECT_TRUE(is_noted(read_keys(keys), "zero_optimization." + key));
     }
-    EXPECT_EQ(
-        refusal(one_key("zero_optimization", key, {{"device", "cpu"}})),
-        fmt::format("zero_optimization.{}.device is \"cpu\": other devices arrive with offload",
-                    key));
     EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, {{"device", "gpu"}})),
                          "device must be one of none, cpu, nvme"));
     EXPECT_TRUE(contains(refusal(one_key("zero_optimization", key, "cpu")), "must be an object"));
+  }
+}
+
+TEST(Offload, DevicesAreTiers) {
+  const auto read = [](const char* text) {
+    return read_keys({{"zero_optimization", Json::parse(text)}}).offload;
+  };
+  const OffloadOptions none = read("{}");
+  EXPECT_FALSE(none.any());
+  const OffloadOptions host = read(R"({"offload_optimizer": {"device": "cpu", "ratio": 0.3}})");
+  EXPECT_EQ(host.optimizer, Tier::host);
+  EXPECT_EQ(host.optimizer_ratio, 0.3);
+  EXPECT_EQ(host.parameters, Tier::device);
+  const OffloadOptions disk = read(R"({"offload_optimizer": {"device": "nvme", "nvme_path": "/d"},
+      "offload_param": {"device": "nvme", "nvme_path": "/d", "max_in_cpu": 5}})");
+  EXPECT_EQ(disk.optimizer, Tier::disk);
+  EXPECT_EQ(disk.parameters, Tier::disk);
+  EXPECT_EQ(disk.folder, "/d");
+  EXPECT_EQ(disk.host_parameter_elems, 5);
+  EXPECT_EQ(read(R"({"cpu_offload": true})").optimizer, Tier::host);
+  EXPECT_EQ(read(R"({"cpu_offload_params": true})").parameters, Tier::host);
+}
+
+TEST(Offload, WhatCannotBeIsRefused) {
+  const auto said = [](const char* text) {
+    return refusal({{"zero_optimization", Json::parse(text)}});
+  };
+  EXPECT_TRUE(contains(said(R"({"offload_param": {"device": "nvme"}})"),
+                       "zero_optimization.offload_param.nvme_path is missing"));
+  EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
+                                "offload_param": {"device": "nvme", "nvme_path": "/b"}})"),
+                       "one folder serves both"));
+  EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "cpu", "ratio": 1.5}})"),
+                       "ratio must be from 0 to 1"));
+  EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "cpu", "super_offload": true}})"),
+                       "super_offload is true"));
+  EXPECT_TRUE(contains(said(R"({"cpu_offload": true,
+      "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}})"),
+                       "keep one"));
+}
+
+TEST(Offload, TheOtherKeysAreNoted) {
+  for (const char* key : {"buffer_count", "pin_memory", "pipeline_read", "fast_init"}) {
+    const Json section = {{"device", "cpu"}, {key, 1}};
+    EXPECT_TRUE(is_noted(read_keys(one_key("zero_optimization", "offload_optimizer", section)),
+                         fmt::format("zero_optimization.offload_optimizer.{}", key)));
   }
 }
 

@@ -80,7 +80,7 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
     for (size_t kind = 0; kind < kKinds; ++kind)
       run.kinds[r][kind] = engine.ledger().peak_bytes(static_cast<Kind>(kind));
     if (rank == 0)
-      for (const Lane lane : kAllLanes)
+      for (const Lane lane : kMessageLanes)
         run.traffic[static_cast<size_t>(lane)] = engine.traffic(lane);
     const Weights weights = weights_of(engine);
     if (rank == 0) run.weights = weights;

@@ -46,7 +46,7 @@ struct Step {
   Program plain() const { return test::plain_step(shape, recomputes); }
   Program sharded(const ShardLimits& limits = {}) const {
     Program program = plain();
-    shard(program, units, limits);
+    shard(program, units, 2, limits);
     return program;
   }
   Program bucketed(int64_t elems) const {

@@ -180,7 +180,7 @@ Lines problems_after(const std::function<void(std::vector<Action>&)>& mutate) {
   const Shape shape{.units = 4, .micros = 3};
   const std::vector<UnitTraits> units = traits_of(shape, 3);
   Program program = plain_step(shape, false, 3);
-  shard(program, units, {});
+  shard(program, units, 2, {});
   overlap(program, units);
   EXPECT_EQ(problems_of(program, units, 2), Lines{});
   mutate(program.actions);

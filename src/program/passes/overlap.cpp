@@ -1,3 +1,5 @@
+#include <array>
+
 #include "program/passes.h"
 
 namespace onefold {
@@ -5,74 +7,147 @@ namespace {
 
 class Overlapper {
  public:
-  Overlapper(Program& program, const std::vector<UnitTraits>& units)
-      : units_(units), gathered_(units.size(), -1), reduced_(units.size(), -1) {
+  Overlapper(Program& program, const std::vector<UnitTraits>& units, const OverlapOf& of)
+      : units_(units), of_(of), tickets_(units.size()) {
     for (Action& action : program.actions) add(std::move(action));
     settle();
+    settle_spills();
     program.actions = std::move(actions_);
   }
 
  private:
+  // The last job of each kind; -1: none, or somebody has waited for it.
+  struct Tickets {
+    int gathered = -1, reduced = -1;
+    std::array<int, 4> fetched{-1, -1, -1, -1}, spilled{-1, -1, -1, -1};  // by State
+  };
+  Tickets& of(int unit) { return tickets_[static_cast<size_t>(unit)]; }
+  int& fetched(int unit, State state) { return of(unit).fetched[static_cast<size_t>(state)]; }
+  int& spilled(int unit, State state) { return of(unit).spilled[static_cast<size_t>(state)]; }
+
   void add(Action action) {
     switch (action.verb) {
       case Verb::gather:
-        return issue(std::move(action), Lane::gather, gathered_);
+        return add_gather(std::move(action));
       case Verb::reduce:
-        settle();
-        return issue(std::move(action), Lane::reduce, reduced_);
+        return add_reduce(std::move(action));
+      case Verb::fetch:
+        settle_spills(action.unit);
+        if (of_.copies) fetched(action.unit, action.state) = give(action, Lane::fetch);
+        break;
+      case Verb::spill:
+        return add_spill(std::move(action));
       case Verb::squares:
-        action.waits.push_back(reduced_[static_cast<size_t>(action.unit)]);
-        return concluding_.push_back(std::move(action));
+        take(of(action.unit).reduced, action);
+        if (of_.messages) return concluding_.push_back(std::move(action));
+        break;
       case Verb::release:
-        if (action.state == State::gradients) return concluding_.push_back(std::move(action));
-        break;
+        return add_release(std::move(action));
       case Verb::forward:
-        wait_for(units_[static_cast<size_t>(action.unit)].forward_reads, action);
-        break;
       case Verb::backward:
-        wait_for(units_[static_cast<size_t>(action.unit)].backward_reads, action);
+        for (const int unit : reads_of(action, units_)) {
+          take(of(unit).gathered, action);
+          take(fetched(unit, State::parameters), action);
+        }
+        for (const int unit : gradients_of(action, units_))
+          take(fetched(unit, State::gradients), action);
+        break;
+      case Verb::step:
+        for (const State state : {State::gradients, State::optimizer, State::parameters})
+          take(fetched(action.unit, state), action);
         break;
       case Verb::clip:
         settle();
         break;
       case Verb::exchange:
-      case Verb::step:
         break;
     }
     actions_.push_back(std::move(action));
   }
 
-  void issue(Action action, Lane lane, std::vector<int>& tickets) {
-    action.lane = lane;
-    action.ticket = next_ticket_++;
-    tickets[static_cast<size_t>(action.unit)] = action.ticket;
-    for (const int unit : action.joined) tickets[static_cast<size_t>(unit)] = action.ticket;
+  void add_gather(Action action) {
+    for (const int unit : units_of(action)) take(fetched(unit, State::parameters), action);
+    if (of_.messages) {
+      const int ticket = give(action, Lane::gather);
+      for (const int unit : units_of(action)) of(unit).gathered = ticket;
+    }
     actions_.push_back(std::move(action));
   }
 
-  // The first reader waits; for those after it the gather is done.
-  void wait_for(const std::vector<int>& read, Action& action) {
-    for (const int unit : read) {
-      int& ticket = gathered_[static_cast<size_t>(unit)];
-      if (ticket >= 0) action.waits.push_back(ticket);
-      ticket = -1;
+  void add_reduce(Action action) {
+    settle();
+    if (of_.messages) {
+      const int ticket = give(action, Lane::reduce);
+      for (const int unit : units_of(action)) of(unit).reduced = ticket;
     }
+    actions_.push_back(std::move(action));
+  }
+
+  void add_spill(Action action) {
+    if (!concluding_.empty() && concluding_.back().unit == action.unit)
+      return concluding_.push_back(std::move(action));  // of what a reduction leaves
+    settle_spills(kAllBut, action.unit);
+    if (action.state == State::parameters) take(of(action.unit).gathered, action);
+    if (of_.copies) spilled(action.unit, action.state) = give(action, Lane::spill);
+    actions_.push_back(std::move(action));
+  }
+
+  void add_release(Action action) {
+    const bool concludes = action.state == State::gradients && !concluding_.empty() &&
+                           concluding_.back().unit == action.unit;
+    if (concludes) return concluding_.push_back(std::move(action));
+    take(spilled(action.unit, action.state), action);
+    if (!action.waits.empty()) return spilling_.push_back(std::move(action));
+    actions_.push_back(std::move(action));
+  }
+
+  int give(Action& action, Lane lane) {
+    action.lane = lane;
+    return action.ticket = next_ticket_++;
+  }
+  // The first reader waits; for those after it the job is done.
+  static void take(int& ticket, Action& action) {
+    if (ticket >= 0) action.waits.push_back(ticket);
+    ticket = -1;
   }
 
   // What concludes the last reduction: it was held back to let the backward after it run first.
   void settle() {
-    for (Action& action : concluding_) actions_.push_back(std::move(action));
+    std::vector<Action> concluding = std::move(concluding_);
     concluding_.clear();
+    for (Action& action : concluding) {
+      if (action.verb == Verb::squares)
+        actions_.push_back(std::move(action));
+      else if (action.verb == Verb::spill)
+        add_spill(std::move(action));
+      else
+        add_release(std::move(action));
+    }
+  }
+
+  static constexpr int kAll = -1, kAllBut = -2;
+  // What spills leave was held back too: it is released now, of one unit, or of all but one.
+  void settle_spills(int unit = kAll, int except = kAll) {
+    std::vector<Action> later;
+    for (Action& action : spilling_) {
+      const bool now =
+          unit == kAll || (unit == kAllBut ? action.unit != except : action.unit == unit);
+      (now ? actions_ : later).push_back(std::move(action));
+    }
+    spilling_ = std::move(later);
   }
 
   const std::vector<UnitTraits>& units_;
-  std::vector<int> gathered_, reduced_;  // tickets
-  std::vector<Action> actions_, concluding_;
+  const OverlapOf of_;
+  std::vector<Tickets> tickets_;
+  std::vector<Action> actions_, concluding_, spilling_;
   int next_ticket_ = 0;
 };
 
 }  // namespace
 
-void overlap(Program& program, const std::vector<UnitTraits>& units) { Overlapper(program, units); }
+void overlap(Program& program, const std::vector<UnitTraits>& units, const OverlapOf& of) {
+  Overlapper(program, units, of);
+}
 
 }  // namespace onefold

@@ -8,8 +8,9 @@ namespace {
 
 class Sharder {
  public:
-  Sharder(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits)
-      : units_(units), limits_(limits), plain_(std::move(program.actions)) {
+  Sharder(Program& program, const std::vector<UnitTraits>& units, int ranks,
+          const ShardLimits& limits)
+      : units_(units), alone_(ranks == 1), limits_(limits), plain_(std::move(program.actions)) {
     for (size_t i = 0; i < plain_.size(); ++i) add(i);
     program.actions = std::move(actions_);
   }
@@ -19,8 +20,8 @@ class Sharder {
 
   void add(size_t i) {
     const Action& action = plain_[i];
-    for (const int unit : reads_of(action, units_)) gather_for_use(unit);
-    if (action.verb == Verb::squares)
+    for (const int unit : reads_of(action, units_)) acquire(unit);
+    if (action.verb == Verb::squares && !alone_)
       actions_.push_back({.verb = Verb::reduce, .unit = action.unit});
     actions_.push_back(action);
     if (computes(action)) release_after(i);
@@ -31,9 +32,12 @@ class Sharder {
       actions_.push_back({.verb = Verb::gather, .unit = action.unit, .state = State::stepped});
   }
 
-  void gather_for_use(int unit) {
-    if (!traits(unit).homes.parameters.sharded || live_.contains(unit)) return;
-    actions_.push_back({.verb = Verb::gather, .unit = unit});
+  // What is on another tier comes to the device, and what is sharded is made whole there.
+  void acquire(int unit) {
+    const Home& home = traits(unit).homes.parameters;
+    if ((!home.sharded && !home.offloaded()) || live_.contains(unit)) return;
+    if (home.offloaded()) actions_.push_back({.verb = Verb::fetch, .unit = unit});
+    if (home.sharded) actions_.push_back({.verb = Verb::gather, .unit = unit});
     live_.insert(unit);
     live_elems_ += traits(unit).elems;
   }
@@ -71,6 +75,7 @@ class Sharder {
   }
 
   const std::vector<UnitTraits>& units_;
+  const bool alone_;
   const ShardLimits limits_;
   const std::vector<Action> plain_;
   std::vector<Action> actions_;
@@ -80,8 +85,9 @@ class Sharder {
 
 }  // namespace
 
-void shard(Program& program, const std::vector<UnitTraits>& units, const ShardLimits& limits) {
-  Sharder(program, units, limits);
+void shard(Program& program, const std::vector<UnitTraits>& units, int ranks,
+           const ShardLimits& limits) {
+  Sharder(program, units, ranks, limits);
 }
 
 }  // namespace onefold

@@ -1,0 +1,195 @@
+#include "base/scratch_file.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/thread_pool.h"
+
+namespace onefold {
+namespace {
+
+// Enough in a chunk, and enough chunks at once, that a fast disk never waits for the next request.
+constexpr size_t kChunk = size_t{1} << 20;
+constexpr unsigned kDepth = 16;
+
+std::error_code code_of(int error) { return {error, std::generic_category()}; }
+
+struct Chunk {
+  size_t offset = 0, length = 0;  // in the memory of the call
+  ssize_t result = 0;             // bytes, or a negative error
+};
+
+std::vector<Chunk> chunks_of(size_t length) {
+  std::vector<Chunk> chunks;
+  for (size_t offset = 0; offset < length; offset += kChunk)
+    chunks.push_back({offset, std::min(kChunk, length - offset)});
+  return chunks;
+}
+
+// What the caller is told: the bytes up to the first gap. An error counts only if nothing comes
+// before it: it is met again by the call for the rest.
+std::error_code sum_up(const std::vector<Chunk>& chunks, size_t& count) {
+  count = 0;
+  for (const Chunk& chunk : chunks) {
+    const bool again = chunk.result == -EINTR || chunk.result == -EAGAIN;
+    if (chunk.result < 0 && !again)
+      return count > 0 ? std::error_code() : code_of(static_cast<int>(-chunk.result));
+    if (chunk.result > 0) count += static_cast<size_t>(chunk.result);
+    if (chunk.result < static_cast<ssize_t>(chunk.length)) break;
+  }
+  return {};
+}
+
+// One call at a time; the queue is full within it.
+class Ring {
+ public:
+  static std::unique_ptr<Ring> open() {
+    std::unique_ptr<Ring> ring(new Ring);
+    if (::io_uring_queue_init(kDepth, &ring->ring_, 0) != 0) return nullptr;
+    ring->open_ = true;
+    return ring;
+  }
+  ~Ring() {
+    if (open_) ::io_uring_queue_exit(&ring_);
+  }
+
+  void transfer(int fd, bool writing, int64_t at, std::byte* memory, std::vector<Chunk>& chunks) {
+    std::lock_guard lock(mutex_);
+    size_t next = 0, under_way = 0;
+    while (next < chunks.size() || under_way > 0) {
+      for (; next < chunks.size() && under_way < kDepth; ++next, ++under_way)
+        prepare(fd, writing, at, memory, chunks[next]);
+      ::io_uring_submit_and_wait(&ring_, 1);
+      io_uring_cqe* done = nullptr;
+      while (::io_uring_peek_cqe(&ring_, &done) == 0 && done) {
+        static_cast<Chunk*>(::io_uring_cqe_get_data(done))->result = done->res;
+        ::io_uring_cqe_seen(&ring_, done);
+        --under_way;
+      }
+    }
+  }
+
+ private:
+  Ring() = default;
+  void prepare(int fd, bool writing, int64_t at, std::byte* memory, Chunk& chunk) {
+    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);  // as many as the depth: there is one
+    const auto length = static_cast<unsigned>(chunk.length);
+    const uint64_t offset = static_cast<uint64_t>(at) + chunk.offset;
+    if (writing)
+      ::io_uring_prep_write(entry, fd, memory + chunk.offset, length, offset);
+    else
+      ::io_uring_prep_read(entry, fd, memory + chunk.offset, length, offset);
+    ::io_uring_sqe_set_data(entry, &chunk);
+  }
+
+  std::mutex mutex_;
+  io_uring ring_{};
+  bool open_ = false;
+};
+
+// The same by threads.
+class Threads {
+ public:
+  void transfer(int fd, bool writing, int64_t at, std::byte* memory, std::vector<Chunk>& chunks) {
+    std::lock_guard lock(mutex_);
+    if (!pool_ && chunks.size() > 1) pool_.emplace(kThreads);
+    const auto one = [&](int64_t index, int) {
+      Chunk& chunk = chunks[static_cast<size_t>(index)];
+      std::byte* const data = memory + chunk.offset;
+      const auto offset = static_cast<off_t>(at) + static_cast<off_t>(chunk.offset);
+      chunk.result = writing ? ::pwrite(fd, data, chunk.length, offset)
+                             : ::pread(fd, data, chunk.length, offset);
+      if (chunk.result < 0) chunk.result = -errno;
+    };
+    if (chunks.size() == 1)
+      one(0, 0);
+    else
+      pool_->run(static_cast<int64_t>(chunks.size()), one);
+  }
+
+ private:
+  static constexpr int kThreads = 8;
+  std::mutex mutex_;
+  std::optional<ThreadPool> pool_;
+};
+
+class PosixScratch final : public Files::Scratch {
+ public:
+  PosixScratch(int fd, bool direct, ScratchIo io) : fd_(fd), direct_(direct) {
+    if (io != ScratchIo::ring) return;
+    read_ring_ = Ring::open();
+    write_ring_ = Ring::open();
+  }
+  ~PosixScratch() override { ::close(fd_); }
+  PosixScratch(const PosixScratch&) = delete;
+  PosixScratch& operator=(const PosixScratch&) = delete;
+
+  std::error_code reserve(int64_t end) override {
+    const int error = ::posix_fallocate(fd_, 0, end);
+    // Where space cannot be set aside, a write that finds none says so.
+    return error == EOPNOTSUPP || error == EINVAL ? std::error_code() : code_of(error);
+  }
+  std::error_code read_at(int64_t at, std::span<std::byte> dst, size_t& count) override {
+    return transfer(read_ring_, read_threads_, false, at, dst.data(), dst.size(), count);
+  }
+  std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) override {
+    return transfer(write_ring_, write_threads_, true, at, const_cast<std::byte*>(src.data()),
+                    src.size(), count);
+  }
+  std::string how() const override {
+    return std::string(read_ring_ && write_ring_ ? "io_uring"
+                                                 : "threads (io_uring is not allowed)") +
+           (direct_ ? ", past the page cache" : ", through the page cache");
+  }
+
+ private:
+  std::error_code transfer(const std::unique_ptr<Ring>& ring, Threads& threads, bool writing,
+                           int64_t at, std::byte* memory, size_t length, size_t& count) {
+    std::vector<Chunk> chunks = chunks_of(length);
+    if (ring)
+      ring->transfer(fd_, writing, at, memory, chunks);
+    else if (!chunks.empty())
+      threads.transfer(fd_, writing, at, memory, chunks);
+    return sum_up(chunks, count);
+  }
+
+  const int fd_;
+  const bool direct_;
+  std::unique_ptr<Ring> read_ring_, write_ring_;
+  Threads read_threads_, write_threads_;
+};
+
+// Not every file system has files without a name: there, one that loses it at once.
+int open_nameless(const std::string& folder, int flags) {
+  const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+  if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
+  std::string path = folder + "/onefold-XXXXXX";
+  const int named = ::mkostemp(path.data(), O_CLOEXEC | flags);
+  if (named >= 0) ::unlink(path.c_str());
+  return named;
+}
+
+}  // namespace
+
+std::error_code open_scratch_file(const std::string& folder, ScratchIo io,
+                                  std::unique_ptr<Files::Scratch>& file) {
+  bool direct = true;
+  int fd = open_nameless(folder, O_DIRECT);
+  if (fd < 0 && errno == EINVAL) {
+    direct = false;
+    fd = open_nameless(folder, 0);
+  }
+  if (fd < 0) return code_of(errno);
+  file = std::make_unique<PosixScratch>(fd, direct, io);
+  return {};
+}
+
+}  // namespace onefold

@@ -1,0 +1,89 @@
+#include "device/tiers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+
+namespace onefold {
+namespace {
+
+// Of what passes through the host's memory on its way to or from a disk.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// Calls piece(first, address, bytes) for elements of a contiguous tensor, in order.
+template <class Piece>
+void for_each_piece_of(Tensor tensor, const Piece& piece) {
+  const Tensor flat = tensor.flat();
+  const int64_t width = dtype_bytes(flat.dtype), most = kPieceBytes / width;
+  for (int64_t first = 0; first < flat.cols; first += most)
+    piece(first, static_cast<std::byte*>(flat.data) + first * width,
+          static_cast<size_t>(std::min(most, flat.cols - first) * width));
+}
+
+}  // namespace
+
+Tiers::Tiers(Device& device, const std::string& folder) : device_(device) {
+  if (folder.empty() || device.dry()) return;
+  if (!device.memory_is_the_hosts())
+    user_error(
+        "state on a disk ({}) with the device {}: so far that needs the device cpu; offload to the "
+        "host's memory instead (\"device\": \"cpu\")",
+        folder, device.name());
+  disk_ = std::make_unique<Disk>(folder);
+}
+
+MemorySource* Tiers::source(Tier tier) const {
+  return tier == Tier::disk && disk_ ? disk_.get() : device_.memory(tier);
+}
+
+Ticket Tiers::copy(LaneQueue& lane, JobLabel label, const Transfer& transfer, Way way) const {
+  label.bytes = transfer.bytes;
+  label.over = transfer.tier == Tier::disk ? Link::disk : Link::host;
+  const auto [tier, there, here, bytes] = transfer;
+  if (tier != Tier::disk || !disk_)
+    return way == Way::in ? device_.copy(lane, std::move(label), here, there, bytes)
+                          : device_.copy(lane, std::move(label), there, here, bytes);
+  auto* const memory = static_cast<std::byte*>(here);
+  const auto size = static_cast<size_t>(bytes);
+  return lane.post(std::move(label), [disk = disk_.get(), way, there = there, memory, size] {
+    if (way == Way::in)
+      disk->read(there, {memory, size});
+    else
+      disk->write(there, {memory, size});
+  });
+}
+
+void Tiers::write(Tier tier, Tensor dst, const Device::Make& make, Device::Calls calls) const {
+  if (tier == Tier::device || (tier == Tier::host && device_.memory_is_the_hosts()))
+    return device_.write(dst, make, calls);
+  if (tier == Tier::host)
+    return for_each_piece_of(dst, [&](int64_t first, std::byte* at, size_t bytes) {
+      make(first, {at, bytes});
+    });
+  std::vector<std::byte> piece;
+  for_each_piece_of(dst, [&](int64_t first, std::byte* at, size_t bytes) {
+    piece.resize(bytes);
+    make(first, piece);
+    disk_->write(at, piece);
+  });
+}
+
+void Tiers::read(Tier tier, Tensor src, const Device::Take& take) const {
+  if (tier == Tier::device) return device_.read(src, take);
+  std::vector<std::byte> piece;
+  for_each_piece_of(src, [&](int64_t first, const std::byte* at, size_t bytes) {
+    if (tier == Tier::host) return take(first, {at, bytes});
+    piece.resize(bytes);
+    disk_->read(at, piece);
+    take(first, piece);
+  });
+}
+
+void Tiers::fill_with_zeros(Tier tier, Tensor dst) const {
+  write(tier, dst, [](int64_t, std::span<std::byte> piece) {
+    std::fill(piece.begin(), piece.end(), std::byte{0});
+  });
+}
+
+}  // namespace onefold

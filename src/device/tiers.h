@@ -1,0 +1,45 @@
+// The memory of one rank beside the device's own: the host's and a disk's, how bytes travel between
+// them and the device, and how host code reaches what lives there.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "device/disk.h"
+
+namespace onefold {
+
+// Bytes that are to travel between a tier and the device.
+struct Transfer {
+  Tier tier = Tier::host;
+  void* there = nullptr;  // on the tier
+  void* here = nullptr;   // on the device
+  int64_t bytes = 0;
+};
+
+class Tiers {
+ public:
+  // `folder`: where the disk tier's file is made; empty: there is none. A dry device's tiers are
+  // dry.
+  Tiers(Device& device, const std::string& folder);
+
+  MemorySource* source(Tier tier) const;
+  const Disk* disk() const { return disk_.get(); }
+
+  // To the device, or back, as a job of the lane.
+  enum class Way : uint8_t { in, out };
+  Ticket copy(LaneQueue& lane, JobLabel label, const Transfer& transfer, Way way) const;
+
+  // As Device::write() and read(), of a tensor that lives on this tier.
+  void write(Tier tier, Tensor dst, const Device::Make& make,
+             Device::Calls calls = Device::Calls::in_order) const;
+  void read(Tier tier, Tensor src, const Device::Take& take) const;
+  void fill_with_zeros(Tier tier, Tensor dst) const;
+
+ private:
+  Device& device_;
+  std::unique_ptr<Disk> disk_;
+};
+
+}  // namespace onefold

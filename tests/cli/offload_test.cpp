@@ -1,0 +1,78 @@
+// State on a disk or in the host's memory, from the command line.
+#include "cli/support.h"
+
+namespace onefold {
+namespace {
+
+class CliOffload : public Cli {
+ protected:
+  static Arguments on_disk() {
+    return {R"(zero_optimization.offload_optimizer={"device":"nvme","nvme_path":"state"})",
+            R"(zero_optimization.offload_param={"device":"nvme","nvme_path":"state"})"};
+  }
+  static Arguments in_host_memory() {
+    return {R"(zero_optimization.offload_optimizer={"device":"cpu"})",
+            R"(zero_optimization.offload_param={"device":"cpu"})"};
+  }
+  static Arguments with(Arguments keys, const Arguments& more) {
+    keys.insert(keys.end(), more.begin(), more.end());
+    return keys;
+  }
+};
+
+TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
+  ASSERT_EQ(train({"run.output=plain"}).code, 0);
+  const Outcome disk = train(with(on_disk(), {"run.output=disk"}), {});
+  ASSERT_EQ(disk.code, 0) << disk.err;
+  EXPECT_TRUE(read("disk/weights.safetensors") == read("plain/weights.safetensors"));
+  expect_in(disk.err, {"offload  parameters in state, gradients and optimizer in state",
+                       "on the disk; a step brings", "to the device", "from the device",
+                       "written by this rank", "page cache", "disk peak"});
+  const Outcome host = train(with(in_host_memory(), {"run.output=host"}), {});
+  ASSERT_EQ(host.code, 0) << host.err;
+  EXPECT_TRUE(read("host/weights.safetensors") == read("plain/weights.safetensors"));
+  expect_in(host.err, {"in the host's memory; a step brings", "host peak"});
+}
+
+TEST_F(CliOffload, ACheckpointIsLoadedOnAnyTier) {
+  ASSERT_EQ(train({"run.output=plain", "run.steps=4"}).code, 0);
+  ASSERT_EQ(train(with(on_disk(), {"run.output=part", "run.steps=2"})).code, 0);
+  const auto go_on = [&](const Arguments& keys, const std::string& output) {
+    const Outcome outcome = train(with(keys, {"run.output=" + output, "run.steps=4"}),
+                                  {"--resume", "part", "--allow-changes"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(read(output + "/weights.safetensors") == read("plain/weights.safetensors"))
+        << output;
+  };
+  go_on({}, "device");
+  go_on(in_host_memory(), "host");
+  go_on(on_disk(), "disk");
+}
+
+TEST_F(CliOffload, ALimitThatNothingElseFitsIsKept) {
+  const auto planned = [&](const Arguments& keys) {
+    const Outcome outcome = train(keys, {"--plan-only", "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const Json all = planned({}), little = planned(on_disk());
+  const auto peak = little["planned_peak_bytes"].get<int64_t>();
+  ASSERT_LT(peak, all["planned_peak_bytes"].get<int64_t>());
+  EXPECT_GT(little["planned_disk_bytes"].get<int64_t>(), 0);
+  EXPECT_GT(little["planned_fetched_bytes_per_step"].get<int64_t>(), 0);
+  EXPECT_EQ(all["planned_disk_bytes"], 0);
+  const Outcome run = train(with(on_disk(), {fmt::format("run.memory={}", peak)}), {"--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out)["ledger_peak_bytes"].get<int64_t>(), peak);
+}
+
+TEST_F(CliOffload, WhatIsMissingIsNamed) {
+  expect_error(train({R"(zero_optimization.offload_param={"device":"nvme"})"}), 1,
+               {"offload_param.nvme_path is missing"});
+  expect_error(
+      train({R"(zero_optimization.offload_param={"device":"nvme","nvme_path":"/proc/x"})"}), 1,
+      {"/proc/x"});
+}
+
+}  // namespace
+}  // namespace onefold

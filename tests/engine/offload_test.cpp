@@ -1,0 +1,270 @@
+// State on other tiers: whatever lives where, the bits are those of a run that has everything on
+// the device, and what each tier holds is what the plan says.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/broken_files.h"
+#include "data/scratch.h"
+#include "engine/ranks.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+using test::expect_same_bits;
+using test::Weights;
+
+ModelSpec tiny(const std::string& preset) {
+  ModelSpec spec = spec_from_preset(preset, "test");
+  if (spec.vocab_size == 0) spec.vocab_size = 101;
+  return spec;
+}
+
+struct Layout {
+  const char* name;
+  Tier parameters, optimizer;
+  double ratio = 1;
+  int64_t host_elems = 0;
+};
+constexpr Layout kLayouts[] = {
+    {"optimizer on the host", Tier::device, Tier::host},
+    {"optimizer on the disk", Tier::device, Tier::disk},
+    {"parameters on the host", Tier::host, Tier::device},
+    {"parameters on the disk", Tier::disk, Tier::device},
+    {"all on the disk", Tier::disk, Tier::disk},
+    {"parameters on the disk, optimizer on the host", Tier::disk, Tier::host},
+    {"parts of it", Tier::disk, Tier::disk, 0.5, 10000},
+};
+
+EngineOptions options_for(int stage, int micros = 1) {
+  EngineOptions options{
+      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
+  options.zero.stage = stage;
+  options.zero.persistence_elems = 0;
+  options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = 5000;
+  return options;
+}
+
+void apply(const Layout& layout, const std::string& folder, EngineOptions& options) {
+  options.offload = {.parameters = layout.parameters,
+                     .optimizer = layout.optimizer,
+                     .optimizer_ratio = layout.ratio,
+                     .host_parameter_elems = layout.host_elems,
+                     .folder = folder};
+}
+
+struct Outcome {
+  Weights weights;
+  std::vector<double> losses, norms;
+  std::array<int64_t, kTiers> peaks{};  // of rank 0
+  double evaluated = 0;
+};
+
+Outcome train(const ModelSpec& spec, const EngineOptions& options, int ranks, int steps = 3) {
+  Outcome run;
+  test::on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(spec, options, std::move(communicator));
+    for (int step = 0; step < steps; ++step) {
+      const StepResult result = test::train_step(engine);
+      if (rank > 0) continue;
+      run.losses.push_back(result.loss);
+      run.norms.push_back(result.gradient_norm);
+    }
+    if (rank == 0)
+      for (size_t tier = 0; tier < kTiers; ++tier)
+        run.peaks[tier] = engine.ledger().peak_bytes(static_cast<Tier>(tier));
+    test::OwnedBatch batch = test::random_rows(rank, options, spec.vocab_size);
+    const double loss = engine.evaluate(batch.view()).first;
+    const Weights weights = test::weights_of(engine);
+    if (rank > 0) return;
+    run.evaluated = loss;
+    run.weights = weights;
+  });
+  return run;
+}
+
+void expect_same(const Outcome& run, const Outcome& reference) {
+  EXPECT_EQ(run.losses, reference.losses);
+  EXPECT_EQ(run.norms, reference.norms);
+  EXPECT_EQ(run.evaluated, reference.evaluated);
+  expect_same_bits(run.weights, reference.weights);
+}
+
+void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                    const Outcome& run) {
+  const auto plan = Engine::plan(spec, options, ranks);
+  for (size_t tier = 0; tier < kTiers; ++tier)
+    EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Tier>(tier)), run.peaks[tier])
+        << tier_name(static_cast<Tier>(tier));
+}
+
+class OffloadBits : public testing::TestWithParam<std::tuple<std::string, int>> {};
+
+TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
+  const ModelSpec spec = tiny(std::get<0>(GetParam()));
+  const int ranks = std::get<1>(GetParam());
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("state");
+  for (const int micros : {1, 3}) {
+    const Outcome reference = train(spec, options_for(0, micros), ranks);
+    for (const int stage : {0, 1, 2, 3}) {
+      if (ranks == 1 && stage > 0) continue;  // the same program
+      for (const Layout& layout : kLayouts) {
+        // Between stages 0 and 3 the layouts with one tier are enough.
+        if (stage > 0 && stage < 3 && layout.parameters != layout.optimizer) continue;
+        for (const Order order : {Order::micro_first, Order::unit_first}) {
+          if (micros == 1 && order == Order::unit_first) continue;
+          SCOPED_TRACE(fmt::format("stage {}, {}, {} micro-batches {}", stage, layout.name, micros,
+                                   order_name(order)));
+          EngineOptions options = options_for(stage, micros);
+          options.order = order;
+          options.zero.overlap = stage != 2;
+          apply(layout, folder, options);
+          const Outcome run = train(spec, options, ranks);
+          expect_same(run, reference);
+          expect_planned(spec, options, ranks, run);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, OffloadBits,
+                         testing::Combine(testing::Values("gpt2-tiny", "llama-tiny"),
+                                          testing::Values(1, 2)),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name + "_" + std::to_string(std::get<1>(info.param));
+                         });
+
+// Number types, moments, recomputation, frozen units and phases, each with everything on the disk.
+TEST(Offload, EveryKindOfRunGivesTheSameBits) {
+  const ModelSpec spec = tiny("gpt2-tiny");
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("state");
+  const auto check = [&](const char* what, const std::function<void(EngineOptions&)>& change) {
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} on {} ranks", what, ranks));
+      EngineOptions plain = options_for(ranks == 1 ? 0 : 3);
+      change(plain);
+      EngineOptions offloaded = plain;
+      apply(kLayouts[4], folder, offloaded);
+      const Outcome run = train(spec, offloaded, ranks);
+      expect_same(run, train(spec, plain, ranks));
+      expect_planned(spec, offloaded, ranks, run);
+    }
+  };
+  check("bf16 with a master", [](EngineOptions& o) {
+    o.precision = {.compute = DType::bf16, .gradients = DType::f32, .master = true};
+  });
+  check("bf16 without a master", [](EngineOptions& o) {
+    o.precision = {
+        .compute = DType::bf16, .gradients = DType::bf16, .master = false, .moments = DType::bf16};
+  });
+  check("moments of 8 bits", [](EngineOptions& o) { o.precision.moments = DType::u8; });
+  check("recomputation", [](EngineOptions& o) { o.recompute = Recompute(true); });
+  check("frozen units", [](EngineOptions& o) { o.frozen = {"embedding", "block.0"}; });
+  check("phases", [](EngineOptions& o) { o.split_phases = true; });
+}
+
+TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
+  ModelSpec spec = tiny("gpt2-tiny");
+  spec.num_layers = 24;
+  EngineOptions options = options_for(0);
+  options.recompute = Recompute(true);
+  const auto device = [&](Tier tier) {
+    apply({"", tier, tier}, "unused: plans touch no disk", options);
+    return Engine::plan(spec, options)->ledger().peak_bytes();
+  };
+  const int64_t all = device(Tier::device), little = device(Tier::disk);
+  EXPECT_LT(little, all / 4);
+  const auto plan = Engine::plan(spec, options);
+  EXPECT_GE(plan->ledger().peak_bytes(Tier::disk), 16 * spec.parameter_count());
+}
+
+TEST(Offload, StateIsInItsPlaceAfterAStepAndTheDeviceHoldsNone) {
+  const ModelSpec spec = tiny("gpt2-tiny");
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("state");
+  EngineOptions options = options_for(0);
+  apply(kLayouts[4], folder, options);
+  Engine engine(spec, options);
+  test::train_step(engine);
+  for (const Kind kind : {Kind::parameters, Kind::gradients, Kind::optimizer}) {
+    EXPECT_EQ(engine.ledger().held_bytes(kind), 0) << kind_name(kind);
+    EXPECT_GT(engine.ledger().held_bytes(kind, Tier::disk), 0) << kind_name(kind);
+  }
+  EXPECT_GT(engine.copies(Lane::fetch).bytes, 0);
+  EXPECT_GT(engine.copies(Lane::spill).bytes, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder)) << "the file has no name";
+}
+
+// Every fault ends the step with its reason, or changes nothing.
+class OffloadFaults : public testing::TestWithParam<int> {};
+
+TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
+  using test::Call;
+  const ModelSpec spec = tiny("gpt2-tiny");
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("state");
+  EngineOptions options = options_for(0);
+  apply(kLayouts[4], folder, options);
+  const Outcome reference = train(spec, options_for(0), 1, 2);
+  const int seed = GetParam();
+  for (int fault = 0; fault < 25; ++fault) {
+    const int skip = (seed * 25 + fault) * 7 % 400;
+    SCOPED_TRACE(fmt::format("fault {}, after {} calls", fault, skip));
+    test::BrokenFiles files;
+    const char* reason = "";
+    switch (fault % 5) {
+      case 0:
+        files.fail(Call::write_scratch, std::errc::io_error, "", skip, 1);
+        reason = "Input/output error";
+        break;
+      case 1:
+        files.fail(Call::read_scratch, std::errc::io_error, "", skip, 1);
+        reason = "Input/output error";
+        break;
+      case 2:
+        files.fail(Call::write_scratch, std::errc::no_space_on_device, "", skip);
+        reason = "No space left on device";
+        break;
+      case 3:
+        files.cut_writes(static_cast<size_t>(4096 + 1000 * fault));
+        break;
+      case 4:
+        files.delay(Call::read_scratch, std::chrono::microseconds(100));
+        break;
+    }
+    try {
+      expect_same(train(spec, options, 1, 2), reference);
+      EXPECT_EQ(files.failed(), 0);
+    } catch (const UserError& error) {
+      EXPECT_GT(files.failed(), 0);
+      for (const std::string& part : {folder, std::string(reason), std::string("offloaded")})
+        EXPECT_TRUE(contains(error.what(), part)) << error.what();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, OffloadFaults, testing::Range(0, 4));
+
+TEST(Offload, ADiskWithoutRoomOrFolderIsNamed) {
+  const ModelSpec spec = tiny("gpt2-tiny");
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path("state");
+  EngineOptions options = options_for(0);
+  apply(kLayouts[4], folder, options);
+  {
+    test::BrokenFiles files;
+    files.fail(test::Call::reserve, std::errc::no_space_on_device);
+    EXPECT_ERROR(Engine(spec, options), "no room", folder, "nvme_path");
+  }
+  apply(kLayouts[4], "/proc/none", options);
+  EXPECT_ERROR(Engine(spec, options), "/proc/none");
+}
+
+}  // namespace
+}  // namespace onefold

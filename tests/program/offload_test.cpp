@@ -1,0 +1,150 @@
+// The pass `offload`: programs with state on other tiers are sound, move no more than they must,
+// and the verifier finds what is taken away from them.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "program/shapes.h"
+#include "program/verify.h"
+
+namespace onefold {
+namespace {
+
+using test::Shape;
+
+struct Tiers {
+  bool parameters, optimizer;
+};
+
+std::vector<UnitTraits> traits_of(const Shape& shape, int stage, const Tiers& tiers) {
+  std::vector<UnitTraits> units = test::traits_of(shape, stage);
+  for (UnitTraits& unit : units) {
+    if (tiers.parameters) unit.homes.parameters.tier = Tier::disk;
+    if (tiers.optimizer) unit.homes.gradients.tier = unit.homes.optimizer.tier = Tier::host;
+  }
+  return units;
+}
+
+Program program_of(const Shape& shape, const std::vector<UnitTraits>& units, int ranks,
+                   bool recomputes, const OverlapOf& of, int64_t ahead = kOneUnit) {
+  Program program = test::plain_step(shape, recomputes);
+  shard(program, units, ranks, {});
+  if (ranks > 1) bucket(program, units, 250, 250);
+  offload(program, units);
+  if (of.messages || of.copies) overlap(program, units, of);
+  prefetch(program, units, ahead, INT64_MAX);
+  return program;
+}
+
+int64_t count(const Program& program, Verb verb, State state) {
+  return std::count_if(program.actions.begin(), program.actions.end(), [&](const Action& action) {
+    return action.verb == verb && action.state == state;
+  });
+}
+
+template <class Visit>
+void for_each_program(const Visit& visit) {
+  for (const int stage : {0, 1, 2, 3})
+    for (const int ranks : {1, 3})
+      for (const int micros : {1, 3})
+        for (const bool tied : {false, true})
+          for (const bool recomputes : {false, true})
+            for (const Order order : {Order::micro_first, Order::unit_first})
+              for (const Tiers tiers : {Tiers{true, false}, Tiers{false, true}, Tiers{true, true}})
+                for (const bool messages : {false, true}) {
+                  if ((ranks == 1 && (stage > 0 || messages)) || (micros == 1 && recomputes))
+                    continue;
+                  const Shape shape{.units = 6, .micros = micros, .order = order, .tied = tied};
+                  SCOPED_TRACE(fmt::format(
+                      "stage {}, {} ranks, {} micro-batches {}, tied {}, recomputes {}, "
+                      "parameters {}, optimizer {}, messages {}",
+                      stage, ranks, micros, order_name(order), tied, recomputes, tiers.parameters,
+                      tiers.optimizer, messages));
+                  const std::vector<UnitTraits> units = traits_of(shape, stage, tiers);
+                  visit(program_of(shape, units, ranks, recomputes, {.messages = messages}), units,
+                        ranks);
+                }
+}
+
+TEST(OffloadPass, EveryProgramIsSound) {
+  for_each_program([](const Program& program, const std::vector<UnitTraits>& units, int ranks) {
+    EXPECT_EQ(problems_of(program, units, ranks), std::vector<std::string>{});
+  });
+}
+
+TEST(OffloadPass, WithoutLanesItIsSoundToo) {
+  const Shape shape{.units = 5, .micros = 2, .tied = true};
+  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
+  const Program program = program_of(shape, units, 1, false, {false, false});
+  EXPECT_EQ(problems_of(program, units, 1), std::vector<std::string>{});
+  for (const Action& action : program.actions) EXPECT_EQ(action.lane, Lane::compute);
+}
+
+// Each action that moves or gives back state, and each wait, is there for a reason.
+TEST(OffloadPass, TheVerifierMissesWhateverIsTakenAway) {
+  const Shape shape{.units = 5, .micros = 2, .tied = true};
+  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
+  const Program sound = program_of(shape, units, 1, false, {});
+  int taken = 0;
+  for (size_t i = 0; i < sound.actions.size(); ++i) {
+    const Verb verb = sound.actions[i].verb;
+    if (verb == Verb::fetch || verb == Verb::spill || verb == Verb::release) {
+      Program program = sound;
+      program.actions.erase(program.actions.begin() + static_cast<int64_t>(i));
+      EXPECT_FALSE(problems_of(program, units, 1).empty()) << "without action " << i;
+      ++taken;
+    }
+    if (sound.actions[i].waits.empty()) continue;
+    Program program = sound;
+    program.actions[i].waits.clear();
+    EXPECT_FALSE(problems_of(program, units, 1).empty()) << "without the waits of action " << i;
+    ++taken;
+  }
+  EXPECT_GT(taken, 60);
+}
+
+TEST(OffloadPass, AStepMovesEachStateOnce) {
+  const Shape shape{.units = 5};
+  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
+  const Program program = program_of(shape, units, 1, false, {});
+  EXPECT_EQ(count(program, Verb::fetch, State::optimizer), 5);
+  EXPECT_EQ(count(program, Verb::spill, State::optimizer), 5);
+  EXPECT_EQ(count(program, Verb::fetch, State::gradients), 5);
+  EXPECT_EQ(count(program, Verb::spill, State::gradients), 5);
+  EXPECT_EQ(count(program, Verb::spill, State::parameters), 5);
+  // Forward, backward (the first unit's reads none; the head has both at once) and step.
+  EXPECT_EQ(count(program, Verb::fetch, State::parameters), 4 + 4 + 5);
+}
+
+TEST(OffloadPass, AGradientThatIsAddedToLaterWaitsOnItsTier) {
+  const Shape shape{.units = 4, .micros = 2};
+  const auto spills = [&](Order order) {
+    Shape ordered = shape;
+    ordered.order = order;
+    const std::vector<UnitTraits> units = traits_of(ordered, 0, {false, true});
+    return count(program_of(ordered, units, 1, false, {}), Verb::spill, State::gradients);
+  };
+  EXPECT_EQ(spills(Order::micro_first), 2 * 4) << "after each micro-batch";
+  EXPECT_EQ(spills(Order::unit_first), 4) << "once";
+}
+
+// The next unit is fetched before this one computes, and nothing of a step before clip.
+TEST(OffloadPass, FetchesAreAheadByOneUnit) {
+  const Shape shape{.units = 5};
+  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
+  const Program program = program_of(shape, units, 1, false, {});
+  bool stepping = false;
+  std::vector<int> fetched, computed;
+  for (const Action& action : program.actions) {
+    stepping |= action.verb == Verb::clip;
+    EXPECT_TRUE(stepping || !action.of_step);
+    if (action.verb == Verb::fetch && !stepping) fetched.push_back(action.unit);
+    if (action.verb == Verb::forward) {
+      ASSERT_FALSE(fetched.empty());
+      EXPECT_EQ(fetched.back(), action.unit + 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onefold
