@@ -14,8 +14,7 @@ int64_t sent_bytes(const std::vector<Message>& messages, int ranks) {
 }  // namespace
 
 Executor::Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
-                   const EngineOptions& options, Channels& channels, Control& control,
-                   bool own_lanes)
+                   const EngineOptions& options, Channels& channels, Control& control)
     : device_(device),
       ledger_(ledger),
       model_(model),
@@ -38,13 +37,8 @@ Executor::Executor(Device& device, Ledger& ledger, const Model& model, RankState
                  {reinterpret_cast<float*>(piece.data()), static_cast<size_t>(spec.head_dim)});
       });
   }
+  for (const Lane lane : kAllLanes) lanes_[static_cast<size_t>(lane)] = channels.own_lane(lane);
   lanes_[static_cast<size_t>(Lane::compute)] = &device.compute();
-  if (!own_lanes) return;
-  for (const Lane lane : {Lane::gather, Lane::reduce}) {
-    const auto i = static_cast<size_t>(lane);
-    own_lanes_[i] = device.open_lane();
-    lanes_[i] = own_lanes_[i].get();
-  }
 }
 
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.

@@ -57,7 +57,7 @@ struct Walk {
 class Executor {
  public:
   Executor(Device& device, Ledger& ledger, const Model& model, RankState& state,
-           const EngineOptions& options, Channels& channels, Control& control, bool own_lanes);
+           const EngineOptions& options, Channels& channels, Control& control);
 
   // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
   void set_arena(Arena arena) { arena_ = std::move(arena); }
@@ -126,7 +126,6 @@ class Executor {
   int64_t step_ = 0;  // steps done before the walk under way
   Times times_;
   std::array<LaneQueue*, kLanes> lanes_{};  // null: at its place, on the compute lane
-  std::array<std::unique_ptr<LaneQueue>, kLanes> own_lanes_;  // last: they use the rest
 };
 
 }  // namespace onefold

@@ -24,10 +24,15 @@ SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   return entry;
 }
 
-void write_piece(Device& device, const RankState::SavedPiece& piece, SafetensorsWriter& writer) {
+// Two halves: one is written while the other is copied.
+constexpr int64_t kStagingBytes = int64_t{32} << 20;
+
+void write_piece(Device& device, const RankState::SavedPiece& piece, const Buffer& staging,
+                 SafetensorsWriter& writer) {
   const std::string name = piece_name(piece.state, piece.param->name);
-  device.read(piece.data,
-              [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
+  device.read_beside(
+      piece.data, [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); },
+      {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
 }
 
 Json to_json(const LossScale::State& state) {
@@ -60,12 +65,19 @@ struct CheckpointWriter::Job {
 };
 
 CheckpointWriter::CheckpointWriter(Engine& engine, CheckpointFolder folder)
-    : engine_(engine), folder_(std::move(folder)) {}
+    : engine_(engine), folder_(std::move(folder)) {
+  if (engine.device().memory(Tier::host) != nullptr)
+    staging_ = engine.ledger().allocate(Kind::communication, kStagingBytes, "checkpoint staging",
+                                        Tier::host);
+}
 
 CheckpointWriter::~CheckpointWriter() { join(); }
 
 void CheckpointWriter::begin() {
   require(!job_, "a checkpoint is begun while another is under way");
+  // What is read beside computation must be complete.
+  LaneQueue& compute = engine_.device().compute();
+  compute.wait(compute.mark().number);
   job_ = std::make_unique<Job>();
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
@@ -90,7 +102,7 @@ void CheckpointWriter::write(Job& job) {
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
       for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
-        write_piece(engine_.device(), piece, writer);
+        write_piece(engine_.device(), piece, staging_, writer);
       job.advance(unit + 1, false);
     }
     writer.commit();

@@ -60,15 +60,23 @@ class HostMemory final : public MemorySource {
 
 class DryMemory final : public MemorySource {
  public:
-  int64_t block_bytes(int64_t bytes) const override { return host_block_bytes(bytes); }
+  explicit DryMemory(int64_t block) : block_(block) {}
+  int64_t block_bytes(int64_t bytes) const override {
+    return block_ > 0 ? rounded(bytes, block_) : host_block_bytes(bytes);
+  }
   void* take(int64_t) override { return nullptr; }
   void give_back(void*, int64_t) override {}
   bool real() const override { return false; }
+
+ private:
+  const int64_t block_;
 };
 
 }  // namespace
 
 std::unique_ptr<MemorySource> make_host_memory() { return std::make_unique<HostMemory>(); }
-std::unique_ptr<MemorySource> make_dry_memory() { return std::make_unique<DryMemory>(); }
+std::unique_ptr<MemorySource> make_dry_memory(int64_t block) {
+  return std::make_unique<DryMemory>(block);
+}
 
 }  // namespace onefold

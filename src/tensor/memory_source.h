@@ -34,7 +34,7 @@ class MemorySource {
 // Ledger::kAlignment.
 std::unique_ptr<MemorySource> make_host_memory();
 
-// Books blocks of the same sizes, and has none.
-std::unique_ptr<MemorySource> make_dry_memory();
+// Books blocks, and has none: of the sizes of the system's memory, or of whole `block` bytes.
+std::unique_ptr<MemorySource> make_dry_memory(int64_t block = 0);
 
 }  // namespace onefold
