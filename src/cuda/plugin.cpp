@@ -49,7 +49,7 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<LaneQueue> open_lane() override {
     card_.use();
-    return std::make_unique<StreamLane>();
+    return std::make_unique<StreamLane>(/*urgent=*/true);  // computation waits for what it carries
   }
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
