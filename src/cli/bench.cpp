@@ -210,7 +210,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_option("--micros", options->micros, "Micro-batches of a step")
       ->check(at_least(1))
       ->capture_default_str();
-  step->add_option("--device", options->device, "cpu, or cuda")->capture_default_str();
+  step->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
   step->add_option("--precision", options->precision,
                    "fp32; bf16 or fp16 with fp32 master weights; bf16-no-master; bf16-states")
       ->capture_default_str();

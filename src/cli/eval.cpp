@@ -26,7 +26,7 @@ namespace onefold::cli {
 namespace {
 
 struct EvalArguments {
-  std::string model, adapter, task, documents, tokenizer;
+  std::string model, adapter, task, documents, tokenizer, device = "cpu";
   std::vector<std::string> inputs;
   DataFlags data;
   int64_t sequence = 0, batch = 8, limit = 0;
@@ -156,14 +156,17 @@ void open_questions(const EvalArguments& arguments, const DataSource& source, in
 }
 
 void require_memory(const Evaluation& evaluation, const Ranks& ranks) {
+  const std::string& device = evaluation.options.device;
+  const Hardware machine = this_machine(ranks.cores(), device, ranks.ranks_here());
   const RankPlan plan = plan_rank(evaluation.model.spec(), evaluation.options, ranks.count(),
-                                  ranks.scratch_bytes(), this_machine(ranks.cores()));
-  const int64_t needed = plan.peak_bytes * ranks.ranks_here(), available = available_memory_bytes();
+                                  ranks.scratch_bytes(device), machine);
+  const bool on_host = machine.device == "cpu";
+  const int64_t needed = plan.peak_bytes * (on_host ? ranks.ranks_here() : 1);
+  const int64_t available = on_host ? available_memory_bytes() : machine.device_bytes;
   if (available > 0 && needed > available)
     user_error(
-        "this evaluation needs {} of memory and the machine has {} left; lower --batch or "
-        "--sequence{}",
-        format_bytes(needed), format_bytes(available),
+        "this evaluation needs {} of memory and {} has {} left; lower --batch or --sequence{}",
+        format_bytes(needed), on_host ? "the machine" : "each rank's card", format_bytes(available),
         ranks.count() > 1 && evaluation.options.zero.stage < 3
             ? ", or divide the model among the ranks with --shard"
             : "");
@@ -178,6 +181,7 @@ Evaluation open_evaluation(const EvalArguments& arguments, const Ranks& ranks) {
   if (!arguments.tokenizer.empty()) model.tokenizer = open_tokenizer(arguments.tokenizer);
   evaluation.task = task_of(arguments, source);
   EngineOptions& options = evaluation.options;
+  options.device = arguments.device;
   options.threads = arguments.threads > 0 ? arguments.threads : ranks.cores();
   options.training = false;
   options.zero.stage = arguments.shard ? 3 : 0;
@@ -359,6 +363,8 @@ void add_eval(CLI::App& app, Run& run) {
                    "Run this many ranks as threads of one process, cores divided among them")
       ->check(at_least(1));
   command->add_flag("--shard", a->shard, "Divide the model's parameters among the ranks");
+  command->add_option("--device", a->device, "cpu, cuda (a card for each rank) or cuda:N")
+      ->capture_default_str();
   command->add_option("--threads", a->threads, "Threads of each rank; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();

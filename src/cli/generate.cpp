@@ -31,6 +31,7 @@ struct GenerateArguments {
   std::vector<std::string> stops;
   ChatMarkers::Around system_marks{"", "\n"}, user_marks{"", "\n"}, assistant_marks{"", "\n"};
   GenerateOptions options;
+  std::string device = "cpu";
   int threads = 0;
   bool greedy = false, json = false, chat = false, special = false;
 };
@@ -290,6 +291,7 @@ int run_generate(GenerateArguments& arguments) {
 
   EngineOptions engine_options =
       generation_engine_options(model.spec(), options.beams, arguments.threads);
+  engine_options.device = arguments.device;
   engine_options.initial = reader_of(model.source);
   Engine engine(model.spec(), engine_options);
   for (const std::string& problem : model.passed_over)
@@ -386,6 +388,7 @@ void add_generate(CLI::App& app, Run& run) {
       ->needs(beams)
       ->capture_default_str();
   add_sampling(command, *a, greedy, beams);
+  command->add_option("--device", a->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--threads", a->threads, "Threads; 0 takes all cores")
       ->check(at_least(0))
       ->capture_default_str();

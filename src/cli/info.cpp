@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "base/process.h"
 #include "base/text.h"
@@ -10,13 +12,14 @@
 #include "cli/cli.h"
 #include "comm/mpi.h"
 #include "comm/mpi_library.h"
+#include "device/cuda_library.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
 namespace onefold::cli {
 namespace {
 
-// Devices that the NVIDIA driver shows; none of them is used by a build without CUDA.
+// Devices that the NVIDIA driver shows.
 int64_t visible_gpus() {
   std::error_code error;
   int64_t count = 0;
@@ -25,6 +28,46 @@ int64_t visible_gpus() {
     ++count;
   }
   return count;
+}
+
+// The cards that this program can use, or why it cannot.
+struct Cards {
+  std::vector<CudaCard> all;
+  std::string problem;
+};
+
+Cards find_cards() {
+  try {
+    return {cuda_cards(), ""};
+  } catch (const UserError& error) {
+    return {{}, error.what()};
+  }
+}
+
+Json cards_json(const Cards& cards) {
+  Json list = Json::array();
+  for (const CudaCard& card : cards.all)
+    list.push_back({{"name", card.name},
+                    {"capability", fmt::format("{}.{}", card.major, card.minor)},
+                    {"memory_bytes", card.bytes},
+                    {"usable", card.problem.empty()}});
+  return list;
+}
+
+// A card on each line, under the name by which --device knows it.
+std::string cards_text(const Cards& cards, int64_t gpus) {
+  if (!cards.problem.empty())
+    return gpus == 0 ? "none visible"
+                     : fmt::format("{} visible, and not used: {}", gpus, cards.problem);
+  std::string text;
+  for (size_t number = 0; number < cards.all.size(); ++number) {
+    const CudaCard& card = cards.all[number];
+    text += fmt::format("{}cuda:{}  {}, {}, compute capability {}.{}{}{}",
+                        number == 0 ? "" : "\n         ", number, card.name,
+                        format_bytes(card.bytes), card.major, card.minor,
+                        card.problem.empty() ? "" : "; not used: it ", card.problem);
+  }
+  return text;
 }
 
 struct InfoArguments {
@@ -37,6 +80,7 @@ int run_info(const InfoArguments& arguments) {
   const double gemm = measure_gemm_gflops(pool);
   const double memory = measure_memory_gb_per_s(pool);
   const int64_t gpus = visible_gpus();
+  const Cards cards = find_cards();
   const Json result = {{"version", ONEFOLD_VERSION},
                        {"cpu", cpu_name()},
                        {"cores", available_cores()},
@@ -45,7 +89,8 @@ int run_info(const InfoArguments& arguments) {
                        {"memory_bytes", total_memory_bytes()},
                        {"available_bytes", available_memory_bytes()},
                        {"gpus", gpus},
-                       {"cuda", false},
+                       {"cuda", cards.problem.empty()},
+                       {"cards", cards_json(cards)},
                        {"mpi", mpi_library().api != nullptr},
                        {"gemm_gflops", gemm},
                        {"memory_gb_per_s", memory}};
@@ -58,9 +103,7 @@ int run_info(const InfoArguments& arguments) {
              available_cores() == 1 ? "" : "s", cpu_simd_name());
   fmt::print("memory   {}, {} available\n", format_bytes(total_memory_bytes()),
              format_bytes(available_memory_bytes()));
-  fmt::print("GPUs     {}\n",
-             gpus == 0 ? "none visible"
-                       : fmt::format("{} visible; this build has no CUDA and uses none", gpus));
+  fmt::print("GPUs     {}\n", cards_text(cards, gpus));
   fmt::print("MPI      {}\n", mpi_status());
   fmt::print("measured on {} thread{}: {:.1f} GFLOP/s matrix products (f32), {:.1f} GB/s memory\n",
              pool.threads(), pool.threads() == 1 ? "" : "s", gemm, memory);

@@ -7,8 +7,8 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "comm/mpi.h"
 #include "config/config.h"
+#include "engine/channels.h"
 #include "plan/fit.h"
 #include "run/plan.h"
 
@@ -149,13 +149,16 @@ int run_plan(PlanArguments arguments) {
   const Config config = load_config(arguments.config, arguments.overrides, ranks);
   const ModelSpec spec = planned_model(config);
   Hardware hardware = hardware_named(arguments.hardware);
-  if (hardware.device != config.run.device && config.run.device != "cpu")
+  if (hardware.device == "cpu" && config.run.device != "cpu")
     user_error(
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
         "h200",
         config.run.device, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
-  const FitContext context{ranks, arguments.transport == "mpi" ? mpi_scratch_bytes(ranks) : 0,
+  const std::string device = hardware.device == "cpu"     ? "cpu"
+                             : config.run.device == "cpu" ? hardware.device
+                                                          : config.run.device;
+  const FitContext context{ranks, lane_scratch_bytes(device, arguments.transport == "mpi", ranks),
                            config.run.accumulate != "auto", hardware};
   const EngineOptions options = settled_options(config, spec, context, hardware.device_bytes);
   const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware);

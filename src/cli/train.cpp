@@ -291,7 +291,8 @@ void add_train(CLI::App& app, Run& run) {
       ->add_option("--ranks", arguments->ranks,
                    "Run this many ranks as threads of one process, cores divided among them")
       ->check(at_least(1));
-  train->add_option("--device", arguments->device, "Where to train: cpu or cuda (run.device)");
+  train->add_option("--device", arguments->device,
+                    "Where to train: cpu, cuda (a card for each rank) or cuda:N (run.device)");
   train->add_option("--memory", arguments->memory,
                     "The most memory that each rank may use, like 80GiB (run.memory)");
   auto* resume =

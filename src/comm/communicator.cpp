@@ -20,6 +20,7 @@ class DryCommunicator final : public Communicator {
       : Communicator(0, ranks), scratch_bytes_(scratch_bytes) {}
   const char* transport() const override { return "dry"; }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
+  int64_t device_scratch_bytes() const override { return scratch_bytes_; }
   std::unique_ptr<Channel> open(std::string_view, void*) override {
     return std::make_unique<DryChannel>(ranks());
   }
@@ -120,6 +121,13 @@ int64_t Channel::bytes_sent(const Call& call) const {
       return 0;
   }
   return 0;
+}
+
+std::unique_ptr<Channel> Communicator::open_on(RankMemory&, std::string_view, void*) {
+  user_error(
+      "ranks over {} exchange the host's memory alone: give each rank a card of its own (device "
+      "cuda), or share one among ranks that are threads (--ranks)",
+      transport());
 }
 
 std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes) {

@@ -1,7 +1,8 @@
 // Ranks exchange data through a communicator: between threads of this process (local.h), between
-// processes over MPI (mpi.h), or not at all (dry: it only counts). A rank opens one channel for
-// each lane; on a channel every rank makes the same calls in the same order, and each call blocks
-// until this rank's part of it is done. Overlap comes from lanes, never from here.
+// processes over MPI (mpi.h), between cards over NCCL (nccl.h), or not at all (dry: it only
+// counts). A rank opens one channel for each lane; on a channel every rank makes the same calls in
+// the same order, and each call blocks until this rank's part of it is done, or (NCCL) is on the
+// lane's stream. Overlap comes from lanes, never from here.
 //
 // Sums have a fixed order: rank 0's value, plus rank 1's, plus rank 2's, ... element by element, in
 // the elements' own type (f32 or f64). A reduce-scatter is an exchange of pieces and that local
@@ -21,6 +22,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/rank_memory.h"
 #include "tensor/tensor.h"
 
 namespace onefold {
@@ -135,7 +137,8 @@ class Communicator {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  virtual const char* transport() const = 0;  // "threads", "mpi", "dry"
+  virtual const char* transport() const = 0;  // "threads", "mpi", "nccl", "dry"
+  const CommOptions& options() const { return options_; }
 
   // Among the ranks on the same machine, whose memory they share.
   virtual Place host() const { return {rank_, ranks_}; }
@@ -146,18 +149,30 @@ class Communicator {
   // Bytes of scratch memory that each channel works with, aligned to 64; the caller owns it, so
   // that the ledger has it.
   virtual int64_t scratch_bytes() const { return 0; }
-  // Opens a channel: every rank opens the same ones in the same order.
+  // Opens a channel: every rank opens the same ones in the same order. One that sums nothing needs
+  // no scratch.
   virtual std::unique_ptr<Channel> open(std::string_view name, void* scratch) = 0;
+
+  // The same for memory that the host does not reach: a device's, in the order of one of its lanes.
+  // UserError where this transport cannot.
+  virtual int64_t device_scratch_bytes() const { return 0; }
+  virtual std::unique_ptr<Channel> open_on(RankMemory& memory, std::string_view name,
+                                           void* scratch);
+  // What has ended all calls, here or on another rank; empty: nothing has. A call that waits on a
+  // stream throws nothing: whoever reads its result asks here first.
+  virtual std::string failure() const { return {}; }
 
   // Ends all ranks because this one has failed: every rank that waits for it, now or later, throws
   // a PeerError that repeats `why`. Over MPI the process ends here, with the exit code 1.
   virtual void abort(std::string_view why) noexcept = 0;
 
  protected:
-  Communicator(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  Communicator(int rank, int ranks, const CommOptions& options = {})
+      : rank_(rank), ranks_(ranks), options_(options) {}
 
  private:
   const int rank_, ranks_;
+  const CommOptions options_;
 };
 
 // Rank 0 of `ranks`, on a channel that moves nothing and only counts: for plans, and for runs of

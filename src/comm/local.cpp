@@ -1,10 +1,10 @@
 #include "comm/local.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "comm/rank_sum.h"
 #include "comm/rendezvous.h"
-#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -16,19 +16,33 @@ const std::byte* at(const void* data, int64_t offset) {
 
 class LocalChannel final : public Channel {
  public:
-  LocalChannel(int rank, std::shared_ptr<LocalState> state, std::string_view name)
+  // Without `memory`: the host's.
+  LocalChannel(int rank, std::shared_ptr<LocalState> state, std::string_view name,
+               RankMemory* memory = nullptr)
       : Channel(rank, state->ranks),
         state_(std::move(state)),
         rendezvous_(state_->open(rank, name)),
-        sum_(ranks()) {}
+        host_(ranks()),
+        memory_(memory != nullptr ? *memory : host_),
+        sources_(static_cast<size_t>(ranks())) {}
 
  private:
   void run(const Call& call) override {
+    memory_.finish();  // what the others read or write is complete
     if (call.collective == Collective::send) return rendezvous_.send(rank(), call);
-    if (call.collective == Collective::receive) return rendezvous_.receive(rank(), call);
+    if (call.collective == Collective::receive) return rendezvous_.receive(rank(), call, memory_);
     rendezvous_.begin_collective(rank(), call);
-    work(call);
+    // Copies of a card may fail. The others are reading this rank's memory: it stays to the end.
+    std::exception_ptr failed;
+    try {
+      work(call);
+      memory_.finish();
+    } catch (const std::exception& error) {
+      failed = std::current_exception();
+      state_->fail(fmt::format("rank {} failed: {}", rank(), error.what()));
+    }
     rendezvous_.end_collective(rank());
+    if (failed) std::rethrow_exception(failed);
   }
 
   void work(const Call& call) {
@@ -43,12 +57,12 @@ class LocalChannel final : public Channel {
         for (size_t m = 0; m < call.messages.size(); ++m) reduce_for_all(call.messages[m], m);
         break;
       case Collective::broadcast:
-        copy_bytes(peer_call(call.peer).from, call.to, call.bytes);
+        memory_.copy(peer_call(call.peer).from, call.to, call.bytes);
         break;
       case Collective::all_to_all:
         for_each_rank([&](int r) {
-          copy_bytes(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
-                     call.bytes);
+          memory_.copy(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
+                       call.bytes);
         });
         break;
       case Collective::barrier:
@@ -69,7 +83,7 @@ class LocalChannel final : public Channel {
   void gather(const Message& message, size_t m) {
     const int64_t bytes = message.shard_bytes();
     for_each_rank([&](int r) {
-      copy_bytes(peer_call(r).messages[m].shard, at(message.whole, r * bytes), bytes);
+      memory_.copy(peer_call(r).messages[m].shard, at(message.whole, r * bytes), bytes);
     });
   }
 
@@ -79,33 +93,39 @@ class LocalChannel final : public Channel {
     return at(message.whole, rank() * message.shard_bytes() + first);
   }
 
-  void reduce(const Message& message, size_t m) {
-    sum_.sum(message.dtype, message.shard_elems, message.shard, [&](int r) { return piece(r, m); });
+  // dst = the sum over ranks of so many bytes of this rank's piece.
+  void sum_pieces(const Message& message, size_t m, int64_t first, int64_t bytes, void* dst) {
+    for (int r = 0; r < ranks(); ++r) sources_[static_cast<size_t>(r)] = piece(r, m, first);
+    memory_.sum(message.dtype, sources_, dst, bytes / dtype_bytes(message.dtype));
   }
 
-  // Each block of the piece is summed and written to every rank while it is in the cache: one
-  // barrier and a third of the traffic less than a reduce-scatter followed by a gather.
+  void reduce(const Message& message, size_t m) {
+    sum_pieces(message, m, 0, message.shard_bytes(), message.shard);
+  }
+
+  // Each block of the piece is summed and written to every rank: one barrier and a third of the
+  // traffic less than a reduce-scatter followed by a gather.
   void reduce_for_all(const Message& message, size_t m) {
-    constexpr int64_t kBlockBytes = 16384;
-    const int64_t all = message.shard_bytes();
-    for (int64_t first = 0; first < all; first += kBlockBytes) {
-      const int64_t bytes = std::min(kBlockBytes, all - first);
+    const int64_t all = message.shard_bytes(), block = memory_.block_bytes();
+    for (int64_t first = 0; first < all; first += block) {
+      const int64_t bytes = std::min(block, all - first);
       std::byte* own = piece(rank(), m, first);
-      sum_.sum(message.dtype, bytes / dtype_bytes(message.dtype), own,
-               [&](int r) { return piece(r, m, first); });
-      for_each_rank([&](int r) { copy_bytes(own, piece(r, m, first), bytes); });
+      sum_pieces(message, m, first, bytes, own);
+      for_each_rank([&](int r) { memory_.copy(own, piece(r, m, first), bytes); });
     }
   }
 
   const std::shared_ptr<LocalState> state_;
   Rendezvous& rendezvous_;
-  RankSum sum_;
+  HostRankMemory host_;
+  RankMemory& memory_;
+  std::vector<const void*> sources_;  // the ranks' pieces; reused by later calls
 };
 
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(int rank, std::shared_ptr<LocalState> state)
-      : Communicator(rank, state->ranks), state_(std::move(state)) {
+      : Communicator(rank, state->ranks, state->options), state_(std::move(state)) {
     state_->join(rank);
   }
   ~LocalCommunicator() override { state_->leave(rank()); }
@@ -114,6 +134,10 @@ class LocalCommunicator final : public Communicator {
   std::unique_ptr<Channel> open(std::string_view name, void*) override {
     return std::make_unique<LocalChannel>(rank(), state_, name);
   }
+  std::unique_ptr<Channel> open_on(RankMemory& memory, std::string_view name, void*) override {
+    return std::make_unique<LocalChannel>(rank(), state_, name, &memory);
+  }
+  std::string failure() const override { return state_->failure(); }
   void abort(std::string_view why) noexcept override {
     state_->fail(fmt::format("rank {} failed: {}", rank(), why));
   }

@@ -1,5 +1,7 @@
 // Ranks as threads of one process. They read each other's memory directly, so a gather is one copy
-// and a reduction one pass, and the transport needs no memory of its own.
+// and a reduction one pass, and the transport needs no memory of its own. That may be the memory of
+// one card that they share: then a call waits for its lane's stream before the ranks meet, and
+// again before they part.
 #pragma once
 
 #include "comm/communicator.h"

@@ -40,7 +40,7 @@ Place find_host(const MpiApi& api) {
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const MpiApi& api, const CommOptions& options)
-      : Communicator(api.rank(), api.ranks()),
+      : Communicator(api.rank(), api.ranks(), options),
         host_(find_host(api)),
         place_(find_place(api)),
         state_(api, options, place_) {
@@ -67,6 +67,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void abort(std::string_view why) noexcept override { state_.end_process(why); }
+  std::string failure() const override { return state_.failure(); }
 
  private:
   const Place host_, place_;

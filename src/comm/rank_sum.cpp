@@ -24,6 +24,10 @@ void require_summable(std::span<const Message> messages) {
             dtype_name(message.dtype));
 }
 
+void HostRankMemory::copy(const void* src, void* dst, int64_t bytes) {
+  copy_bytes(src, dst, bytes);
+}
+
 void RankSum::add(std::span<const float* const> sources, int64_t elems, float* dst) {
   ordered_sum(sources, dst, elems);
 }

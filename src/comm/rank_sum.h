@@ -1,6 +1,6 @@
-// The sum over ranks, element by element: rank 0's, plus rank 1's, plus rank 2's, ... in the
-// elements' own type; of 16-bit elements in fp32, rounded once. Both transports add with it, so
-// they have the same bits.
+// The sum over ranks of the host's memory, element by element: rank 0's, plus rank 1's, plus rank
+// 2's, ... in the elements' own type; of 16-bit elements in fp32, rounded once. All transports add
+// with it, so they have the same bits.
 #pragma once
 
 #include <span>
@@ -51,6 +51,21 @@ class RankSum {
   std::vector<const double*> f64_;
   std::vector<const Bf16*> bf16_;
   std::vector<const F16*> f16_;
+};
+
+// The host's memory, on the calling thread.
+class HostRankMemory final : public RankMemory {
+ public:
+  explicit HostRankMemory(int ranks) : sum_(ranks) {}
+  void copy(const void* src, void* dst, int64_t bytes) override;
+  void sum(DType dtype, std::span<const void* const> sources, void* dst, int64_t elems) override {
+    sum_.sum(dtype, elems, dst, [&](int r) { return sources[static_cast<size_t>(r)]; });
+  }
+  // Summed and copied on while it is in the cache.
+  int64_t block_bytes() const override { return 16384; }
+
+ private:
+  RankSum sum_;
 };
 
 }  // namespace onefold

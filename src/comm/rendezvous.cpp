@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "kernels/host_memory.h"
 
 namespace onefold {
 namespace {
@@ -83,6 +82,11 @@ void LocalState::fail(const std::string& why) noexcept {
 void LocalState::throw_failure() const {
   const std::lock_guard lock(mutex_);
   throw PeerError(failure_);
+}
+
+std::string LocalState::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void LocalState::wake_all() {
@@ -290,7 +294,25 @@ void Rendezvous::send(int rank, const Channel::Call& call) {
   exit_call(rank);
 }
 
-void Rendezvous::receive(int rank, const Channel::Call& call) {
+// Copies the message that rank `from` offers; false: it is not the one that is waited for, or the
+// copy failed. The sender waits until then, whatever happens.
+bool Rendezvous::take_message(int from, int rank, const Channel::Call& call, RankMemory& memory) {
+  const Slot& sender = slot(from);
+  if (!sender.record.delivers_to(slot(rank).record)) {
+    state_.fail(disagreement(from, sender.record, rank, slot(rank).record));
+    return false;
+  }
+  try {
+    memory.copy(sender.call.from, call.to, call.bytes);
+    memory.finish();
+    return true;
+  } catch (const std::exception& error) {
+    state_.fail(fmt::format("rank {} failed: {}", rank, error.what()));
+    return false;
+  }
+}
+
+void Rendezvous::receive(int rank, const Channel::Call& call, RankMemory& memory) {
   enter_call(rank, call);
   Slot& s = slot(rank);
   const int from = call.peer;
@@ -308,10 +330,7 @@ void Rendezvous::receive(int rank, const Channel::Call& call) {
     if (!state_.failed()) state_.fail(missing_peer(rank, from));
     throw_failure(rank);
   }
-  const Slot& sender = slot(from);
-  const bool good = sender.record.delivers_to(s.record);
-  if (good) copy_bytes(sender.call.from, call.to, call.bytes);
-  if (!good) state_.fail(disagreement(from, sender.record, rank, s.record));
+  const bool good = take_message(from, rank, call, memory);
   message.store(good ? kNoRank : kRefused);
   wake();
   if (!good) throw_failure(rank);

@@ -43,6 +43,7 @@ class LocalState {
   void fail(const std::string& why) noexcept;
   bool failed() const { return failed_.load(); }
   [[noreturn]] void throw_failure() const;
+  std::string failure() const;
 
  private:
   void wake_all();
@@ -70,9 +71,9 @@ class Rendezvous {
   const Channel::Call& call(int rank) const { return slot(rank).call; }
   void end_collective(int rank);
 
-  // One message; each returns when it has been copied.
+  // One message; each returns when it has been copied, by the receiver's memory.
   void send(int rank, const Channel::Call& call);
-  void receive(int rank, const Channel::Call& call);
+  void receive(int rank, const Channel::Call& call, RankMemory& memory);
 
   void wake();
 
@@ -110,6 +111,7 @@ class Rendezvous {
   std::string missing_at_barrier(int rank, int64_t round);
   std::string missing_peer(int rank, int peer);
   [[noreturn]] void throw_failure(int rank);
+  bool take_message(int from, int rank, const Channel::Call& call, RankMemory& memory);
 
   template <class Done>
   void wait(int rank, const Done& done, bool may_time_out);

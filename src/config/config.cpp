@@ -159,6 +159,7 @@ Json Config::effective() const {
 
 EngineOptions engine_options(const Config& config) {
   return {.device = config.run.device,
+          .library_sums = config.run.library_sums,
           .threads = config.run.threads,
           .seed = config.run.seed,
           .micro_batch = config.batch.micro,

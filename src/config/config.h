@@ -48,7 +48,8 @@ struct RunConfig {
   int64_t tokens = 0;
   int64_t eval_every = 0;        // steps; 0: no evaluation
   int64_t eval_sequences = 0;    // of one evaluation, the first ones; 0: the whole validation data
-  std::string device = "cpu";    // or cuda
+  std::string device = "cpu";    // or cuda, cuda:N
+  bool library_sums = false;     // of gradients over ranks, by NCCL in its own order
   int threads = 0;               // 0: all cores this process may use
   int64_t memory_bytes = 0;      // limit; 0: none
   int64_t save_every = 0;        // steps from one checkpoint to the next; 0: at the end only

@@ -10,6 +10,7 @@
 #include "config/chat_markers.h"
 #include "config/sections.h"
 #include "data/hf_tokenizer.h"
+#include "device/device_name.h"
 #include "io/hf_folder.h"
 #include "model/spec_limits.h"
 
@@ -299,7 +300,15 @@ void read_run(JsonObject& root, Config& config) {
   run.eval_sequences = in.at_least("eval_sequences", 0, evaluates ? kDefaultEvalSequences : 0);
   refuse_eval_batches(in, config.batch.micro);
 
-  run.device = in.choice("device", {"cpu", "cuda"}, "cpu");
+  run.device = in.get<std::string>("device", "cpu");
+  try {
+    parse_device(run.device);
+  } catch (const UserError& error) {
+    in.refuse(Group::conflict, "device", fmt::format("is \"{}\": {}", run.device, error.what()));
+  }
+  if (run.device != "cuda")
+    in.no_effect("sums", "it is for ranks with a card each (run.device \"cuda\"), over NCCL");
+  run.library_sums = in.choice("sums", {"ordered", "library"}, "ordered") == "library";
   const int64_t threads = in.at_least("threads", 0, 0);
   if (threads > kMostThreads)
     in.refuse(Group::conflict, "threads",
@@ -377,6 +386,7 @@ Json run_json(const Config& config) {
     json["eval_sequences"] = run.eval_sequences;
   }
   json["device"] = run.device;
+  if (run.device == "cuda") json["sums"] = run.library_sums ? "library" : "ordered";
   json["threads"] = run.threads;
   json["recompute"] = recompute_json(run);
   json["accumulate"] = run.accumulate;

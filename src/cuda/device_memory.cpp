@@ -5,17 +5,23 @@
 #include <algorithm>
 #include <iterator>
 
+#include "device/cuda_scratch.h"
+
 namespace onefold::cuda {
+namespace {
+
+int64_t whole_blocks(int64_t bytes) {
+  return (bytes + kMemoryBlockBytes - 1) / kMemoryBlockBytes * kMemoryBlockBytes;
+}
+
+}  // namespace
 
 // Nothing can be done about an error of cudaFree, and the next call would meet it too.
 DeviceMemory::~DeviceMemory() {
   for (const auto& [begin, bytes] : segments_) (void)cudaFree(begin);
 }
 
-int64_t DeviceMemory::block_bytes(int64_t bytes) const {
-  constexpr int64_t kBlock = 512;
-  return (bytes + kBlock - 1) / kBlock * kBlock;
-}
+int64_t DeviceMemory::block_bytes(int64_t bytes) const { return whole_blocks(bytes); }
 
 // The smallest free block that holds the request; what is left of it stays free.
 void* DeviceMemory::take(int64_t bytes) {
@@ -36,6 +42,7 @@ void* DeviceMemory::take(int64_t bytes) {
 }
 
 void* DeviceMemory::take_segment(int64_t bytes) {
+  card_.use();
   const auto refused = [&](void*& segment) {
     if (cudaMalloc(&segment, static_cast<size_t>(bytes)) == cudaSuccess) return false;
     (void)cudaGetLastError();  // a refusal is not the next call's error
@@ -98,6 +105,18 @@ void DeviceMemory::insert_free(Address begin, int64_t bytes) {
   free_.emplace(begin, bytes);
   by_size_.emplace(bytes, begin);
 }
+
+int64_t PinnedMemory::block_bytes(int64_t bytes) const { return whole_blocks(bytes); }
+
+void* PinnedMemory::take(int64_t bytes) {
+  card_.use();
+  void* block = nullptr;
+  if (cudaMallocHost(&block, static_cast<size_t>(bytes)) == cudaSuccess) return block;
+  (void)cudaGetLastError();  // a refusal is not the next call's error
+  return nullptr;
+}
+
+void PinnedMemory::give_back(void* block, int64_t) { (void)cudaFreeHost(block); }
 
 void DeviceMemory::erase_free(Address begin) {
   const auto found = free_.find(begin);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "cuda/card.h"
 #include "tensor/memory_source.h"
 
 namespace onefold::cuda {
@@ -18,7 +19,7 @@ namespace onefold::cuda {
 // comes first in the order of the streams.
 class DeviceMemory final : public MemorySource {
  public:
-  DeviceMemory() = default;
+  explicit DeviceMemory(const Card& card) : card_(card) {}
   ~DeviceMemory() override;
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -38,11 +39,24 @@ class DeviceMemory final : public MemorySource {
   void insert_free(Address begin, int64_t bytes);
   void erase_free(Address begin);
 
+  const Card card_;
   std::mutex mutex_;
   std::map<Address, int64_t> segments_;  // by their first byte: their size
   std::map<Address, int64_t> free_;      // the same of free blocks
   BySize by_size_;
   int64_t segment_bytes_ = 0, held_bytes_ = 0, peak_bytes_ = 0;
+};
+
+// The host's memory that the card copies to and from by itself: pinned.
+class PinnedMemory final : public MemorySource {
+ public:
+  explicit PinnedMemory(const Card& card) : card_(card) {}
+  int64_t block_bytes(int64_t bytes) const override;
+  void* take(int64_t block_bytes) override;
+  void give_back(void* block, int64_t block_bytes) override;
+
+ private:
+  const Card card_;
 };
 
 }  // namespace onefold::cuda

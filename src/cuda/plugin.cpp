@@ -1,13 +1,17 @@
 // libonefold_cuda.so: the device cuda. A plugin, so that the program starts where CUDA is missing.
 #include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "cuda/card.h"
 #include "cuda/check.h"
 #include "cuda/cuda_kernels.h"
 #include "cuda/device_memory.h"
-#include "cuda/pinned_memory.h"
+#include "cuda/rank_memory.h"
 #include "cuda/staging.h"
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
@@ -17,20 +21,38 @@
 namespace onefold::cuda {
 namespace {
 
+// Threads other than the one that opened it may reach it: whatever leads to calls of CUDA chooses
+// the card first.
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int threads)
-      : pool_(threads), kernels_(make_kernels(compute_.stream())), staging_(compute_.stream()) {}
+  CudaDevice(const Card& card, int threads)
+      : card_(card),
+        pool_(threads),
+        memory_(card),
+        pinned_(card),
+        kernels_(make_kernels(compute_.stream())),
+        staging_(compute_.stream()) {}
+  ~CudaDevice() override { card_.use(); }
 
   const char* name() const override { return "cuda"; }
-  Kernels& kernels() override { return *kernels_; }
-  MemorySource* memory(Tier tier) override {
-    if (tier == Tier::host) return &host_;
-    return tier == Tier::device ? &memory_ : nullptr;
+  Kernels& kernels() override {
+    card_.use();
+    return *kernels_;
   }
-  LaneQueue& compute() override { return compute_; }
-  std::unique_ptr<LaneQueue> open_lane() override { return std::make_unique<StreamLane>(); }
+  MemorySource* memory(Tier tier) override {
+    if (tier == Tier::device) return &memory_;
+    return tier == Tier::host ? &pinned_ : nullptr;
+  }
+  LaneQueue& compute() override {
+    card_.use();
+    return compute_;
+  }
+  std::unique_ptr<LaneQueue> open_lane() override {
+    card_.use();
+    return std::make_unique<StreamLane>(/*urgent=*/true);  // computation waits for what it carries
+  }
   Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
+    card_.use();
     return lane.post(std::move(label), [=, stream = static_cast<StreamLane&>(lane).stream()] {
       check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
             "copy between the card and the host");
@@ -39,17 +61,29 @@ class CudaDevice final : public Device {
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
+  std::unique_ptr<RankMemory> rank_memory(LaneQueue& lane) override {
+    return make_rank_memory(card_, dynamic_cast<StreamLane&>(lane).stream());
+  }
 
   void write(Tensor dst, const Make& make, Calls calls) override {
+    card_.use();
     staging_.write(dst, make, calls, pool_);
   }
-  void read(Tensor src, const Take& take) override { staging_.read(src, take); }
+  void read(Tensor src, const Take& take) override {
+    card_.use();
+    staging_.read(src, take);
+  }
+  void read_beside(Tensor src, const Take& take, std::span<std::byte> staging) override {
+    card_.use();
+    cuda::read_beside(beside_.stream(), src, take, staging);
+  }
 
  private:
+  const Card card_;
   ThreadPool pool_;
   DeviceMemory memory_;
-  PinnedMemory host_;
-  StreamLane compute_;
+  PinnedMemory pinned_;
+  StreamLane compute_, beside_;
   std::unique_ptr<Kernels> kernels_;
   Staging staging_;
 };
@@ -58,8 +92,8 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// That there is a driver, a card, and code for it.
-void check_machine() {
+// That there is a driver and a card.
+int count_cards() {
   int driver = 0, runtime = 0, cards = 0;
   (void)cudaRuntimeGetVersion(&runtime);
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
@@ -78,23 +112,48 @@ void check_machine() {
         "nvidia-smi lists one and that CUDA_VISIBLE_DEVICES does not hide it, or use the device "
         "cpu",
         status == cudaSuccess ? "no card" : cudaGetErrorString(status));
-  cudaDeviceProp card{};
-  check(cudaGetDeviceProperties(&card, 0), "describe the card");
+  return cards;
+}
+
+CudaCard describe(int number) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, number), "describe the card");
+  CudaCard card{properties.name, properties.major, properties.minor,
+                static_cast<int64_t>(properties.totalGlobalMem), ""};
   constexpr int kLeastMajor = 9;  // of what the kernels are compiled for
   if (card.major < kLeastMajor)
+    card.problem =
+        fmt::format("has compute capability {}.{}, and the device cuda needs {}.0 or later",
+                    card.major, card.minor, kLeastMajor);
+  return card;
+}
+
+std::vector<CudaCard> cards() {
+  std::vector<CudaCard> all;
+  for (int number = 0, count = count_cards(); number < count; ++number)
+    all.push_back(describe(number));
+  return all;
+}
+
+// A card that is there and that there is code for, chosen for the calling thread.
+Card usable_card(int number) {
+  const int count = count_cards();
+  if (number < 0 || number >= count)
     user_error(
-        "the card ({}) has compute capability {}.{}, and the device cuda needs {}.0 or later; use "
-        "the device cpu",
-        card.name, card.major, card.minor, kLeastMajor);
+        "there is no card {}: this process sees {}, counted from 0 in the order of "
+        "CUDA_VISIBLE_DEVICES where that is set; `onefold info` lists them",
+        number, count == 1 ? "1 card" : fmt::format("{} cards", count));
+  if (const CudaCard card = describe(number); !card.problem.empty())
+    user_error("card {} ({}) {}; use another, or the device cpu", number, card.name, card.problem);
+  const Card card(number);
+  card.use();
+  return card;
 }
 
-Device* open(int threads) {
-  check_machine();
-  return new CudaDevice(threads);
-}
+Device* open(int card, int threads) { return new CudaDevice(usable_card(card), threads); }
 
-int64_t free_bytes() {
-  check_machine();
+int64_t free_bytes(int card) {
+  usable_card(card);
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "ask for the card's free memory");
   // Libraries load kernels as they are first used, into memory that is not ours to book.
@@ -102,7 +161,7 @@ int64_t free_bytes() {
   return std::max<int64_t>(0, static_cast<int64_t>(free) - kForLibraries);
 }
 
-constexpr CudaApi kApi = {ONEFOLD_INTERFACE_HASH, open, free_bytes};
+constexpr CudaApi kApi = {ONEFOLD_INTERFACE_HASH, cards, open, free_bytes};
 
 }  // namespace
 }  // namespace onefold::cuda

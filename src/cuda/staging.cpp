@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "cuda/check.h"
 
 namespace onefold::cuda {
@@ -16,11 +17,11 @@ struct Parts {
   std::byte* base;
   int64_t elems, width, part;
 
-  explicit Parts(const Tensor& tensor)
+  explicit Parts(const Tensor& tensor, int64_t buffer_bytes = kBufferBytes)
       : base(static_cast<std::byte*>(tensor.flat().data)),
         elems(tensor.elems()),
         width(dtype_bytes(tensor.dtype)),
-        part(kBufferBytes / width) {}
+        part(buffer_bytes / width) {}
   int64_t count() const { return (elems + part - 1) / part; }
   int64_t first(int64_t index) const { return index * part; }
   int64_t size(int64_t index) const { return std::min(part, elems - first(index)); }
@@ -39,11 +40,29 @@ void make_part(const Parts& parts, int64_t index, const Device::Make& make, Devi
   });
 }
 
+// A part is on its way while the one before it is taken.
+void read_parts(const Parts& parts, const std::array<StagingBuffer, 2>& buffers,
+                cudaStream_t stream, const Device::Take& take) {
+  const auto begin_copy = [&](int64_t i) {
+    const StagingBuffer& buffer = buffers[static_cast<size_t>(i % 2)];
+    check(cudaMemcpyAsync(buffer.data, parts.at(i), parts.bytes(i), cudaMemcpyDeviceToHost, stream),
+          "copy from the card");
+    check(cudaEventRecord(buffer.copied, stream), "record an event");
+  };
+  if (parts.count() > 0) begin_copy(0);
+  for (int64_t i = 0; i < parts.count(); ++i) {
+    if (i + 1 < parts.count()) begin_copy(i + 1);
+    const StagingBuffer& buffer = buffers[static_cast<size_t>(i % 2)];
+    check(cudaEventSynchronize(buffer.copied), "copy from the card");
+    take(parts.first(i), {buffer.data, parts.bytes(i)});
+  }
+}
+
 }  // namespace
 
 Staging::Staging(cudaStream_t stream) : stream_(stream) {
   try {
-    for (Buffer& buffer : buffers_) {
+    for (StagingBuffer& buffer : buffers_) {
       check(cudaMallocHost(reinterpret_cast<void**>(&buffer.data), kBufferBytes),
             "take pinned memory");
       check(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "make an event");
@@ -60,7 +79,7 @@ Staging::~Staging() {
 }
 
 void Staging::free() {
-  for (Buffer& buffer : buffers_) {
+  for (StagingBuffer& buffer : buffers_) {
     if (buffer.copied) (void)cudaEventDestroy(buffer.copied);
     if (buffer.data) (void)cudaFreeHost(buffer.data);
   }
@@ -70,7 +89,7 @@ void Staging::write(Tensor dst, const Device::Make& make, Device::Calls calls, T
   std::lock_guard lock(mutex_);
   const Parts parts(dst);
   for (int64_t i = 0; i < parts.count(); ++i) {
-    Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
+    StagingBuffer& buffer = buffers_[static_cast<size_t>(i % 2)];
     check(cudaEventSynchronize(buffer.copied), "copy to the card");
     make_part(parts, i, make, calls, pool, buffer.data);
     check(
@@ -80,24 +99,31 @@ void Staging::write(Tensor dst, const Device::Make& make, Device::Calls calls, T
   }
 }
 
-// A part is on its way while the one before it is taken.
 void Staging::read(Tensor src, const Device::Take& take) {
   std::lock_guard lock(mutex_);
-  const Parts parts(src);
-  const auto begin_copy = [&](int64_t i) {
-    Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
-    check(
-        cudaMemcpyAsync(buffer.data, parts.at(i), parts.bytes(i), cudaMemcpyDeviceToHost, stream_),
-        "copy from the card");
-    check(cudaEventRecord(buffer.copied, stream_), "record an event");
+  read_parts(Parts(src), buffers_, stream_, take);
+}
+
+void read_beside(cudaStream_t stream, Tensor src, const Device::Take& take,
+                 std::span<std::byte> staging) {
+  // Parts of whole elements of any type.
+  const size_t half = staging.size() / 2 / 64 * 64;
+  require(half > 0, "{} bytes to read a tensor through", staging.size());
+  std::array<StagingBuffer, 2> buffers{{{staging.data()}, {staging.data() + half}}};
+  const auto free = [&] {
+    (void)cudaStreamSynchronize(stream);  // the memory is the caller's again
+    for (const StagingBuffer& buffer : buffers)
+      if (buffer.copied) (void)cudaEventDestroy(buffer.copied);
   };
-  if (parts.count() > 0) begin_copy(0);
-  for (int64_t i = 0; i < parts.count(); ++i) {
-    if (i + 1 < parts.count()) begin_copy(i + 1);
-    const Buffer& buffer = buffers_[static_cast<size_t>(i % 2)];
-    check(cudaEventSynchronize(buffer.copied), "copy from the card");
-    take(parts.first(i), {buffer.data, parts.bytes(i)});
+  try {
+    for (StagingBuffer& buffer : buffers)
+      check(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "make an event");
+    read_parts(Parts(src, static_cast<int64_t>(half)), buffers, stream, take);
+  } catch (...) {
+    free();
+    throw;
   }
+  free();
 }
 
 }  // namespace onefold::cuda

@@ -6,11 +6,17 @@
 
 #include <array>
 #include <mutex>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
 
 namespace onefold::cuda {
+
+struct StagingBuffer {
+  std::byte* data = nullptr;
+  cudaEvent_t copied = nullptr;  // the last copy to or from it
+};
 
 class Staging {
  public:
@@ -26,15 +32,16 @@ class Staging {
   void read(Tensor src, const Device::Take& take);
 
  private:
-  struct Buffer {
-    std::byte* data = nullptr;
-    cudaEvent_t copied = nullptr;  // the last copy to or from it
-  };
+  using Buffers = std::array<StagingBuffer, 2>;
   void free();
 
   cudaStream_t stream_;
   std::mutex mutex_;
-  std::array<Buffer, 2> buffers_;
+  Buffers buffers_;
 };
+
+// As Device::read_beside(), in the order of a stream of its own.
+void read_beside(cudaStream_t stream, Tensor src, const Device::Take& take,
+                 std::span<std::byte> staging);
 
 }  // namespace onefold::cuda

@@ -22,8 +22,11 @@ StreamLane::Event::Event(cudaStream_t stream) {
 
 StreamLane::Event::~Event() { (void)cudaEventDestroy(handle); }
 
-StreamLane::StreamLane() {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+StreamLane::StreamLane(bool urgent) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for priorities");
+  check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, urgent ? greatest : least),
+        "make a stream");
   base_ = record();
   check(cudaEventSynchronize(base_->handle), "start a stream");
   base_seconds_ = now_seconds();

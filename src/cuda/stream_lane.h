@@ -14,7 +14,8 @@ namespace onefold::cuda {
 
 class StreamLane final : public LaneQueue {
  public:
-  StreamLane();
+  // Of two lanes that could run work at the same time, the card begins with an urgent one's.
+  explicit StreamLane(bool urgent = false);
   ~StreamLane() override;  // waits for what was posted
   StreamLane(const StreamLane&) = delete;
   StreamLane& operator=(const StreamLane&) = delete;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "device/cuda_library.h"
 #include "device/device.h"
+#include "device/device_name.h"
 #include "kernels/host_memory.h"
 
 namespace onefold {
@@ -59,9 +60,9 @@ class CpuDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> open_device(const std::string& name, int threads) {
-  if (name == "cpu") return std::make_unique<CpuDevice>(threads);
-  if (name == "cuda") return open_cuda_device(threads);
-  user_error("there is no device \"{}\"; devices are cpu and cuda", name);
+  const DeviceName device = parse_device(name);
+  if (device.kind == "cuda") return open_cuda_device(device.card.value_or(0), threads);
+  return std::make_unique<CpuDevice>(threads);
 }
 
 }  // namespace onefold

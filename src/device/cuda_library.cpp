@@ -40,10 +40,12 @@ const CudaApi& cuda() {
 
 }  // namespace
 
-std::unique_ptr<Device> open_cuda_device(int threads) {
-  return std::unique_ptr<Device>(cuda().open(threads));
+std::vector<CudaCard> cuda_cards() { return cuda().cards(); }
+
+std::unique_ptr<Device> open_cuda_device(int card, int threads) {
+  return std::unique_ptr<Device>(cuda().open(card, threads));
 }
 
-int64_t free_cuda_bytes() { return cuda().free_bytes(); }
+int64_t free_cuda_bytes(int card) { return cuda().free_bytes(card); }
 
 }  // namespace onefold

@@ -17,6 +17,9 @@ std::unique_ptr<KernelScratch> make_cuda_scratch();
 
 namespace cuda {
 
+// Blocks of the card's memory are whole multiples of this.
+inline constexpr int64_t kMemoryBlockBytes = 512;
+
 // Of a matrix product: as much as the library recommends for Hopper. Where dst is small, terms are
 // divided over blocks, whose sums meet there. The same for every product; algorithms that need more
 // are not considered.

@@ -13,6 +13,7 @@
 #include "device/hardware.h"
 #include "device/lane.h"
 #include "kernels/kernels.h"
+#include "kernels/rank_memory.h"
 #include "tensor/ledger.h"
 
 namespace onefold {
@@ -38,8 +39,11 @@ class Device {
   // Idle between calls; null on a device that starts no thread.
   virtual ThreadPool* pool() { return nullptr; }
   virtual bool dry() const { return false; }
-  // Whether host code may read and write its memory: what ranks need that send it to each other.
+  // Whether host code may read and write its memory.
   virtual bool memory_is_the_hosts() const { return false; }
+  // What ranks exchange its memory with, in the order of a lane: compute(), or one of open_lane().
+  // Null where host code may do it, and on a dry device.
+  virtual std::unique_ptr<RankMemory> rank_memory(LaneQueue& /*lane*/) { return nullptr; }
 
   // Writes a contiguous tensor: `make(first, piece)` fills its elements from `first` on, on the
   // host, piece by piece; on the calling thread in order, or shared out over many threads. Not
@@ -51,6 +55,12 @@ class Device {
   // gets its elements in order, on the calling thread. Not called on a dry device.
   using Take = std::function<void(int64_t first, std::span<const std::byte> piece)>;
   virtual void read(Tensor src, const Take& take) = 0;
+  // The same beside computation, on any thread, of a tensor that is complete and that nothing
+  // writes meanwhile. What must pass through the host's memory passes through `staging`, a block of
+  // the host tier; a device without that tier needs none.
+  virtual void read_beside(Tensor src, const Take& take, std::span<std::byte> /*staging*/) {
+    read(src, take);
+  }
 };
 
 // Values of the tensor's own type, copied to the device or back.
@@ -67,8 +77,8 @@ void download(Device& device, Tensor src, std::span<T> values) {
   });
 }
 
-// The one place where devices are chosen. `threads` of 0: as many as the cores that this process
-// may use.
+// The one place where devices are chosen: cpu, cuda (the first card) or cuda:N. `threads` of 0: as
+// many as the cores that this process may use.
 std::unique_ptr<Device> open_device(const std::string& name, int threads);
 
 // Stands for the described hardware: books memory, advances virtual time, computes nothing, starts

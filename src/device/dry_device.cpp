@@ -82,7 +82,7 @@ class DryDevice final : public Device {
       : hardware_(hardware),
         threads_(threads > 0 ? threads : hardware.cores),
         kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_)),
-        memory_(make_dry_memory()),
+        memory_(make_dry_memory(hardware_.device == "cuda" ? cuda::kMemoryBlockBytes : 0)),
         disk_(make_dry_memory(kDiskBlock)),
         compute_(kernels_, hardware_) {}
 
@@ -101,6 +101,7 @@ class DryDevice final : public Device {
   double now() const override { return compute_.ready(); }
   int threads() const override { return threads_; }
   bool dry() const override { return true; }
+  bool memory_is_the_hosts() const override { return hardware_.device == "cpu"; }
   void write(Tensor, const Make&, Calls) override {}
   void read(Tensor, const Take&) override {}
 

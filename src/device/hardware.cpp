@@ -1,5 +1,6 @@
 #include "device/hardware.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -7,6 +8,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "device/cuda_library.h"
+#include "device/device_name.h"
 #include "kernels/kernels.h"
 
 namespace onefold {
@@ -140,10 +142,18 @@ Hardware hardware_named(const std::string& name) {
              did_you_mean(name, hardware_presets()), join(hardware_presets(), ", "));
 }
 
-Hardware this_machine(int cores, const std::string& device) {
+Hardware this_machine(int cores, const std::string& device, int ranks) {
+  const DeviceName named = parse_device(device);
   Hardware machine{
-      .name = cpu_name(), .device = device, .instruction_set = cpu_simd_name(), .cores = cores};
-  if (device == "cuda") machine.device_bytes = free_cuda_bytes();
+      .name = cpu_name(), .device = named.kind, .instruction_set = cpu_simd_name(), .cores = cores};
+  if (named.kind == "cpu") return machine;
+  if (named.card) {
+    machine.device_bytes = free_cuda_bytes(*named.card) / ranks;
+    return machine;
+  }
+  machine.device_bytes = free_cuda_bytes(*parse_device(device_of_rank(device, 0, ranks)).card);
+  for (int card = 1; card < ranks; ++card)
+    machine.device_bytes = std::min(machine.device_bytes, free_cuda_bytes(card));
   return machine;
 }
 

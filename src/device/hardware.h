@@ -37,9 +37,9 @@ Hardware hardware_from_json(const Json& json, const std::string& where);
 Hardware hardware_named(const std::string& name_or_path);
 std::vector<std::string> hardware_presets();
 
-// This machine, with `cores` of it for each rank: what a run is planned for before it starts. Rates
-// are not measured. Of the device cuda, device_bytes is what the card has free; UserError if there
-// is none.
-Hardware this_machine(int cores, const std::string& device = "cpu");
+// This machine, with `cores` of it for each of `ranks` ranks: what a run is planned for before it
+// starts. Rates are not measured. On cards (device_name.h), device_bytes is what is free for each
+// rank, the least of all cards where they have one each; UserError where they do not get one.
+Hardware this_machine(int cores, const std::string& device = "cpu", int ranks = 1);
 
 }  // namespace onefold

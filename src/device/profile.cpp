@@ -220,6 +220,12 @@ class ProfiledDevice final : public Device {
     inner_->write(dst, make, calls);
   }
   void read(Tensor src, const Take& take) override { inner_->read(src, take); }
+  void read_beside(Tensor src, const Take& take, std::span<std::byte> staging) override {
+    inner_->read_beside(src, take, staging);
+  }
+  std::unique_ptr<RankMemory> rank_memory(LaneQueue& lane) override {
+    return inner_->rank_memory(&lane == &compute_ ? inner_->compute() : lane);
+  }
 
  private:
   std::unique_ptr<Device> inner_;

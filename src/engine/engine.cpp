@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/nccl.h"
+#include "device/device_name.h"
 #include "device/profile.h"
 #include "engine/divergence.h"
 #include "program/verify.h"
@@ -20,8 +22,13 @@ BatchView dry_batch(const EngineOptions& options) {
   return {.batch = options.micro_batch, .sequence = options.sequence};
 }
 
-std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicator) {
-  return communicator ? communicator : make_dry_communicator(1);
+// Ranks that have a card each exchange over NCCL; those that share one, by the communicator itself.
+std::shared_ptr<Communicator> exchange_for(const EngineOptions& options,
+                                           std::shared_ptr<Communicator> communicator) {
+  if (!communicator) return make_dry_communicator(1);
+  const DeviceName device = parse_device(options.device);
+  if (communicator->ranks() == 1 || device.kind == "cpu" || device.card) return communicator;
+  return over_nccl(std::move(communicator), {.library_sums = options.library_sums});
 }
 
 Ledger::Tiers books_of(const Tiers& tiers, const EngineOptions& options) {
@@ -35,13 +42,10 @@ std::shared_ptr<const KernelScratch> scratch_of(Device& device) {
 }
 
 std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Communicator* ranks) {
-  std::unique_ptr<Device> device = open_device(options.device, options.threads);
+  const Place place = ranks ? ranks->host() : Place{};
+  std::unique_ptr<Device> device =
+      open_device(device_of_rank(options.device, place.rank, place.ranks), options.threads);
   if (options.profile) device = profiled(std::move(device), options.profile);
-  if (ranks && ranks->ranks() > 1 && !device->memory_is_the_hosts())
-    user_error(
-        "{} ranks on the device {}: ranks exchange the host's memory so far; train on one rank, or "
-        "on the device cpu",
-        ranks->ranks(), options.device);
   return device;
 }
 
@@ -53,8 +57,8 @@ Program training_of(const EngineOptions& options, const std::vector<UnitTraits>&
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
                std::shared_ptr<Communicator> communicator)
-    : Engine(spec, options, open_device_for(options, communicator.get()), or_alone(communicator),
-             -1) {}
+    : Engine(spec, options, open_device_for(options, communicator.get()),
+             exchange_for(options, communicator), -1) {}
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
                std::shared_ptr<Communicator> communicator, int64_t arena_bytes)
@@ -69,13 +73,12 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       evaluation_(evaluation_program(options, traits_, communicator_->ranks())),
       state_(*device_, tiers_, ledger_, model_, traits_, options_, communicator_->rank(),
              communicator_->ranks()),
-      channels_(*communicator_, ledger_),
-      control_(*communicator_, channels_.of(Lane::compute)),
+      channels_(*communicator_, *device_, ledger_,
+                communicator_->ranks() > 1 && options.zero.overlap),
+      control_(*communicator_, channels_.control()),
       batches_(*device_, ledger_, options_),
       loss_scale_(options.loss_scale),
-      executor_(*device_, tiers_, ledger_, model_, state_, options_, channels_, control_,
-                {.messages = communicator_->ranks() > 1 && options.zero.overlap,
-                 .copies = options.offload.any()}) {
+      executor_(*device_, tiers_, ledger_, model_, state_, options_, channels_, control_) {
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
                                 communicator_->ranks(), scratch_of(*device_));
@@ -118,6 +121,23 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
   return dry;
 }
 
+TrafficTable Engine::traffic(Lane lane) const {
+  TrafficTable table = channel(lane).traffic();
+  if (lane != Lane::compute || &channels_.control() == &channel(lane)) return table;
+  for (size_t c = 0; c < table.size(); ++c) {
+    const Traffic& control = channels_.control().traffic()[c];
+    table[c].calls += control.calls;
+    table[c].bytes_sent += control.bytes_sent;
+    table[c].seconds += control.seconds;
+  }
+  return table;
+}
+
+void Engine::require_exchanged() const {
+  if (device_->memory_is_the_hosts()) return;  // calls end when they are done, and throw
+  if (const std::string why = communicator_->failure(); !why.empty()) throw PeerError(why);
+}
+
 StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates& rates) {
   require(options_.training, "train_step on an engine without training state");
   require(static_cast<int>(micros.size()) == options_.micros,
@@ -145,6 +165,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
             .updates = updates_done()};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
+  require_exchanged();
   result.skipped = !values.finite;
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
@@ -157,7 +178,9 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   const std::vector<UnitBatch> batches = batches_.upload({&batch, 1});
   Walk walk{.micros = batches};
   executor_.run(evaluation_, walk, steps_done_);
-  return {executor_.scalars().read_losses()[0], count_valid(batch)};
+  const double loss = executor_.scalars().read_losses()[0];
+  require_exchanged();
+  return {loss, count_valid(batch)};
 }
 
 std::vector<float> Engine::token_losses(const BatchView& batch) {

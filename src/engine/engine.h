@@ -79,7 +79,7 @@ class Engine {
   Channel& channel(Lane lane) const { return channels_.of(lane); }
 
   // By lane (compute: the small exchanges): what was sent, and how long computation waited for it.
-  const TrafficTable& traffic(Lane lane) const { return channel(lane).traffic(); }
+  TrafficTable traffic(Lane lane) const;
   // What has travelled between the device and other tiers, and how long that took.
   const CopyWork& copies(Lane lane) const { return executor_.times().copies(lane); }
   double exposed_seconds(Lane lane) const { return executor_.times().exposed_seconds(lane); }
@@ -92,6 +92,8 @@ class Engine {
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
                                const Hardware& hardware, int threads, int ranks,
                                std::shared_ptr<const KernelScratch> scratch = nullptr);
+  // After a read of what ranks have exchanged: PeerError if that failed behind the host's back.
+  void require_exchanged() const;
   void end_step(bool skipped, const Walk& walk);
   [[noreturn]] void report_divergence(const Walk& failed);
 

@@ -15,7 +15,7 @@ int64_t sent_bytes(const std::vector<Message>& messages, int ranks) {
 
 Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
                    RankState& state, const EngineOptions& options, Channels& channels,
-                   Control& control, const OverlapOf& own_lanes)
+                   Control& control)
     : device_(device),
       tiers_(tiers),
       ledger_(ledger),
@@ -39,16 +39,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
                  {reinterpret_cast<float*>(piece.data()), static_cast<size_t>(spec.head_dim)});
       });
   }
+  for (const Lane lane : kAllLanes) lanes_[static_cast<size_t>(lane)] = channels.own_lane(lane);
   lanes_[static_cast<size_t>(Lane::compute)] = &device.compute();
-  const auto open = [&](Lane lane) {
+  if (!options.offload.any()) return;
+  for (const Lane lane : {Lane::fetch, Lane::spill}) {
     const auto i = static_cast<size_t>(lane);
-    own_lanes_[i] = device.open_lane();
-    lanes_[i] = own_lanes_[i].get();
-  };
-  if (own_lanes.messages)
-    for (const Lane lane : {Lane::gather, Lane::reduce}) open(lane);
-  if (own_lanes.copies)
-    for (const Lane lane : {Lane::fetch, Lane::spill}) open(lane);
+    copy_lanes_[i] = device.open_lane();
+    lanes_[i] = copy_lanes_[i].get();
+  }
 }
 
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.

@@ -19,7 +19,6 @@
 #include "engine/rank_state.h"
 #include "engine/step_scalars.h"
 #include "engine/times.h"
-#include "program/passes.h"
 #include "program/program.h"
 
 namespace onefold {
@@ -57,10 +56,8 @@ struct Walk {
 
 class Executor {
  public:
-  // `own_lanes`: what has lanes beside computation's.
   Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model, RankState& state,
-           const EngineOptions& options, Channels& channels, Control& control,
-           const OverlapOf& own_lanes);
+           const EngineOptions& options, Channels& channels, Control& control);
 
   // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
   void set_arena(Arena arena) { arena_ = std::move(arena); }
@@ -130,7 +127,7 @@ class Executor {
   int64_t step_ = 0;  // steps done before the walk under way
   Times times_;
   std::array<LaneQueue*, kLanes> lanes_{};  // null: at its place, on the compute lane
-  std::array<std::unique_ptr<LaneQueue>, kLanes> own_lanes_;  // last: they use the rest
+  std::array<std::unique_ptr<LaneQueue>, kLanes> copy_lanes_;  // last: they use the rest
 };
 
 }  // namespace onefold

@@ -125,11 +125,17 @@ void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWh
   });
 }
 
+// What computation has been given and has not reached writes what is gathered outside of a program.
+void RankState::finish_computation() const {
+  device_.compute().wait(device_.compute().mark().number);
+}
+
 void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel& gather,
                            const VisitWhole& visit) const {
   bring(slab);
   if (slab.home().sharded) {
     slab.stage();
+    finish_computation();
     const Message message = slab.message();
     gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
   }
@@ -173,6 +179,7 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     bring(own.gradients());
     if (own.homes().gradients.sharded) own.gradients().stage();
     if (own.homes().optimizer.sharded) {
+      finish_computation();
       const Message message = own.reduce_message();
       gather.all_gather("visit gradients of " + model_.units[static_cast<size_t>(u)]->name(),
                         {&message, 1});

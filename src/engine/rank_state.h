@@ -64,6 +64,7 @@ class RankState {
   // One piece of a state of the optimizer; of codes, their scales too.
   void write_state(const UnitState& unit, int index, const OptimizerState& state,
                    const SlabPiece& piece, const FillState& fill);
+  void finish_computation() const;
   void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
                   const VisitWhole& visit) const;
   // Whether a run keeps anything of the unit.

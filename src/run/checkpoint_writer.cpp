@@ -24,11 +24,17 @@ SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   return entry;
 }
 
-void write_piece(const Tiers& tiers, const RankState::SavedPiece& piece,
+// Two halves: one is written while the other is copied.
+constexpr int64_t kStagingBytes = int64_t{32} << 20;
+
+void write_piece(Engine& engine, const RankState::SavedPiece& piece, const Buffer& staging,
                  SafetensorsWriter& writer) {
   const std::string name = piece_name(piece.state, piece.param->name);
-  tiers.read(piece.tier, piece.data,
-             [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
+  const auto take = [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); };
+  if (piece.tier != Tier::device) return engine.tiers().read(piece.tier, piece.data, take);
+  engine.device().read_beside(
+      piece.data, take,
+      {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
 }
 
 Json to_json(const LossScale::State& state) {
@@ -61,12 +67,19 @@ struct CheckpointWriter::Job {
 };
 
 CheckpointWriter::CheckpointWriter(Engine& engine, CheckpointFolder folder)
-    : engine_(engine), folder_(std::move(folder)) {}
+    : engine_(engine), folder_(std::move(folder)) {
+  if (!engine.device().memory_is_the_hosts())
+    staging_ = engine.ledger().allocate(Kind::communication, kStagingBytes, "checkpoint staging",
+                                        Tier::host);
+}
 
 CheckpointWriter::~CheckpointWriter() { join(); }
 
 void CheckpointWriter::begin() {
   require(!job_, "a checkpoint is begun while another is under way");
+  // What is read beside computation must be complete.
+  LaneQueue& compute = engine_.device().compute();
+  compute.wait(compute.mark().number);
   job_ = std::make_unique<Job>();
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
@@ -91,7 +104,7 @@ void CheckpointWriter::write(Job& job) {
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
       for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
-        write_piece(engine_.tiers(), piece, writer);
+        write_piece(engine_, piece, staging_, writer);
       job.advance(unit + 1, false);
     }
     writer.commit();

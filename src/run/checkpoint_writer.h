@@ -1,7 +1,7 @@
 // Writes checkpoints behind training. State is written from where it lives, without a copy: until a
 // unit's next optimizer step nothing changes it, and forward and backward of that step are time
 // enough on most disks. A step that comes too early waits for its unit to be written, and the wait
-// is counted.
+// is counted. A card's state passes through a small block of the host tier, beside computation.
 #pragma once
 
 #include <condition_variable>
@@ -52,6 +52,7 @@ class CheckpointWriter {
 
   Engine& engine_;
   const CheckpointFolder folder_;
+  Buffer staging_;  // empty where the device's memory is the host's
   std::unique_ptr<Job> job_;
   std::thread thread_;
   double seconds_ = 0, stalled_ = 0;

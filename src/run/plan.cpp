@@ -79,7 +79,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
     plan.kind_peaks[kind] = dry->ledger().peak_bytes(static_cast<Kind>(kind));
   }
   for (const Lane lane : {Lane::gather, Lane::reduce, Lane::compute}) {
-    const TrafficTable& table = dry->traffic(lane);
+    const TrafficTable table = dry->traffic(lane);
     for (size_t c = 0; c < table.size(); ++c)
       if (table[c].calls > 0)
         plan.traffic.push_back(
@@ -129,8 +129,9 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   plan.model = settled_model(config, plan.data);
   if (plan.model.lora.enabled()) plan.lora = lora_record(plan.model.lora, config.model_weights);
   const bool on_host = config.run.device == "cpu";
-  FitContext context{ranks.count(), ranks.scratch_bytes(), config.run.accumulate != "auto",
-                     this_machine(ranks.cores(), config.run.device)};
+  FitContext context{ranks.count(), ranks.scratch_bytes(config.run.device),
+                     config.run.accumulate != "auto",
+                     this_machine(ranks.cores(), config.run.device, ranks.ranks_here())};
   plan.cores = context.hardware.cores;
   plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
   if (plan.threads_by_environment) context.hardware.cores = threads_by_environment();
@@ -141,7 +142,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   if (!on_host)
     plan.options.memory_limit_bytes = std::min(plan.options.memory_limit_bytes, available);
   plan.steps = config.total_steps(plan.data.train->sampler().count());
-  plan.transport = ranks.transport();
+  plan.transport = config.run.device == "cuda" && ranks.count() > 1 ? "NCCL" : ranks.transport();
   require_fits(plan.model, plan.options, context);
   plan.rank = plan_rank(plan.model, plan.options, context.ranks, context.comm_scratch_bytes,
                         context.hardware);

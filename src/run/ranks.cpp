@@ -16,6 +16,7 @@
 #include "comm/binding.h"
 #include "comm/local.h"
 #include "comm/mpi.h"
+#include "engine/channels.h"
 #include "engine/control.h"
 
 namespace onefold {
@@ -158,6 +159,10 @@ Ranks::Ranks(int asked, const CommOptions& options) : options_(options) {
 }
 
 Ranks::~Ranks() = default;
+
+int64_t Ranks::scratch_bytes(const std::string& device) const {
+  return lane_scratch_bytes(device, mpi_ != nullptr, count_);
+}
 
 void Ranks::after_leader(const std::function<void()>& prepare) {
   const auto follow = [&] {

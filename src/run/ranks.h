@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -26,7 +27,8 @@ class Ranks {
   // Cores of each rank: the same for all threads, so that all hold the same.
   int cores() const { return cores_; }
   const char* transport() const { return mpi_ ? "MPI" : "threads"; }
-  int64_t scratch_bytes() const { return mpi_ ? mpi_->scratch_bytes() : 0; }
+  // Of each channel that carries this device's memory.
+  int64_t scratch_bytes(const std::string& device) const;
   // Whether this process is the one that reads, prints and writes: all thread ranks' process is.
   bool leads() const { return !mpi_ || mpi_->rank() == 0; }
 

@@ -19,10 +19,11 @@ double hidden_share(const Engine& engine, Lane lane) {
 
 template <typename Visit>
 void for_each_traffic(const Engine& engine, const Visit& visit) {
-  for (const Lane lane : kOrder)
-    for (size_t c = 0; c < kCollectives; ++c)
-      if (const Traffic& traffic = engine.traffic(lane)[c]; traffic.calls > 0)
-        visit(lane, static_cast<Collective>(c), traffic);
+  for (const Lane lane : kOrder) {
+    const TrafficTable table = engine.traffic(lane);
+    for (size_t c = 0; c < table.size(); ++c)
+      if (table[c].calls > 0) visit(lane, static_cast<Collective>(c), table[c]);
+  }
 }
 
 double gb_per_second(const Traffic& traffic) {

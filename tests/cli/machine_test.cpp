@@ -8,8 +8,9 @@ TEST_F(Cli, InfoDescribesTheMachine) {
   const Outcome outcome = onefold({"info", "--json", "--threads", "1"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json info = Json::parse(outcome.out);
-  expect_keys(info, {"version", "cpu", "cores", "threads", "simd", "memory_bytes",
-                     "available_bytes", "gpus", "cuda", "mpi", "gemm_gflops", "memory_gb_per_s"});
+  expect_keys(info,
+              {"version", "cpu", "cores", "threads", "simd", "memory_bytes", "available_bytes",
+               "gpus", "cuda", "cards", "mpi", "gemm_gflops", "memory_gb_per_s"});
   EXPECT_EQ(info["version"], ONEFOLD_VERSION);
   EXPECT_EQ(info["threads"], 1);
   EXPECT_GE(info["memory_bytes"], info["available_bytes"]);

@@ -377,6 +377,19 @@ TEST(Run, RefusesWhatHasNoEffect) {
                "run.output");
 }
 
+TEST(Run, DevicesHaveNamesAndSumsAreForCards) {
+  EXPECT_EQ(config("{}").run.device, "cpu");
+  EXPECT_EQ(config(R"({"run": {"device": "cuda:3"}})").run.device, "cuda:3");
+  EXPECT_ERROR(config(R"({"run": {"device": "cuda:x"}})"), "run.device is \"cuda:x\"", "cuda:N");
+  EXPECT_TRUE(config(R"({"run": {"device": "cuda", "sums": "library"}})").run.library_sums);
+  EXPECT_FALSE(config(R"({"run": {"device": "cuda"}})").run.library_sums);
+  EXPECT_ERROR(config(R"({"run": {"device": "cuda", "sums": "fast"}})"), "run.sums must be one of");
+  for (const char* device : {"cpu", "cuda:0"})
+    EXPECT_ERROR(
+        config(fmt::format(R"({{"run": {{"device": "{}", "sums": "library"}}}})", device).c_str()),
+        "run.sums has no effect", "NCCL");
+}
+
 TEST(Run, MemoryIsASize) {
   EXPECT_EQ(config(R"({"run": {"memory": "24GiB"}})").run.memory_bytes, int64_t{24} << 30);
   EXPECT_EQ(config(R"({"run": {"memory": 1e9}})").run.memory_bytes, 1000000000);
@@ -438,7 +451,8 @@ TEST(Effective, EveryKeyIsDocumented) {
         R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}},
             "optimizer": {"type": "Adam", "params": {"adam_w_mode": false, "decay": "all",
             "bias_correction": false}}, "tensorboard": {"enabled": true}})",
-        R"({"scheduler": {"type": "LRRangeTest"}, "csv_monitor": {"enabled": true}})"})
+        R"({"scheduler": {"type": "LRRangeTest"}, "csv_monitor": {"enabled": true},
+            "run": {"device": "cuda"}})"})
     expect_documented(docs, config(text).effective());
 }
 

@@ -1,7 +1,9 @@
 // The device cuda, where there is one; elsewhere, what is said about that.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "device/device.h"
 #include "error_text.h"
@@ -77,6 +79,41 @@ TEST_F(CudaDevice, WritesComeAfterKernelsThatReadAndBeforeThoseThatFollow) {
   download(*device_, sum.col_range(kElems - 1, 1), std::span(&last, 1));
   EXPECT_EQ(last, 120);
   EXPECT_EQ(first_of(sum), 21);
+}
+
+// Through pinned memory of the host tier, on another thread, while the card computes.
+TEST_F(CudaDevice, TensorsAreReadBesideComputation) {
+  constexpr int64_t kElems = 1'000'003;
+  Ledger ledger(Ledger::Tiers{Ledger::TierSetup{device_->memory(Tier::device)},
+                              Ledger::TierSetup{device_->memory(Tier::host)}, Ledger::TierSetup{}});
+  const Buffer memory = ledger.allocate(Kind::optimizer, kElems * 4, "test");
+  const Buffer staging =
+      ledger.allocate(Kind::communication, 100'000, "checkpoint staging", Tier::host);
+  EXPECT_EQ(ledger.held_bytes(Tier::host), 100'352);
+  std::vector<float> values(kElems), back(values.size());
+  std::iota(values.begin(), values.end(), 0.5f);
+  const Tensor tensor = memory.as(1, kElems);
+  upload(*device_, std::span<const float>(values), tensor);
+  device_->compute().wait(device_->compute().mark().number);
+  const Tensor busy = filled(1 << 26, 1);
+  for (int i = 0; i < 100; ++i) device_->kernels().add(busy, busy, busy);
+  const Ticket computed = device_->compute().mark();
+  const double begin = device_->now();
+  double read = 0, done = 0;
+  std::thread reader([&] {
+    device_->read_beside(
+        tensor,
+        [&](int64_t first, std::span<const std::byte> piece) {
+          std::memcpy(back.data() + first, piece.data(), piece.size());
+        },
+        {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
+    read = device_->now();
+  });
+  device_->compute().wait(computed.number);
+  done = device_->now();
+  reader.join();
+  EXPECT_EQ(values, back);
+  EXPECT_LT(read - begin, done - begin);  // it did not wait for what was computed meanwhile
 }
 
 TEST_F(CudaDevice, BlocksHaveWhole512Bytes) {

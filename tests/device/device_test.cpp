@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "device/device_name.h"
 #include "error_text.h"
 
 namespace onefold {
@@ -35,6 +36,33 @@ TEST(CpuDevice, HostValuesComeBackAsTheyWereWritten) {
 
 TEST(Devices, AnUnknownOneIsRefusedWithThoseThereAre) {
   EXPECT_ERROR(open_device("tpu", 1), "no device \"tpu\"", "cpu");
+}
+
+TEST(DeviceNames, ACardHasANumber) {
+  EXPECT_EQ(parse_device("cpu").kind, "cpu");
+  EXPECT_EQ(parse_device("cuda").kind, "cuda");
+  EXPECT_FALSE(parse_device("cuda").card);
+  EXPECT_EQ(parse_device("cuda:12").kind, "cuda");
+  EXPECT_EQ(parse_device("cuda:12").card, 12);
+  for (const char* wrong : {"", "cuda:", "cuda:-1", "cuda:1x", "cuda: 1", "cuda:99999999999",
+                            "cpu:0", "Cuda", "cuda:0,1"})
+    EXPECT_ERROR(parse_device(wrong), "there is no device", "cuda:N");
+}
+
+TEST(DeviceNames, RanksThatShareADeviceKeepItsName) {
+  EXPECT_EQ(device_of_rank("cpu", 3, 4), "cpu");
+  EXPECT_EQ(device_of_rank("cuda:1", 3, 4), "cuda:1");
+}
+
+// Blocks of a card are larger than the host's: a plan books what its run does.
+TEST(DryDevice, BooksTheBlocksOfACard) {
+  const std::unique_ptr<Device> card = open_dry_device(hardware_named("h200"), 1),
+                                host = open_dry_device({}, 1);
+  EXPECT_EQ(card->memory(Tier::device)->block_bytes(1), 512);
+  EXPECT_EQ(card->memory(Tier::device)->block_bytes(513), 1024);
+  EXPECT_EQ(host->memory(Tier::device)->block_bytes(1), 64);
+  EXPECT_FALSE(card->memory_is_the_hosts());
+  EXPECT_TRUE(host->memory_is_the_hosts());
 }
 
 TEST(DryDevice, StartsNoThreadHoldsNothingAndHasTheDescribedCores) {

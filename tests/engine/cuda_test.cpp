@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "engine/generate.h"
+#include "engine/scorer.h"
 #include "engine/support.h"
 #include "error_text.h"
 
@@ -86,9 +89,55 @@ TEST_P(CudaEngine, VisitsLargeParametersWhole) {
     }
 }
 
-TEST_P(CudaEngine, SeveralRanksAreRefusedInWords) {
-  const std::shared_ptr<Communicator> ranks = make_dry_communicator(2);
-  EXPECT_ERROR(Engine(spec_, options_, ranks), "2 ranks", "one rank");
+// The cache lives on the card, and tokens are chosen on the host: after training, whose choices are
+// no near ties, card and host go on alike.
+TEST_P(CudaEngine, GeneratesWhatTheHostDoes) {
+  spec_.dropout = 0;
+  options_ = {.device = "cuda",
+              .threads = 2,
+              .micro_batch = 1,
+              .sequence = 40,
+              .positions = 67,
+              .clipping = 1.0};
+  test::OwnedBatch batch = test::random_batch(1, 40, spec_.vocab_size, 3);
+  for (size_t i = 0; i + 1 < batch.tokens.size(); ++i) batch.targets[i] = batch.tokens[i + 1];
+  const std::vector<BatchView> views = {batch.view()};
+  const std::vector<int32_t> prompt(batch.tokens.begin(), batch.tokens.begin() + 10);
+  std::vector<std::vector<int32_t>> greedy, beams;
+  for (const char* device : {"cuda", "cpu"}) {
+    options_.device = device;
+    Engine engine(spec_, options_);
+    for (int i = 0; i < 80; ++i) engine.train_step(views, 1e-2);
+    greedy.push_back(generate(engine, prompt, {.sampling = {.temperature = 0}, .max_tokens = 25}));
+    beams.push_back(generate(engine, prompt, {.max_tokens = 12, .beams = 3}));
+  }
+  EXPECT_EQ(greedy[0], greedy[1]);
+  EXPECT_EQ(beams[0], beams[1]);
+  EXPECT_EQ(greedy[0], std::vector<int32_t>(batch.tokens.begin() + 10, batch.tokens.begin() + 35));
+}
+
+TEST_P(CudaEngine, ScoresTokensAsTheHostDoes) {
+  options_.training = false;
+  Engine card(spec_, options_);
+  options_.device = "cpu";
+  Engine host(spec_, options_);
+  const test::OwnedBatch batch = test::random_batch(2, 150, spec_.vocab_size, 5);
+  const std::vector<TokenScore> scores = score_tokens(card, batch.view()),
+                                expected = score_tokens(host, batch.view());
+  for (size_t i = 0; i < scores.size(); ++i)
+    EXPECT_NEAR(scores[i].loss, expected[i].loss, 1e-5 * (1 + std::abs(expected[i].loss))) << i;
+}
+
+TEST_P(CudaEngine, AdaptersFollowTheHost) {
+  spec_.lora = {.rank = 3, .alpha = 5, .dropout = 0.1f, .targets = {"all-linear"}};
+  Engine card(spec_, options_);
+  options_.device = "cpu";
+  Engine host(spec_, options_);
+  const std::vector<double> losses = test::train(card, 10, 1e-2),
+                            expected = test::train(host, 10, 1e-2);
+  for (size_t step = 0; step < losses.size(); ++step)
+    EXPECT_NEAR(losses[step], expected[step], 1e-4 * expected[step]) << "step " << step;
+  EXPECT_NE(losses.front(), losses.back());
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, CudaEngine,

@@ -32,7 +32,12 @@ class Generation : public testing::TestWithParam<std::string> {
     for (int i = 0; i < 80; ++i) engine_.train_step(views, 1e-2);
   }
   static EngineOptions options() {
-    return {.threads = 2, .micro_batch = 1, .sequence = 40, .positions = 67, .clipping = 1.0};
+    return {.device = test::test_device_name(),
+            .threads = 2,
+            .micro_batch = 1,
+            .sequence = 40,
+            .positions = 67,
+            .clipping = 1.0};
   }
 
   ModelSpec spec_;

@@ -24,8 +24,12 @@ ModelSpec adapted(const std::string& preset, std::vector<std::string> targets = 
 }
 
 EngineOptions options_for(int stage, const Precision& precision = {}) {
-  EngineOptions options{
-      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = 2, .clipping = 1.0};
+  EngineOptions options{.device = test::test_device_name(),
+                        .threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 11,
+                        .micros = 2,
+                        .clipping = 1.0};
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   options.precision = precision;

@@ -60,13 +60,17 @@ inline StepResult train_step(Engine& engine) {
   return engine.train_step(views, 1e-3);
 }
 
+// What a rank's communicator becomes before its engine gets it, if anything.
+using Wrap = std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)>;
+
 inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                              int steps) {
+                              int steps, const Wrap& wrap = {}) {
   RankRun run;
   run.peaks.resize(static_cast<size_t>(ranks));
   run.kinds.resize(static_cast<size_t>(ranks));
   run.moments.resize(static_cast<size_t>(ranks));
   on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    if (wrap) communicator = wrap(std::move(communicator));
     Engine engine(spec, options, std::move(communicator));
     for (int step = 0; step < steps; ++step) {
       const StepResult result = train_step(engine);
@@ -86,6 +90,20 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
     if (rank == 0) run.weights = weights;
   });
   return run;
+}
+
+// Peaks, kinds and moments of every rank against a dry run of the same options.
+inline void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                           const RankRun& run, const Hardware& hardware,
+                           int64_t comm_scratch_bytes = 0) {
+  const auto plan = Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware);
+  for (size_t rank = 0; rank < run.peaks.size(); ++rank) {
+    EXPECT_EQ(plan->ledger().peak_bytes(), run.peaks[rank]) << "rank " << rank;
+    EXPECT_EQ(plan->ledger().peak_moment(), run.moments[rank]);
+    for (size_t kind = 0; kind < kKinds; ++kind)
+      EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)), run.kinds[rank][kind])
+          << kind_name(static_cast<Kind>(kind));
+  }
 }
 
 }  // namespace onefold::test

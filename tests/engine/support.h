@@ -21,6 +21,11 @@ inline std::string test_device_name() {
   return name ? name : "cpu";
 }
 
+// What that device is planned for by.
+inline Hardware test_hardware() {
+  return test_device_name() == "cpu" ? Hardware{} : hardware_named("h200");
+}
+
 // A micro-batch that owns its tokens.
 struct OwnedBatch {
   std::vector<int32_t> tokens, targets;

@@ -1,5 +1,6 @@
 // ZeRO's promises: whatever the stage, and however state travels, the bits are the same; each rank
-// holds what the formulas say; the plan is the run.
+// holds what the formulas say; the plan is the run. ONEFOLD_TEST_DEVICE=cuda:0 runs them on a card
+// that the ranks share.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,24 +26,20 @@ ModelSpec tiny(const std::string& preset) {
 }
 
 EngineOptions options_for(int stage, int micros = 1) {
-  EngineOptions options{
-      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
+  EngineOptions options{.device = test::test_device_name(),
+                        .threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 11,
+                        .micros = micros,
+                        .clipping = 1.0};
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   return options;
 }
 
-// Peaks, kinds and moments of every rank against a dry run of the same options.
 void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
                     const RankRun& run) {
-  const auto plan = Engine::plan(spec, options, ranks);
-  for (size_t rank = 0; rank < run.peaks.size(); ++rank) {
-    EXPECT_EQ(plan->ledger().peak_bytes(), run.peaks[rank]) << "rank " << rank;
-    EXPECT_EQ(plan->ledger().peak_moment(), run.moments[rank]);
-    for (size_t kind = 0; kind < kKinds; ++kind)
-      EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)), run.kinds[rank][kind])
-          << kind_name(static_cast<Kind>(kind));
-  }
+  test::expect_planned(spec, options, ranks, run, test::test_hardware());
 }
 
 struct Travel {

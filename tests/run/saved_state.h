@@ -28,7 +28,8 @@ inline ModelSpec small_model() {
 }
 
 inline EngineOptions options_of(int stage) {
-  EngineOptions options{.threads = 1, .micro_batch = 1, .sequence = 5};
+  EngineOptions options{
+      .device = test_device_name(), .threads = 1, .micro_batch = 1, .sequence = 5};
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   return options;
