@@ -15,19 +15,44 @@ inline constexpr int kWarp = 32;
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+template <class... Params>
+void ask_for_shared_memory(void (*kernel)(Params...), int64_t bytes) {
+  constexpr int64_t kGivenBytes = 48 * 1024;  // what a block may have without asking
+  if (bytes > kGivenBytes)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes)),
+          "ask for a block's shared memory");
+}
+
 // A grid of no blocks is nothing to do.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  constexpr int64_t kGivenBytes = 48 * 1024;  // what a block may have without asking
-  if (shared_bytes > kGivenBytes)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          "ask for a block's shared memory");
+  ask_for_shared_memory(kernel, shared_bytes);
   kernel<<<grid, threads, static_cast<size_t>(shared_bytes), stream>>>(
       static_cast<Params>(args)...);
   check(cudaGetLastError(), "launch a kernel");
+}
+
+// The same, in clusters of `blocks` blocks along x.
+template <class... Params, class... Args>
+void launch_clusters(void (*kernel)(Params...), int blocks, dim3 grid, int threads,
+                     int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  ask_for_shared_memory(kernel, shared_bytes);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "launch a kernel");
 }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1) {

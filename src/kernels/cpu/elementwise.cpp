@@ -197,11 +197,16 @@ void scale(ThreadPool& pool, Tensor x, float factor, Tensor dst) {
 
 void sum(Tensor x, Tensor dst) {
   x = x.flat();
-  double total = 0;
+  double lanes[kSumLanes] = {};
+  const auto add = [&](const auto* values) {
+    for (int64_t i = 0; i < x.cols; ++i) lanes[i % kSumLanes] += values[i];
+  };
   if (x.dtype == DType::f64)
-    for (int64_t i = 0; i < x.cols; ++i) total += x.f64()[i];
+    add(x.f64());
   else
-    for (int64_t i = 0; i < x.cols; ++i) total += x.f32()[i];
+    add(x.f32());
+  double total = 0;
+  for (int64_t i = 0; i < std::min(x.cols, kSumLanes); ++i) total += lanes[i];
   *dst.f64() = total;
 }
 
