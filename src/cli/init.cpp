@@ -75,7 +75,7 @@ void look_at_data(const InitArguments& arguments, Draft& draft) {
   ModelSpec spec = config.model;
   // A preset's own vocabulary belongs to weights that are not here.
   if (!draft.tunes && draft.model.is_string() && spec.vocab_size != data.vocab_size() &&
-      config.model_source == draft.model) {
+      draft.model == config.model_source) {
     if (spec.vocab_size > 0)
       draft.model = {{"preset", draft.model}, {"vocab_size", data.vocab_size()}};
     spec.vocab_size = data.vocab_size();

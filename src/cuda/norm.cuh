@@ -123,21 +123,20 @@ inline bool pieces_aligned(const Pieces& pieces, Type type) {
   return pieces.groups == 1 || pieces.size * type_bytes(type) % 16 == 0;
 }
 
-// Calls with the team's size and how many elements a thread of it holds, as constants. In 16 bits a
-// warp has a piece of up to 2048 elements to itself: its threads wait for no others, and have all
-// their loads under way at once. More than 8 packs in a thread leave too few threads to keep the
-// memory busy.
+// Calls with the team's size and how many elements a thread of it holds, as constants. A thread of
+// a long piece in 16 bits has two packs: with more, too few threads fit a multiprocessor to keep
+// its memory busy.
 template <class T, class Call>
 void with_team(const Pieces& pieces, const Call& call) {
   constexpr std::integral_constant<int, kWarp> warp{};
   constexpr std::integral_constant<int, kThreads> block{};
   constexpr std::integral_constant<int, kHeldElems> all{};
+  constexpr std::integral_constant<int, kHeldElems / 2> half{};
   if (pieces.size <= kLongPiece) return call(warp, all);
   if constexpr (sizeof(T) == 2) {
-    if (pieces.size <= kWarp * 48) return call(warp, std::integral_constant<int, 48>());
-    if (pieces.size <= kWarp * 64) return call(warp, std::integral_constant<int, 64>());
-    if (pieces.size <= kHeldElems * kThreads / 2)
-      return call(std::integral_constant<int, kThreads / 2>(), all);
+    if (pieces.size <= kHeldElems / 2 * kThreads / 2)
+      return call(std::integral_constant<int, kThreads / 2>(), half);
+    if (pieces.size <= kHeldElems / 2 * kThreads) return call(block, half);
   }
   if (pieces.size <= kHeldElems * kThreads) return call(block, all);
   call(block, std::integral_constant<int, 0>());

@@ -233,18 +233,20 @@ inline constexpr int kLotOf = sizeof(P) == 2 && sizeof(G) == 2 && sizeof(M) == 2
 template <int kLot>
 inline constexpr int kLots = 8 / kLot;
 
-// body(l, first) for each of a thread's lots, which are a block's threads apart.
+inline constexpr int kTurn = 8 * kThreads;  // elements that a block has at a time
+
+// body(l, first) for each of a thread's lots of the turn that begins at `base`; lots are a block's
+// threads apart.
 template <int kLot, class Body>
-__device__ void each_lot(int64_t elems, const Body& body) {
-  const int64_t base = static_cast<int64_t>(blockIdx.x) * (8 * kThreads) + threadIdx.x * kLot;
+__device__ void each_lot(int64_t base, int64_t elems, const Body& body) {
 #pragma unroll
   for (int l = 0; l < kLots<kLot>; ++l) {
-    const int64_t at = base + l * kThreads * kLot;
+    const int64_t at = base + (l * kThreads + static_cast<int>(threadIdx.x)) * kLot;
     if (at < elems) body(l, at);
   }
 }
 
-inline dim3 lots_grid(int64_t elems) { return grid_of(ceil_div(elems, 8 * kThreads)); }
+inline dim3 lots_grid(int64_t elems) { return grid_of(ceil_div(elems, kTurn)); }
 
 // Everything is under way before the flags are waited for.
 __device__ inline bool may_step(const ControlFlags& control, float& scale) {
@@ -267,39 +269,78 @@ __device__ inline Stepped1 adamw_of(const AdamWFactors& f, float gradient, float
   return {mean, square, fmaf(-f.step, mean / denominator, param * f.keep)};
 }
 
+// What a thread has of a turn.
 template <class P, class G, class M, int kLot>
-__global__ void __launch_bounds__(kThreads, 4)
-    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kLot> stepping, M* m, M* v) {
-  const int64_t elems = stepping.elems;
+struct AdamWTurn {
   Loaded<P, G, kLot> loaded[kLots<kLot>];
   Lot<M, kLot> means[kLots<kLot>], squares[kLots<kLot>];
-  each_lot<kLot>(elems, [&](int l, int64_t at) {
-    const bool whole = stepping.whole(at);
-    loaded[l].load(stepping, at, whole);
-    means[l].load(m, at, elems, whole);
-    squares[l].load(v, at, elems, whole);
-  });
+
+  __device__ void load(const Stepping<P, G, kLot>& stepping, const M* m, const M* v, int64_t base) {
+    each_lot<kLot>(base, stepping.elems, [&](int l, int64_t at) {
+      const bool whole = stepping.whole(at);
+      loaded[l].load(stepping, at, whole);
+      means[l].load(m, at, stepping.elems, whole);
+      squares[l].load(v, at, stepping.elems, whole);
+    });
+  }
+  __device__ void step(const AdamWFactors& f, float scale, const Stepping<P, G, kLot>& stepping,
+                       M* m, M* v, int64_t base) const {
+    each_lot<kLot>(base, stepping.elems, [&](int l, int64_t at) {
+      const bool whole = stepping.whole(at);
+      float mean[kLot], square[kLot], param[kLot];
+      bool numbers = true;
+#pragma unroll
+      for (int i = 0; i < kLot; ++i) {
+        const Stepped1 s = adamw_of(f, loaded[l].grads.at(i) * scale, means[l].at(i),
+                                    squares[l].at(i), loaded[l].value(stepping, i));
+        mean[i] = s.mean;
+        square[i] = s.square;
+        param[i] = s.param;
+        numbers = numbers && !isnan(s.param);  // it is NaN if one of its moments is
+      }
+      uint32_t words[kLot] = {};
+      if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
+      store_moment(mean, words, first_moment_word, numbers, m, at, stepping.elems, whole);
+      store_moment(square, words, second_moment_word, numbers, v, at, stepping.elems, whole);
+      store_values(stepping, param, words, numbers, at, whole);
+    });
+  }
+};
+
+// With elements of 16 bits there is much arithmetic to each byte: blocks take several turns, and
+// load the next one while they compute.
+template <int kLot>
+inline constexpr bool kLoadsAhead = kLot == 8;
+template <int kLot>
+inline constexpr int kBlocksAtATime = kLoadsAhead<kLot> ? 3 : 4;  // on a multiprocessor
+
+template <class P, class G, class M, int kLot>
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime<kLot>)
+    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kLot> stepping, M* m, M* v) {
+  after_the_last_kernel();
+  using Turn = AdamWTurn<P, G, M, kLot>;
+  int64_t base = static_cast<int64_t>(blockIdx.x) * kTurn;
+  Turn turn;
+  turn.load(stepping, m, v, base);
   float scale;
   if (!may_step(control, scale)) return;
-  each_lot<kLot>(elems, [&](int l, int64_t at) {
-    const bool whole = stepping.whole(at);
-    float mean[kLot], square[kLot], param[kLot];
-    bool numbers = true;
-#pragma unroll
-    for (int i = 0; i < kLot; ++i) {
-      const Stepped1 s = adamw_of(f, loaded[l].grads.at(i) * scale, means[l].at(i),
-                                  squares[l].at(i), loaded[l].value(stepping, i));
-      mean[i] = s.mean;
-      square[i] = s.square;
-      param[i] = s.param;
-      numbers = numbers && !isnan(s.param);  // it is NaN if one of its moments is
+  if constexpr (kLoadsAhead<kLot>) {
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * kTurn;
+#pragma unroll 1
+    for (; base + stride < stepping.elems; base += stride) {
+      Turn next;
+      next.load(stepping, m, v, base + stride);
+      turn.step(f, scale, stepping, m, v, base);
+      turn = next;
     }
-    uint32_t words[kLot] = {};
-    if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
-    store_moment(mean, words, first_moment_word, numbers, m, at, elems, whole);
-    store_moment(square, words, second_moment_word, numbers, v, at, elems, whole);
-    store_values(stepping, param, words, numbers, at, whole);
-  });
+  }
+  turn.step(f, scale, stepping, m, v, base);
+}
+
+template <int kLot>
+dim3 adamw_grid(int64_t elems) {
+  const int64_t turns = ceil_div(elems, kTurn), at_a_time = 132 * kBlocksAtATime<kLot>;
+  return grid_of(kLoadsAhead<kLot> && turns > at_a_time ? at_a_time : turns);
 }
 
 // k / 127 or k / 255 of a whole number up to 255, to the nearest: the rest that a product with the
@@ -386,6 +427,7 @@ template <class P, class G>
 __global__ void __launch_bounds__(kThreads)
     adamw8_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kEach8> stepping, Codes8 m,
                   Codes8 v) {
+  after_the_last_kernel();
   const int64_t block = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
   const int64_t elems = stepping.elems, at = block * kBlock8 + threadIdx.x % 32 * kEach8;
   if (block * kBlock8 >= elems) return;
@@ -433,17 +475,18 @@ __global__ void __launch_bounds__(kThreads)
 template <class P, class G, class M, int kLot>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G, kLot> stepping, M* momentum) {
-  const int64_t elems = stepping.elems;
+  after_the_last_kernel();
+  const int64_t elems = stepping.elems, base = static_cast<int64_t>(blockIdx.x) * kTurn;
   Loaded<P, G, kLot> loaded[kLots<kLot>];
   Lot<M, kLot> moved[kLots<kLot>];
-  each_lot<kLot>(elems, [&](int l, int64_t at) {
+  each_lot<kLot>(base, elems, [&](int l, int64_t at) {
     const bool whole = stepping.whole(at);
     loaded[l].load(stepping, at, whole);
     if (momentum && !f.first) moved[l].load(momentum, at, elems, whole);
   });
   float scale;
   if (!may_step(control, scale)) return;
-  each_lot<kLot>(elems, [&](int l, int64_t at) {
+  each_lot<kLot>(base, elems, [&](int l, int64_t at) {
     const bool whole = stepping.whole(at);
     float param[kLot], move[kLot];
     bool numbers = true;
@@ -491,9 +534,9 @@ void adamw(const AdamWFactors& factors, const ControlFlags& control, const Stepp
     using G = decltype(gradient);
     using M = decltype(moment);
     constexpr int kLot = kLotOf<P, G, M>;
-    launch(adamw_kernel<P, G, M, kLot>, lots_grid(stepped.elems), kThreads, 0, stream, factors,
-           control, Stepping<P, G, kLot>(stepped, is_aligned), static_cast<M*>(moment1.data),
-           static_cast<M*>(moment2.data));
+    launch_early(adamw_kernel<P, G, M, kLot>, adamw_grid<kLot>(stepped.elems), kThreads, 0, stream,
+                 factors, control, Stepping<P, G, kLot>(stepped, is_aligned),
+                 static_cast<M*>(moment1.data), static_cast<M*>(moment2.data));
   });
 }
 
@@ -504,8 +547,8 @@ void adamw8(const AdamWFactors& factors, const ControlFlags& control, const Step
   with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
     using P = decltype(param);
     using G = decltype(gradient);
-    launch(adamw8_kernel<P, G>, grid_of(ceil_div(stepped.elems, kElems)), kThreads, 0, stream,
-           factors, control, Stepping<P, G, kEach8>(stepped, is_aligned), moment1, moment2);
+    launch_early(adamw8_kernel<P, G>, grid_of(ceil_div(stepped.elems, kElems)), kThreads, 0, stream,
+                 factors, control, Stepping<P, G, kEach8>(stepped, is_aligned), moment1, moment2);
   });
 }
 
@@ -517,8 +560,9 @@ void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedAr
     using G = decltype(gradient);
     using M = decltype(moment);
     constexpr int kLot = kLotOf<P, G, M>;
-    launch(sgd_kernel<P, G, M, kLot>, lots_grid(stepped.elems), kThreads, 0, stream, factors,
-           control, Stepping<P, G, kLot>(stepped, is_aligned), static_cast<M*>(momentum.data));
+    launch_early(sgd_kernel<P, G, M, kLot>, lots_grid(stepped.elems), kThreads, 0, stream, factors,
+                 control, Stepping<P, G, kLot>(stepped, is_aligned),
+                 static_cast<M*>(momentum.data));
   });
 }
 

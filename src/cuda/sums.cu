@@ -63,6 +63,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     partials_kernel(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
                     T* dst0, T* dst1, int64_t elems) {
+  after_the_last_kernel();
   T* dst = blockIdx.y == 0 ? dst0 : dst1;
   if (!dst) return;
   partials += blockIdx.y * elems;
@@ -89,10 +90,11 @@ __global__ void __launch_bounds__(kThreads)
   if (warp == 0 && col < elems) dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
 }
 
-// kSumLanes interleaved sums, and then these in order: one thread to each.
+// kSumLanes interleaved sums, one thread to each, and then these by halves.
 template <class T>
 __global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elems, double* dst) {
-  constexpr int kBatch = 8;
+  after_the_last_kernel();
+  constexpr int kBatch = 16;
   __shared__ double lanes[kSumLanes];
   double sum = 0;
   for (int64_t first = threadIdx.x; first < elems; first += kBatch * kSumLanes) {
@@ -105,13 +107,16 @@ __global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elem
       if (first + i * kSumLanes < elems) sum += static_cast<double>(values[i]);
   }
   lanes[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const auto count = static_cast<int>(elems < kSumLanes ? elems : kSumLanes);
-  double total = 0;
-#pragma unroll 16
-  for (int i = 0; i < count; ++i) total += lanes[i];
-  *dst = total;
+  for (int half = kSumLanes / 2; half >= kWarp; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      sum += lanes[threadIdx.x + half];
+      lanes[threadIdx.x] = sum;
+    }
+  }
+  if (threadIdx.x >= kWarp) return;
+  for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(~0u, sum, half);
+  if (threadIdx.x == 0) *dst = sum;
 }
 
 // One block to a chunk, each thread with every 256th pack. In double throughout: squares of large
@@ -119,6 +124,7 @@ __global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elem
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
     squares_kernel(const T* x, int64_t elems, int64_t chunk, double* sums, bool is_aligned) {
+  after_the_last_kernel();
   constexpr int kElems = kWide<T>, kBatch = 32 / kElems;
   const int64_t begin = blockIdx.x * chunk;
   const int64_t end = begin + chunk < elems ? begin + chunk : elems;
@@ -151,9 +157,9 @@ void add_partials(const float* partials, int64_t chunks, int64_t spacing, bool a
   const Vector &first = sums.dst[0], &second = sums.dst[1];
   with_type(first.data ? first.type : second.type, [&](auto element) {
     using T = decltype(element);
-    launch(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads, 0,
-           stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
-           static_cast<T*>(second.data), elems);
+    launch_early(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads,
+                 0, stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
+                 static_cast<T*>(second.data), elems);
   });
 }
 
@@ -173,11 +179,11 @@ void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStrea
 }
 
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream) {
-  launch(sum_kernel<float>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
+  launch_early(sum_kernel<float>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
 }
 
 void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream) {
-  launch(sum_kernel<double>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
+  launch_early(sum_kernel<double>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
 }
 
 // scratch: one double for each chunk.
@@ -185,8 +191,9 @@ void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStre
   const int64_t chunk = squares_chunk(elems), chunks = ceil_div(elems, chunk);
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
-    launch(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream, static_cast<const T*>(x.data),
-           elems, chunk, chunks == 1 ? dst : scratch, aligned(x));
+    launch_early(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream,
+                 static_cast<const T*>(x.data), elems, chunk, chunks == 1 ? dst : scratch,
+                 aligned(x));
   });
   if (chunks != 1) sum(scratch, chunks, dst, stream);
 }

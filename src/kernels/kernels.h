@@ -227,7 +227,7 @@ class Kernels : public KernelScratch {
   virtual void scale(Tensor x, float factor, Tensor dst) = 0;  // dst = factor · x; may be x
 
   // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor in double: of every kSumLanes-th element,
-  // in order, and then of these kSumLanes sums in order.
+  // in order; then the upper half of these sums is added to the lower one, until one is left.
   virtual void sum(Tensor x, Tensor dst) = 0;
   // dst [1, 1] f64 = the sum of squares of a flat tensor, in double, chunk by chunk in order.
   // Values that are not finite come through as such.

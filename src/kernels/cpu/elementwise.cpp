@@ -205,9 +205,9 @@ void sum(Tensor x, Tensor dst) {
     add(x.f64());
   else
     add(x.f32());
-  double total = 0;
-  for (int64_t i = 0; i < std::min(x.cols, kSumLanes); ++i) total += lanes[i];
-  *dst.f64() = total;
+  for (int64_t half = kSumLanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  *dst.f64() = lanes[0];
 }
 
 // scratch: one double for each chunk of kChunkElems.
