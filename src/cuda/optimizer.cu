@@ -111,6 +111,13 @@ struct Lot {
     for (int i = 0; i < kElems; ++i)
       if (first + i < elems) data[first + i] = values[i];
   }
+  // Elements from `first` on are those of `part`.
+  template <int kPart>
+  __device__ void put(int first, const Lot<T, kPart>& part) {
+#pragma unroll
+    for (int w = 0; w < Lot<T, kPart>::kWords; ++w)
+      words[first * static_cast<int>(sizeof(T)) / 4 + w] = part.words[w];
+  }
   __device__ static Lot nearest(const float (&values)[kElems]) {
     Lot lot;
 #pragma unroll
@@ -144,8 +151,9 @@ __device__ inline void draw_four(const PhiloxKey& key, uint64_t counter, uint32_
   words[0] = w0, words[1] = w1, words[2] = w2, words[3] = w3;
 }
 
-// Parameters of type P with gradients of type G, kLot elements at a time.
-template <class P, class G, int kLot>
+// Parameters of type P with gradients of type G, kLot elements at a time. kMaster: there may be a
+// master; registers are kept for it.
+template <class P, class G, int kLot, bool kMaster>
 struct Stepping {
   int64_t elems;
   P* params;
@@ -166,49 +174,52 @@ struct Stepping {
         first(s.first),
         aligned(is_aligned) {}
 
+  __device__ bool has_master() const { return kMaster && master != nullptr; }
   __device__ bool whole(int64_t at) const { return aligned && at + kLot <= elems; }
-  // The random words of the elements from `at` on, where something is rounded by them: of kLot / 4
-  // counters, or of one more where they begin within one.
-  __device__ void draw(int64_t at, uint32_t (&words)[kLot]) const {
+  // The random words of the elements from `at` on, where something is rounded by them: of kCount /
+  // 4 counters, or of one more where they begin within one.
+  template <int kCount>
+  __device__ void draw(int64_t at, uint32_t (&words)[kCount]) const {
     const auto number = static_cast<uint64_t>(first + at);
-    uint32_t all[kLot + 4];
+    uint32_t all[kCount + 4];
 #pragma unroll
-    for (int c = 0; c < kLot; c += 4) draw_four(key, number / 4 + c / 4, all + c);
+    for (int c = 0; c < kCount; c += 4) draw_four(key, number / 4 + c / 4, all + c);
     const auto ahead = static_cast<int>(first % 4);
     if (ahead != 0) {
-      draw_four(key, number / 4 + kLot / 4, all + kLot);
+      draw_four(key, number / 4 + kCount / 4, all + kCount);
 #pragma unroll
-      for (int i = 0; i < kLot; ++i)
+      for (int i = 0; i < kCount; ++i)
         all[i] = ahead == 1 ? all[i + 1] : ahead == 2 ? all[i + 2] : all[i + 3];
     }
 #pragma unroll
-    for (int i = 0; i < kLot; ++i) words[i] = all[i];
+    for (int i = 0; i < kCount; ++i) words[i] = all[i];
   }
 };
 
 // What a thread has loaded of the parameters and their gradients.
-template <class P, class G, int kLot>
+template <class P, class G, int kLot, bool kMaster>
 struct Loaded {
   Lot<G, kLot> grads;
   Lot<P, kLot> params;
   Lot<float, kLot> master;
 
-  __device__ void load(const Stepping<P, G, kLot>& stepping, int64_t at, bool whole) {
+  __device__ void load(const Stepping<P, G, kLot, kMaster>& stepping, int64_t at, bool whole) {
     grads.load(stepping.grads, at, stepping.elems, whole);
-    if (stepping.master)
+    if (stepping.has_master())
       master.load(stepping.master, at, stepping.elems, whole);
     else
       params.load(stepping.params, at, stepping.elems, whole);
   }
-  __device__ float value(const Stepping<P, G, kLot>& stepping, int i) const {
-    return stepping.master ? master.at(i) : params.at(i);
+  __device__ float value(const Stepping<P, G, kLot, kMaster>& stepping, int i) const {
+    return stepping.has_master() ? master.at(i) : params.at(i);
   }
 };
 
-template <class P, class G, int kLot>
-__device__ void store_values(const Stepping<P, G, kLot>& stepping, const float (&values)[kLot],
-                             const uint32_t (&words)[kLot], bool numbers, int64_t at, bool whole) {
-  if (stepping.master)
+template <class P, class G, int kLot, bool kMaster>
+__device__ void store_values(const Stepping<P, G, kLot, kMaster>& stepping,
+                             const float (&values)[kLot], const uint32_t (&words)[kLot],
+                             bool numbers, int64_t at, bool whole) {
+  if (stepping.has_master())
     Lot<float, kLot>::nearest(values).store(stepping.master, at, stepping.elems, whole);
   const auto params = stepping.stochastic ? Lot<P, kLot>::drawn(values, words, numbers)
                                           : Lot<P, kLot>::nearest(values);
@@ -216,19 +227,15 @@ __device__ void store_values(const Stepping<P, G, kLot>& stepping, const float (
 }
 
 // A moment, by the words that `word_of` makes of those of parameters.
-template <class M, int kLot, class WordOf>
-__device__ void store_moment(const float (&values)[kLot], const uint32_t (&words)[kLot],
-                             const WordOf& word_of, bool numbers, M* moment, int64_t at,
-                             int64_t elems, bool whole) {
-  uint32_t own[kLot];
+template <class M, int kCount, class WordOf>
+__device__ Lot<M, kCount> moment_of(const float (&values)[kCount], const uint32_t (&words)[kCount],
+                                    const WordOf& word_of, bool numbers) {
+  uint32_t own[kCount];
 #pragma unroll
-  for (int i = 0; i < kLot; ++i) own[i] = word_of(words[i]);
-  Lot<M, kLot>::drawn(values, own, numbers).store(moment, at, elems, whole);
+  for (int i = 0; i < kCount; ++i) own[i] = word_of(words[i]);
+  return Lot<M, kCount>::drawn(values, own, numbers);
 }
 
-// Elements at a time: 16 bytes of the narrowest type.
-template <class P, class G, class M>
-inline constexpr int kLotOf = sizeof(P) == 2 && sizeof(G) == 2 && sizeof(M) == 2 ? 8 : 4;
 // Lots of a thread.
 template <int kLot>
 inline constexpr int kLots = 8 / kLot;
@@ -269,78 +276,59 @@ __device__ inline Stepped1 adamw_of(const AdamWFactors& f, float gradient, float
   return {mean, square, fmaf(-f.step, mean / denominator, param * f.keep)};
 }
 
-// What a thread has of a turn.
-template <class P, class G, class M, int kLot>
-struct AdamWTurn {
-  Loaded<P, G, kLot> loaded[kLots<kLot>];
-  Lot<M, kLot> means[kLots<kLot>], squares[kLots<kLot>];
-
-  __device__ void load(const Stepping<P, G, kLot>& stepping, const M* m, const M* v, int64_t base) {
-    each_lot<kLot>(base, stepping.elems, [&](int l, int64_t at) {
-      const bool whole = stepping.whole(at);
-      loaded[l].load(stepping, at, whole);
-      means[l].load(m, at, stepping.elems, whole);
-      squares[l].load(v, at, stepping.elems, whole);
-    });
-  }
-  __device__ void step(const AdamWFactors& f, float scale, const Stepping<P, G, kLot>& stepping,
-                       M* m, M* v, int64_t base) const {
-    each_lot<kLot>(base, stepping.elems, [&](int l, int64_t at) {
-      const bool whole = stepping.whole(at);
-      float mean[kLot], square[kLot], param[kLot];
-      bool numbers = true;
+// Steps four elements that a thread has loaded, from number i of its lot on. Their results take the
+// place of what was loaded, so that few registers are taken and many threads fit.
+template <class P, class G, class M, int kLot, bool kMaster>
+__device__ void step_four(const AdamWFactors& f, float scale,
+                          const Stepping<P, G, kLot, kMaster>& stepping, int64_t at, int i,
+                          Loaded<P, G, kLot, kMaster>& loaded, Lot<M, kLot>& means,
+                          Lot<M, kLot>& squares) {
+  float mean[4], square[4], param[4];
+  bool numbers = true;
 #pragma unroll
-      for (int i = 0; i < kLot; ++i) {
-        const Stepped1 s = adamw_of(f, loaded[l].grads.at(i) * scale, means[l].at(i),
-                                    squares[l].at(i), loaded[l].value(stepping, i));
-        mean[i] = s.mean;
-        square[i] = s.square;
-        param[i] = s.param;
-        numbers = numbers && !isnan(s.param);  // it is NaN if one of its moments is
-      }
-      uint32_t words[kLot] = {};
-      if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
-      store_moment(mean, words, first_moment_word, numbers, m, at, stepping.elems, whole);
-      store_moment(square, words, second_moment_word, numbers, v, at, stepping.elems, whole);
-      store_values(stepping, param, words, numbers, at, whole);
-    });
+  for (int k = 0; k < 4; ++k) {
+    const Stepped1 s = adamw_of(f, loaded.grads.at(i + k) * scale, means.at(i + k),
+                                squares.at(i + k), loaded.value(stepping, i + k));
+    mean[k] = s.mean;
+    square[k] = s.square;
+    param[k] = s.param;
+    numbers = numbers && !isnan(s.param);  // it is NaN if one of its moments is
   }
-};
-
-// With elements of 16 bits there is much arithmetic to each byte: blocks take several turns, and
-// load the next one while they compute.
-template <int kLot>
-inline constexpr bool kLoadsAhead = kLot == 8;
-template <int kLot>
-inline constexpr int kBlocksAtATime = kLoadsAhead<kLot> ? 3 : 4;  // on a multiprocessor
-
-template <class P, class G, class M, int kLot>
-__global__ void __launch_bounds__(kThreads, kBlocksAtATime<kLot>)
-    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kLot> stepping, M* m, M* v) {
-  after_the_last_kernel();
-  using Turn = AdamWTurn<P, G, M, kLot>;
-  int64_t base = static_cast<int64_t>(blockIdx.x) * kTurn;
-  Turn turn;
-  turn.load(stepping, m, v, base);
-  float scale;
-  if (!may_step(control, scale)) return;
-  if constexpr (kLoadsAhead<kLot>) {
-    const int64_t stride = static_cast<int64_t>(gridDim.x) * kTurn;
-#pragma unroll 1
-    for (; base + stride < stepping.elems; base += stride) {
-      Turn next;
-      next.load(stepping, m, v, base + stride);
-      turn.step(f, scale, stepping, m, v, base);
-      turn = next;
-    }
-  }
-  turn.step(f, scale, stepping, m, v, base);
+  uint32_t words[4] = {};
+  if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at + i, words);
+  means.put(i, moment_of<M>(mean, words, first_moment_word, numbers));
+  squares.put(i, moment_of<M>(square, words, second_moment_word, numbers));
+  if (stepping.has_master()) loaded.master.put(i, Lot<float, 4>::nearest(param));
+  loaded.params.put(
+      i, stepping.stochastic ? Lot<P, 4>::drawn(param, words, numbers) : Lot<P, 4>::nearest(param));
 }
 
-template <int kLot>
-dim3 adamw_grid(int64_t elems) {
-  const int64_t turns = ceil_div(elems, kTurn), at_a_time = 132 * kBlocksAtATime<kLot>;
-  return grid_of(kLoadsAhead<kLot> && turns > at_a_time ? at_a_time : turns);
+template <class P, class G, class M, int kLot, bool kMaster>
+__global__ void __launch_bounds__(kThreads, kLot == 8 ? 5 : 4)
+    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kLot, kMaster> stepping, M* m,
+                 M* v) {
+  after_the_last_kernel();
+  const int64_t elems = stepping.elems, base = static_cast<int64_t>(blockIdx.x) * kTurn;
+  Loaded<P, G, kLot, kMaster> loaded[kLots<kLot>];
+  Lot<M, kLot> means[kLots<kLot>], squares[kLots<kLot>];
+  each_lot<kLot>(base, elems, [&](int l, int64_t at) {
+    const bool whole = stepping.whole(at);
+    loaded[l].load(stepping, at, whole);
+    means[l].load(m, at, elems, whole);
+    squares[l].load(v, at, elems, whole);
+  });
+  float scale;
+  if (!may_step(control, scale)) return;
+  each_lot<kLot>(base, elems, [&](int l, int64_t at) {
+    const bool whole = stepping.whole(at);
+#pragma unroll
+    for (int i = 0; i < kLot; i += 4)
+      step_four(f, scale, stepping, at, i, loaded[l], means[l], squares[l]);
+    means[l].store(m, at, elems, whole);
+    squares[l].store(v, at, elems, whole);
+    if (stepping.has_master()) loaded[l].master.store(stepping.master, at, elems, whole);
+    loaded[l].params.store(stepping.params, at, elems, whole);
+  });
 }
 
 // k / 127 or k / 255 of a whole number up to 255, to the nearest: the rest that a product with the
@@ -425,14 +413,14 @@ struct Codes {
 // A warp for each block: the largest magnitude of its new moments is their scale.
 template <class P, class G>
 __global__ void __launch_bounds__(kThreads)
-    adamw8_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kEach8> stepping, Codes8 m,
-                  Codes8 v) {
+    adamw8_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kEach8, true> stepping,
+                  Codes8 m, Codes8 v) {
   after_the_last_kernel();
   const int64_t block = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
   const int64_t elems = stepping.elems, at = block * kBlock8 + threadIdx.x % 32 * kEach8;
   if (block * kBlock8 >= elems) return;
   const bool whole = stepping.whole(at);
-  Loaded<P, G, kEach8> loaded;
+  Loaded<P, G, kEach8, true> loaded;
   Codes mean_codes, square_codes;
   loaded.load(stepping, at, whole);
   mean_codes.load(m.values, at, elems);
@@ -472,12 +460,13 @@ __global__ void __launch_bounds__(kThreads)
   v.scales[block] = largest_square;
 }
 
-template <class P, class G, class M, int kLot>
+template <class P, class G, class M, int kLot, bool kMaster>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G, kLot> stepping, M* momentum) {
+    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G, kLot, kMaster> stepping,
+               M* momentum) {
   after_the_last_kernel();
   const int64_t elems = stepping.elems, base = static_cast<int64_t>(blockIdx.x) * kTurn;
-  Loaded<P, G, kLot> loaded[kLots<kLot>];
+  Loaded<P, G, kLot, kMaster> loaded[kLots<kLot>];
   Lot<M, kLot> moved[kLots<kLot>];
   each_lot<kLot>(base, elems, [&](int l, int64_t at) {
     const bool whole = stepping.whole(at);
@@ -503,19 +492,24 @@ __global__ void __launch_bounds__(kThreads)
     }
     uint32_t words[kLot] = {};
     if (stepping.stochastic || sizeof(M) == 2) stepping.draw(at, words);
-    if (momentum) store_moment(move, words, first_moment_word, numbers, momentum, at, elems, whole);
+    if (momentum)
+      moment_of<M>(move, words, first_moment_word, numbers).store(momentum, at, elems, whole);
     store_values(stepping, param, words, numbers, at, whole);
   });
 }
 
-// launch_one(P, G, M) for the types of parameters, gradients and moments, f32 or bf16.
+// launch_one(P, G, M, kLot, kMaster) for the types of parameters, gradients and moments, f32 or
+// bf16, and elements at a time: 16 bytes of each if all have 16 bits.
 template <class LaunchOne>
 void with_stepped_types(const SteppedArgs& stepped, Type moments, LaunchOne launch_one) {
+  constexpr std::integral_constant<int, 4> four{};
+  constexpr std::integral_constant<int, 8> eight{};
   with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
-    if (moments == Type::bf16)
-      launch_one(param, gradient, bf16{});
-    else
-      launch_one(param, gradient, float{});
+    if (moments != Type::bf16) return launch_one(param, gradient, float{}, four, std::true_type());
+    if constexpr (sizeof(param) == 2 && sizeof(gradient) == 2) {
+      if (!stepped.master) return launch_one(param, gradient, bf16{}, eight, std::false_type());
+    }
+    launch_one(param, gradient, bf16{}, four, std::true_type());
   });
 }
 
@@ -529,15 +523,18 @@ void adamw(const AdamWFactors& factors, const ControlFlags& control, const Stepp
            Vector moment1, Vector moment2, cudaStream_t stream) {
   const bool is_aligned =
       all_aligned(stepped.params, stepped.grads, stepped.master, moment1, moment2);
-  with_stepped_types(stepped, moment1.type, [&](auto param, auto gradient, auto moment) {
-    using P = decltype(param);
-    using G = decltype(gradient);
-    using M = decltype(moment);
-    constexpr int kLot = kLotOf<P, G, M>;
-    launch_early(adamw_kernel<P, G, M, kLot>, adamw_grid<kLot>(stepped.elems), kThreads, 0, stream,
-                 factors, control, Stepping<P, G, kLot>(stepped, is_aligned),
-                 static_cast<M*>(moment1.data), static_cast<M*>(moment2.data));
-  });
+  with_stepped_types(stepped, moment1.type,
+                     [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
+                       using P = decltype(param);
+                       using G = decltype(gradient);
+                       using M = decltype(moment);
+                       constexpr int kLot = decltype(lot)::value;
+                       constexpr bool kMaster = decltype(has_master)::value;
+                       launch_early(adamw_kernel<P, G, M, kLot, kMaster>, lots_grid(stepped.elems),
+                                    kThreads, 0, stream, factors, control,
+                                    Stepping<P, G, kLot, kMaster>(stepped, is_aligned),
+                                    static_cast<M*>(moment1.data), static_cast<M*>(moment2.data));
+                     });
 }
 
 void adamw8(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
@@ -548,22 +545,26 @@ void adamw8(const AdamWFactors& factors, const ControlFlags& control, const Step
     using P = decltype(param);
     using G = decltype(gradient);
     launch_early(adamw8_kernel<P, G>, grid_of(ceil_div(stepped.elems, kElems)), kThreads, 0, stream,
-                 factors, control, Stepping<P, G, kEach8>(stepped, is_aligned), moment1, moment2);
+                 factors, control, Stepping<P, G, kEach8, true>(stepped, is_aligned), moment1,
+                 moment2);
   });
 }
 
 void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
          Vector momentum, cudaStream_t stream) {
   const bool is_aligned = all_aligned(stepped.params, stepped.grads, stepped.master, momentum);
-  with_stepped_types(stepped, momentum.type, [&](auto param, auto gradient, auto moment) {
-    using P = decltype(param);
-    using G = decltype(gradient);
-    using M = decltype(moment);
-    constexpr int kLot = kLotOf<P, G, M>;
-    launch_early(sgd_kernel<P, G, M, kLot>, lots_grid(stepped.elems), kThreads, 0, stream, factors,
-                 control, Stepping<P, G, kLot>(stepped, is_aligned),
-                 static_cast<M*>(momentum.data));
-  });
+  with_stepped_types(stepped, momentum.type,
+                     [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
+                       using P = decltype(param);
+                       using G = decltype(gradient);
+                       using M = decltype(moment);
+                       constexpr int kLot = decltype(lot)::value;
+                       constexpr bool kMaster = decltype(has_master)::value;
+                       launch_early(sgd_kernel<P, G, M, kLot, kMaster>, lots_grid(stepped.elems),
+                                    kThreads, 0, stream, factors, control,
+                                    Stepping<P, G, kLot, kMaster>(stepped, is_aligned),
+                                    static_cast<M*>(momentum.data));
+                     });
 }
 
 }  // namespace onefold::cuda

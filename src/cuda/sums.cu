@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   partials[blockIdx.y * x.cols + at] = sum;
 }
 
-// A warp has a column in each lane, and adds in order; the others help to bring the numbers near.
+// A lane has a column. The warps of a block have kEachWarp consecutive partials at a time, each
+// adds its own in order, and then the warps' sums are added in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     partials_kernel(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
@@ -67,27 +68,26 @@ __global__ void __launch_bounds__(kThreads)
   T* dst = blockIdx.y == 0 ? dst0 : dst1;
   if (!dst) return;
   partials += blockIdx.y * elems;
-  constexpr int kWarps = kThreads / kWarp, kEachWarp = 16, kNear = kWarps * kEachWarp;
-  __shared__ float near[kNear][kWarp];
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kEachWarp = 17;  // 132 partials are added in one turn
+  __shared__ float sums[kWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-  for (int64_t first = 0; first < chunks; first += kNear) {
-    __syncthreads();  // the last ones have been added
+  for (int64_t first = warp * kEachWarp; first < chunks; first += kWarps * kEachWarp) {
+    float values[kEachWarp];
 #pragma unroll
-    for (int i = 0; i < kEachWarp; ++i) {
-      const int at = i * kWarps + warp;
-      if (col < elems && first + at < chunks)
-        near[at][lane] = partials[(first + at) * spacing + col];
-    }
-    __syncthreads();
-    if (warp == 0) {
-      const int count = static_cast<int>(chunks - first < kNear ? chunks - first : kNear);
-#pragma unroll 16
-      for (int i = 0; i < count; ++i) sum += near[i][lane];
-    }
+    for (int i = 0; i < kEachWarp; ++i)
+      values[i] = col < elems && first + i < chunks ? partials[(first + i) * spacing + col] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEachWarp; ++i) sum += values[i];
   }
-  if (warp == 0 && col < elems) dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || col >= elems) return;
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
+  dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
 }
 
 // kSumLanes interleaved sums, one thread to each, and then these by halves.
