@@ -264,11 +264,11 @@ __device__ inline bool may_step(const ControlFlags& control, float& scale) {
 
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
 // place, and p is not shrunk.
-struct Stepped1 {
+struct AdamWResult {
   float mean, square, param;
 };
-__device__ inline Stepped1 adamw_of(const AdamWFactors& f, float gradient, float mean, float square,
-                                    float param) {
+__device__ inline AdamWResult adamw_of(const AdamWFactors& f, float gradient, float mean,
+                                       float square, float param) {
   if (f.l2 != 0) gradient = fmaf(f.l2, param, gradient);
   mean = fmaf(f.beta1, mean, f.rest1 * gradient);
   square = fmaf(f.beta2, square, f.rest2 * (gradient * gradient));
@@ -287,8 +287,8 @@ __device__ void step_four(const AdamWFactors& f, float scale,
   bool numbers = true;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const Stepped1 s = adamw_of(f, loaded.grads.at(i + k) * scale, means.at(i + k),
-                                squares.at(i + k), loaded.value(stepping, i + k));
+    const AdamWResult s = adamw_of(f, loaded.grads.at(i + k) * scale, means.at(i + k),
+                                   squares.at(i + k), loaded.value(stepping, i + k));
     mean[k] = s.mean;
     square[k] = s.square;
     param[k] = s.param;
@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(kThreads)
   bool numbers = true;
 #pragma unroll
   for (int e = 0; e < kEach8; ++e) {
-    const Stepped1 s =
+    const AdamWResult s =
         adamw_of(f, loaded.grads.at(e) * scale, decode8<false>(mean_codes.code(e), mean_scale),
                  decode8<true>(square_codes.code(e), square_scale), loaded.value(stepping, e));
     params[e] = s.param;
