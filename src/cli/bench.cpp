@@ -21,7 +21,7 @@ struct StepBench {
   std::string model = "gpt2", device = "cpu", precision = "fp32";
   int64_t batch = 4, sequence = 256;
   int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
-  bool recompute = false, json = false;
+  bool recompute = false, tied = false, json = false;
 };
 
 Precision precision_named(const std::string& name) {
@@ -92,6 +92,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   if (spec.vocab_size == 0)
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
+  spec.tie_embeddings = spec.tie_embeddings || b.tied;
   EngineOptions options{.device = b.device,
                         .threads = b.threads,
                         .micro_batch = b.batch,
@@ -231,6 +232,8 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_flag("--recompute", options->recompute,
                  "Keep only block inputs; compute the rest again in backward");
+  step->add_flag("--tied", options->tied,
+                 "Share the embedding's table with the head, whatever the preset says");
   step->add_flag("--json", options->json, "One JSON object instead of text");
   step->footer("Example:\n  onefold bench step --model gpt2 --batch 1 --sequence 1024 --threads 2");
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });

@@ -1,6 +1,9 @@
 // Softmax cross-entropy over rows of logits: one block to a row. The largest logit and the sum of
 // exponentials are found in one visit of the row, the gradient is written in a second one. Rows of
-// 16 bits stay in the block's shared memory between the two, as far as they fit.
+// 16 bits stay in the block's shared memory between the two; wide ones are divided over a cluster
+// of blocks.
+#include <cooperative_groups.h>
+
 #include "cuda/launch.cuh"
 #include "cuda/pack.cuh"
 
@@ -92,42 +95,81 @@ __device__ void logits_of(const Pack<T>& pack, int first, int cols, float (&x)[k
     if (first + k >= cols) x[k] = -INFINITY;
 }
 
-// Of rows of 16 bits. Each thread sums its own exponentials, at most a few hundred, in fp32, and
-// the threads' sums are added in double. The first `near_packs` of a row are kept in shared memory.
-template <class T, int kBlock>
-__global__ void __launch_bounds__(kBlock)
+// What a block has found in its part of a row.
+struct PartOfSoftmax {
+  float top;
+  double sum;
+};
+
+// The whole row's, of its parts in order.
+template <int kParts>
+__device__ Softmax softmax_of_parts(const PartOfSoftmax& mine) {
+  if constexpr (kParts == 1) {
+    return {mine.top, mine.sum};
+  } else {
+    namespace cg = cooperative_groups;
+    __shared__ PartOfSoftmax shared;
+    const cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0) shared = mine;
+    cluster.sync();
+    PartOfSoftmax parts[kParts];
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      parts[i] = *cluster.map_shared_rank(&shared, i);
+      top = fmaxf(top, parts[i].top);
+    }
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      sum += parts[i].sum * static_cast<double>(expf(parts[i].top - top));
+    cluster.sync();  // no block leaves while others read its memory
+    return {top, sum};
+  }
+}
+
+// Of rows of 16 bits, each divided over kParts blocks, which keep their parts in shared memory if
+// there is a gradient (`near`). Each thread sums its own exponentials, at most a few hundred, in
+// fp32; the threads' sums are added in double.
+template <class T, int kBlock, int kParts>
+__global__ void __launch_bounds__(kBlock, kParts == 1 ? 2 : 3)
     packs_kernel(View<T> logits, const int32_t* targets, const float* gradient_scale, float* losses,
-                 int near_packs, bool is_aligned) {
+                 bool near, bool is_aligned) {
   constexpr int kElems = kWide<T>, kPacks = 4;  // that a thread has under way
-  auto* near = reinterpret_cast<Pack<T>*>(shared_floats());
-  T* row = logits.row(blockIdx.x);
-  const int64_t target = targets[blockIdx.x];
-  const auto cols = static_cast<int>(logits.cols), packs = (cols + kElems - 1) / kElems;
+  auto* kept = reinterpret_cast<Pack<T>*>(shared_floats());
+  const int64_t index = blockIdx.x / kParts;
+  const auto part = static_cast<int>(blockIdx.x % kParts);
+  T* row = logits.row(index);
+  const int64_t target = targets[index];
+  const auto cols = static_cast<int>(logits.cols), all_packs = (cols + kElems - 1) / kElems;
+  const int packs_of_part = (all_packs + kParts - 1) / kParts, begin = part * packs_of_part;
+  const int end = begin + packs_of_part < all_packs ? begin + packs_of_part : all_packs;
   const auto thread = static_cast<int>(threadIdx.x);
+  const bool tells = part == 0 && thread == 0;
   if (target < 0) {
-    if (thread == 0) losses[blockIdx.x] = 0;
+    if (tells) losses[index] = 0;
     const float zeros[kElems] = {};
-    for (int p = thread; gradient_scale && p < packs; p += kBlock)
+    for (int p = begin + thread; gradient_scale && p < end; p += kBlock)
       store_pack<T>(zeros, row, p * kElems, cols, is_aligned);
     return;
   }
   if (target >= cols) {
-    if (thread == 0) losses[blockIdx.x] = nanf("");
+    if (tells) losses[index] = nanf("");
     return;
   }
   const float of_target = widen(row[target]);
   float top = -INFINITY, sum = 0;  // of the thread
-  for (int base = thread; base < packs; base += kPacks * kBlock) {
+  for (int base = begin + thread; base < end; base += kPacks * kBlock) {
     Pack<T> loaded[kPacks];
 #pragma unroll
     for (int i = 0; i < kPacks; ++i)
-      if (base + i * kBlock < packs)
+      if (base + i * kBlock < end)
         loaded[i] = load_pack<Pack<T>>(row, (base + i * kBlock) * kElems, cols, is_aligned);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int p = base + i * kBlock;
-      if (p >= packs) continue;
-      if (p < near_packs) near[p] = loaded[i];
+      if (p >= end) continue;
+      if (near) kept[p - begin] = loaded[i];
       float x[kElems], best = top;
       logits_of(loaded[i], p * kElems, cols, x);
 #pragma unroll
@@ -143,23 +185,25 @@ __global__ void __launch_bounds__(kBlock)
     }
   }
   const float best = block_max<kBlock>(top);
-  const double total =
-      team_sum<kBlock>(static_cast<double>(sum) * static_cast<double>(expf(top - best)));
-  if (thread == 0)
-    losses[blockIdx.x] = static_cast<float>(
-        log(total) - (static_cast<double>(of_target) - static_cast<double>(best)));
+  // A part may have nothing but minus infinity, or nothing.
+  const float rest = top == best ? 1.0f : expf(top - best);
+  const Softmax softmax = softmax_of_parts<kParts>(
+      {best, team_sum<kBlock>(static_cast<double>(sum) * static_cast<double>(rest))});
+  if (tells)
+    losses[index] = static_cast<float>(
+        log(softmax.sum) - (static_cast<double>(of_target) - static_cast<double>(softmax.top)));
   if (!gradient_scale) return;
   const float scale = *gradient_scale;
-  const auto factor = static_cast<float>(static_cast<double>(scale) / total);
+  const auto factor = static_cast<float>(static_cast<double>(scale) / softmax.sum);
   const auto target_pack = static_cast<int>(target / kElems);
 #pragma unroll 2
-  for (int p = thread; p < packs; p += kBlock) {
+  for (int p = begin + thread; p < end; p += kBlock) {
     float x[kElems];
     const Pack<T> pack =
-        p < near_packs ? near[p] : load_pack<Pack<T>>(row, p * kElems, cols, is_aligned);
+        near ? kept[p - begin] : load_pack<Pack<T>>(row, p * kElems, cols, is_aligned);
     pack.to(x);
 #pragma unroll
-    for (int k = 0; k < kElems; ++k) x[k] = factor * fast_exp(x[k] - best);
+    for (int k = 0; k < kElems; ++k) x[k] = factor * fast_exp(x[k] - softmax.top);
     if (p == target_pack) {
 #pragma unroll
       for (int k = 0; k < kElems; ++k)
@@ -169,12 +213,13 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-template <class T, int kBlock>
+// `kept_bytes`: of a part of a row; 0: it is read twice.
+template <class T, int kBlock, int kParts>
 void launch_packs(const Matrix& logits, const int32_t* targets, const float* gradient_scale,
-                  float* losses, int64_t shared_bytes, cudaStream_t stream) {
-  launch(packs_kernel<T, kBlock>, grid_of(logits.rows), kBlock, shared_bytes, stream,
-         view<T>(logits), targets, gradient_scale, losses, static_cast<int>(shared_bytes / 16),
-         aligned(logits));
+                  float* losses, int64_t kept_bytes, cudaStream_t stream) {
+  launch_clusters(packs_kernel<T, kBlock, kParts>, kParts, grid_of(logits.rows * kParts), kBlock,
+                  kept_bytes, stream, view<T>(logits), targets, gradient_scale, losses,
+                  kept_bytes > 0, aligned(logits));
 }
 
 }  // namespace
@@ -184,17 +229,19 @@ void cross_entropy(Matrix logits, const int32_t* targets, const float* gradient_
   if (logits.type == Type::f32)
     return launch(loss_kernel, grid_of(logits.rows), kRowThreads, 0, stream, view<float>(logits),
                   targets, gradient_scale, losses);
-  // Two blocks to a multiprocessor where two rows fit its shared memory, else one.
+  // Two blocks to a multiprocessor where two rows fit its shared memory, three parts of wider rows.
   constexpr int64_t kHalf = 112 * 1024, kMost = 224 * 1024;
-  const int64_t bytes = ceil_div(logits.cols * 2, 16) * 16;
+  const int64_t packs = ceil_div(logits.cols, 8), bytes = packs * 16;
+  constexpr int kParts = 4;
+  const int64_t part_bytes = ceil_div(packs, kParts) * 16;
   with_half(logits.type, [&](auto element) {
     using T = decltype(element);
-    if (bytes <= kHalf)
-      launch_packs<T, 512>(logits, targets, gradient_scale, losses, gradient_scale ? bytes : 0,
-                           stream);
+    if (!gradient_scale || part_bytes > kMost)
+      launch_packs<T, 512, 1>(logits, targets, gradient_scale, losses, 0, stream);
+    else if (bytes <= kHalf)
+      launch_packs<T, 512, 1>(logits, targets, gradient_scale, losses, bytes, stream);
     else
-      launch_packs<T, 1024>(logits, targets, gradient_scale, losses,
-                            gradient_scale ? (bytes < kMost ? bytes : kMost) : 0, stream);
+      launch_packs<T, 384, kParts>(logits, targets, gradient_scale, losses, part_bytes, stream);
   });
 }
 

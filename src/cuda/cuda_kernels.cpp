@@ -14,6 +14,8 @@
 namespace onefold::cuda {
 namespace {
 
+static_assert(kSumLanes == onefold::kSumLanes);
+
 Positions positions_of(const RowPositions& p) {
   return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32()};
 }

@@ -15,19 +15,68 @@ inline constexpr int kWarp = 32;
 
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+template <class... Params>
+void ask_for_shared_memory(void (*kernel)(Params...), int64_t bytes) {
+  constexpr int64_t kGivenBytes = 48 * 1024;  // what a block may have without asking
+  if (bytes > kGivenBytes)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes)),
+          "ask for a block's shared memory");
+}
+
 // A grid of no blocks is nothing to do.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  constexpr int64_t kGivenBytes = 48 * 1024;  // what a block may have without asking
-  if (shared_bytes > kGivenBytes)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          "ask for a block's shared memory");
+  ask_for_shared_memory(kernel, shared_bytes);
   kernel<<<grid, threads, static_cast<size_t>(shared_bytes), stream>>>(
       static_cast<Params>(args)...);
   check(cudaGetLastError(), "launch a kernel");
+}
+
+template <class... Params, class... Args>
+void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), dim3 grid, int threads,
+                 int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  ask_for_shared_memory(kernel, shared_bytes);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "launch a kernel");
+}
+
+// In clusters of `blocks` blocks along x.
+template <class... Params, class... Args>
+void launch_clusters(void (*kernel)(Params...), int blocks, dim3 grid, int threads,
+                     int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  launch_with(cluster, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+// A kernel that begins with after_the_last_kernel(), so that its blocks may be on their way while
+// the last blocks of the kernel before it still run: a step has hundreds of small ones.
+template <class... Params, class... Args>
+void launch_early(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes,
+                  cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  launch_with(early, kernel, grid, threads, shared_bytes, stream, args...);
+}
+
+// Lets the next kernel be launched early, and waits until the one before has ended and its results
+// can be seen. Every thread calls it before anything else.
+__device__ inline void after_the_last_kernel() {
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
 }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1) {

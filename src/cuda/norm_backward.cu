@@ -1,7 +1,7 @@
 // Gradients of norms. In 16 bits one kernel reads x and dy once: it has a piece's statistics, its
 // input gradient and its part of the weights' gradients together. In fp32, and for pieces that no
 // team can hold, each of the three is a kernel of its own.
-#include "cuda/norm.cuh"
+#include "cuda/norm_teams.cuh"
 #include "cuda/partials.cuh"
 
 namespace onefold::cuda {
@@ -81,93 +81,6 @@ __global__ void __launch_bounds__(kTeamBlock<kTeam>)
                                  means, stats.rstd, accumulate ? widen(din[i]) : 0.0f, accumulate));
 }
 
-// A pack of a row that begins at a multiple of 16 bytes and ends with one (kWhole); or of any.
-template <bool kWhole, class T>
-__device__ Pack<T> pack_at(const T* row, int first, int size) {
-  if constexpr (kWhole)
-    return load_pack<Pack<T>>(row, first, first + kWide<T>, true);
-  else
-    return load_pack<Pack<T>>(row, first, size, false);
-}
-
-// A thread's packs of a piece: pack p holds elements from (p * kTeam + lane) * 8 on.
-template <class T, int kTeam, int kPacks, bool kWhole>
-struct Packs {
-  static constexpr int kElems = kWide<T>;
-  Pack<T> packs[kPacks];
-  int size;
-
-  __device__ static int first_of(int p) {
-    return (p * kTeam + static_cast<int>(threadIdx.x) % kTeam) * kElems;
-  }
-  __device__ explicit Packs(int elems) : packs{}, size(elems) {}
-  __device__ void load(const T* src) {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (first_of(p) < size) packs[p] = pack_at<kWhole>(src, first_of(p), size);
-  }
-  // What was widened is not kept: registers are for the sums over rows, and widening again is
-  // cheap.
-  __device__ void forget() {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(packs[p].words[i]));
-  }
-  // Zeros where there is no element.
-  template <class Body>
-  __device__ void each(const Body& body) const {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      if (first_of(p) >= size) continue;
-      float values[kElems];
-      packs[p].to(values);
-      body(p, first_of(p), values);
-    }
-  }
-};
-
-// Sums over a team, as team_sums(). `turn` counts the calls of a block: they use two places by
-// turns, so that a block of one team waits once in each.
-template <int kTeam>
-struct TeamPlaces {
-  static constexpr int kMostSums = 2;
-  float sums[2][kMostSums][kTeam / kWarp];
-};
-template <int kTeam>
-__device__ TeamPlaces<kTeam>& team_places() {
-  __shared__ TeamPlaces<kTeam> places;
-  return places;
-}
-template <int kTeam, int kCount>
-__device__ void sums_of_team(float (&values)[kCount], int& turn) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) values[i] = warp_sum(values[i]);
-  if constexpr (kTeam > kWarp) {
-    constexpr int kWarps = kTeam / kWarp;
-    static_assert(kCount <= TeamPlaces<kTeam>::kMostSums);
-    auto& partial = team_places<kTeam>().sums[turn++ & 1];
-    if (threadIdx.x % kWarp == 0)
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) partial[i][threadIdx.x / kWarp] = values[i];
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = partial[i][0];
-#pragma unroll
-      for (int warp = 1; warp < kWarps; ++warp) values[i] += partial[i][warp];
-    }
-  }
-}
-
-// How the fused kernel shares out pieces of up to kMost elements: teams of kTeam threads, each
-// thread with kPacks packs of a piece, kTeams teams in a block, kBlocks blocks on a multiprocessor.
-template <int team, int teams, int packs, int blocks>
-struct FusedPlan {
-  static constexpr int kTeam = team, kTeams = teams, kPacks = packs, kBlocks = blocks;
-  static constexpr int kMost = team * packs * 8, kBlock = team * teams;
-};
-
 // A thread's sums over pieces, by column.
 template <int kPacks, int kElems, bool kBias>
 struct ColumnSums {
@@ -217,136 +130,149 @@ __device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kBias>& su
 }
 
 struct Fused {
-  bool centered, accumulate;
+  bool accumulate;
   Pieces pieces;
   float eps;
   int64_t chunk_size;
   float* partials;  // [chunks, 2, size]; null: not wanted
 };
 
-// Teams of a block take the pieces of its chunk in turn, and keep their sums over them. While a
-// piece is worked on, the next one is under way, and what its gradient is added to.
-template <class T, class Plan, bool kWhole, bool kBias>
-__global__ void __launch_bounds__(Plan::kBlock, Plan::kBlocks)
+// x, dy, and what a gradient is added to.
+template <class T, class Plan, bool kWhole>
+using FusedRing = Ring<T, Plan, 3, 2, kWhole>;
+
+// Teams of a block take the pieces of its chunk in turn, and keep their sums over them. The mean of
+// g * xhat follows from that of g times the deviation, which needs no variance: its sum and the
+// variance's are taken together.
+template <class T, class Plan, bool kWhole, bool kCentered, bool kBias>
+__global__ void __launch_bounds__(Plan::kBlock, 1)
     fused_kernel(Fused args, View<T> x, const T* weight, View<T> dy, View<T> dx) {
-  constexpr int kElems = kWide<T>, kTeam = Plan::kTeam, kPacks = Plan::kPacks;
-  using P = Packs<T, kTeam, kPacks, kWhole>;
+  constexpr int kElems = kWide<T>, kTeam = Plan::kTeam, kTeams = Plan::kTeams,
+                kPacks = Plan::kPacks;
+  using P = Packs<T, Plan, kWhole>;
+  using R = FusedRing<T, Plan, kWhole>;
   const auto size = static_cast<int>(args.pieces.size);
   const float inv_n = 1.0f / static_cast<float>(size);
   const int64_t begin = blockIdx.x * args.chunk_size;
   const int64_t end =
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
   ColumnSums<kPacks, kElems, kBias> columns;
-  int turn = 0;
+  int turn = 0, stage = 0;
   int64_t index = begin + threadIdx.x / kTeam;
   P weights(size), src(size), dout(size);
   weights.load(weight);
-  const auto load = [&](int64_t at, P& to_src, P& to_dout) {
-    if (at >= end) return;
-    to_src.load(piece_of(x, args.pieces, at));
-    to_dout.load(piece_of(dy, args.pieces, at));
+  const auto start = [&](int64_t at, int to) {
+    if (at < end) {
+      R::start(to, 0, piece_of(x, args.pieces, at), size);
+      R::start(to, 1, piece_of(dy, args.pieces, at), size);
+      if (args.accumulate) R::start(to, 2, piece_of(dx, args.pieces, at), size);
+    }
+    R::end_of_piece();
   };
-  load(index, src, dout);
+#pragma unroll
+  for (int i = 0; i < R::kStages - 1; ++i) start(index + i * kTeams, i);
 #pragma unroll 1
-  for (; index < end; index += Plan::kTeams) {
+  for (; index < end; index += kTeams) {
+    start(index + (R::kStages - 1) * kTeams, stage == 0 ? R::kStages - 1 : stage - 1);
+    R::wait();
+    R::load(stage, 0, src);
+    R::load(stage, 1, dout);
     T* din = piece_of(dx, args.pieces, index);
-    P before(size), next_src(size), next_dout(size);
-    if (args.accumulate) before.load(din);
-    load(index + Plan::kTeams, next_src, next_dout);
-    Stats stats{0, 0};
-    if (args.centered) {
+    float mean = 0;
+    if constexpr (kCentered) {
       float sum[1] = {0};
       src.each([&](int, int, const float(&v)[kElems]) {
 #pragma unroll
         for (int k = 0; k < kElems; ++k) sum[0] += v[k];
       });
-      sums_of_team<kTeam>(sum, turn);
-      stats.mean = sum[0] * inv_n;
+      sums_of_team<kTeam, kTeams>(sum, turn);
+      mean = sum[0] * inv_n;
+      src.forget();
     }
-    float squares[1] = {0};
-    src.each([&](int, int first, const float(&v)[kElems]) {
-#pragma unroll
-      for (int k = 0; k < kElems; ++k) {
-        const float deviation = v[k] - stats.mean;
-        if (kWhole || first + k < size) squares[0] = fmaf(deviation, deviation, squares[0]);
-      }
-    });
-    src.forget();
-    sums_of_team<kTeam>(squares, turn);
-    stats.rstd = 1.0f / sqrtf(squares[0] * inv_n + args.eps);
-    float sums[2] = {0, 0};  // of g, and of g * xhat
+    // Of squared deviations, of g times the deviation and, where the mean is not a constant, of g.
+    float sums[kCentered ? 3 : 2] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (P::first_of(p) >= size) continue;
+      if (Plan::first_of(p) >= size) continue;
       float v[kElems], d[kElems], w[kElems];
       src.packs[p].to(v);
       dout.packs[p].to(d);
       weights.packs[p].to(w);
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
-        const float xhat = normalized(v[k], stats), g = d[k] * w[k];
-        sums[0] += g;
-        sums[1] = fmaf(g, xhat, sums[1]);
-        columns.dweight[p][k] = fmaf(d[k], xhat, columns.dweight[p][k]);
-        if constexpr (kBias) columns.dbias[p][k] += d[k];
+        const bool there = kWhole || !kCentered || Plan::first_of(p) + k < size;
+        const float deviation = kCentered ? v[k] - mean : v[k], g = d[k] * w[k];
+        sums[0] = there ? fmaf(deviation, deviation, sums[0]) : sums[0];
+        sums[1] = fmaf(g, deviation, sums[1]);
+        if constexpr (kCentered) sums[2] += g;
       }
     }
-    sums_of_team<kTeam>(sums, turn);
+    sums_of_team<kTeam, kTeams>(sums, turn);
     src.forget();
     dout.forget();
     weights.forget();
-    const Means means = means_of(sums, size, args.centered);
+    const float rstd = 1.0f / sqrtf(sums[0] * inv_n + args.eps);
+    const float mean_g_xhat = sums[1] * rstd * inv_n;
+    float mean_g = 0;
+    if constexpr (kCentered) mean_g = sums[2] * inv_n;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int first = P::first_of(p);
+      const int first = Plan::first_of(p);
       if (first >= size) continue;
-      float v[kElems], d[kElems], w[kElems], held[kElems];
+      float v[kElems], d[kElems], w[kElems], held[kElems] = {};
       src.packs[p].to(v);
       dout.packs[p].to(d);
       weights.packs[p].to(w);
-      before.packs[p].to(held);
+      if (args.accumulate) R::pack(stage, 2, p).to(held);
 #pragma unroll
-      for (int k = 0; k < kElems; ++k)
-        v[k] = input_gradient(d[k], w[k], normalized(v[k], stats), means, stats.rstd, held[k],
-                              args.accumulate);
+      for (int k = 0; k < kElems; ++k) {
+        const float xhat = (kCentered ? v[k] - mean : v[k]) * rstd;
+        columns.dweight[p][k] = fmaf(d[k], xhat, columns.dweight[p][k]);
+        if constexpr (kBias) columns.dbias[p][k] += d[k];
+        const float g = kCentered ? fmaf(d[k], w[k], -mean_g) : d[k] * w[k];
+        v[k] = fmaf(rstd, fmaf(-xhat, mean_g_xhat, g), held[k]);
+      }
       store_pack<T>(v, din, first, kWhole ? first + kElems : size, kWhole);
     }
-    src = next_src;
-    dout = next_dout;
+    stage = stage == R::kStages - 1 ? 0 : stage + 1;
   }
+  __syncthreads();  // the partial sums lie where the pieces were
   if (args.partials)
     store_partials<Plan>(columns, size, args.partials + int64_t{2} * blockIdx.x * size);
 }
 
-template <class T, class Plan, bool kBias>
+template <class T, class Plan, bool kCentered, bool kBias>
 void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
-  const int64_t shared =
-      Plan::kTeams == 1 ? 0 : 2 * fused.pieces.size * static_cast<int64_t>(sizeof(float));
-  launch(whole ? fused_kernel<T, Plan, true, kBias> : fused_kernel<T, Plan, false, kBias>,
+  constexpr int64_t shared = FusedRing<T, Plan, true>::kBytes;
+  static_assert(shared >= 2 * Plan::kMost * static_cast<int64_t>(sizeof(float)));
+  launch(whole ? fused_kernel<T, Plan, true, kCentered, kBias>
+               : fused_kernel<T, Plan, false, kCentered, kBias>,
          grid_of(chunks), Plan::kBlock, shared, stream, fused, view<T>(args.x),
          static_cast<const T*>(args.weight.data), view<T>(args.dy), view<T>(args.dx));
 }
 
 // As many blocks as norm_chunks() makes chunks.
-template <class T, bool kBias>
+template <class T, bool kCentered, bool kBias>
 void launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                     cudaStream_t stream) {
   const auto with = [&](auto plan) {
-    launch_fused<T, decltype(plan), kBias>(fused, chunks, args, whole, stream);
+    launch_fused<T, decltype(plan), kCentered, kBias>(fused, chunks, args, whole, stream);
   };
   // Sums of dbias take registers: with them, fewer warps fit.
-  using Short = FusedPlan<kWarp, 12, 3, 1>;
-  using Middle = FusedPlan<kWarp, kBias ? 8 : 12, 4, 1>;
-  using Long = FusedPlan<128, 1, 2, 4>;
-  using Longer = FusedPlan<256, 1, 2, 2>;
-  using Longest = FusedPlan<256, 1, 4, 1>;
+  using Short = TeamPlan<kWarp, 12, 3>;
+  using Middle = TeamPlan<kWarp, kBias ? 8 : 12, 4>;
+  using Long = TeamPlan<96, 5, 2>;
+  using Longer = TeamPlan<128, 4, 2>;
+  using VeryLong = TeamPlan<256, 2, 2>;
+  using Longest = TeamPlan<256, 1, 4>;
   static_assert(Longest::kMost == kHeldElems * kThreads);
   const int64_t size = fused.pieces.size;
   if (size <= Short::kMost) return with(Short());
   if (size <= Middle::kMost) return with(Middle());
   if (size <= Long::kMost) return with(Long());
   if (size <= Longer::kMost) return with(Longer());
+  if (size <= VeryLong::kMost) return with(VeryLong());
   with(Longest());
 }
 
@@ -358,17 +284,20 @@ void add_weights(const NormBackward& args, const Pieces& pieces, const float* pa
 
 void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_aligned,
                     cudaStream_t stream) {
-  const RowChunks chunks = norm_chunks(pieces.count, pieces.size);
+  const RowChunks chunks = norm_chunks(pieces.count);
   const bool wanted = args.dweight.data || args.dbias.data;
   const bool whole = is_aligned && pieces.size % 8 == 0;
-  const Fused fused{args.centered, args.accumulate_dx, pieces,
-                    args.eps,      chunks.size,        wanted ? args.scratch : nullptr};
+  const Fused fused{args.accumulate_dx, pieces, args.eps, chunks.size,
+                    wanted ? args.scratch : nullptr};
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
-    if (args.dbias.data)
-      launch_planned<T, true>(fused, chunks.count, args, whole, stream);
+    // LayerNorm mostly has a bias.
+    if (args.centered)
+      launch_planned<T, true, true>(fused, chunks.count, args, whole, stream);
+    else if (args.dbias.data)
+      launch_planned<T, false, true>(fused, chunks.count, args, whole, stream);
     else
-      launch_planned<T, false>(fused, chunks.count, args, whole, stream);
+      launch_planned<T, false, false>(fused, chunks.count, args, whole, stream);
   });
   if (wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
 }

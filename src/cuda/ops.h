@@ -123,6 +123,7 @@ void cross_entropy(Matrix logits, const int32_t* targets, const float* gradient_
 
 // sums.cu
 void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStream_t stream);
+inline constexpr int kSumLanes = 256;  // as kernels/kernels.h has it
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream);
 void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream);
 void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStream_t stream);

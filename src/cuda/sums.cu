@@ -17,24 +17,25 @@ __global__ void column_kernel(View<float> x, int64_t chunk_size, float* partials
   partials[blockIdx.y * x.cols + col] = sum;
 }
 
-// Of 16-bit types: each lane has a pack of columns, the warps of a block take the rows of its chunk
-// in turn, and their sums are added in the order of the warps.
+// Of 16-bit types: half a warp has 128 columns of a row, a pack to each lane. The halves of a block
+// take the rows of its chunk in turn, and their sums are added in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     column_packs_kernel(View<T> x, int64_t chunk_size, float* partials, bool is_aligned) {
-  constexpr int kElems = kWide<T>, kWarps = kThreads / kWarp, kCols = kWarp * kElems;
+  constexpr int kElems = kWide<T>, kLanes = kWarp / 2, kHalves = kThreads / kLanes,
+                kCols = kLanes * kElems;
   constexpr int kBatch = 8;  // rows that a thread has under way
-  __shared__ float shared[kWarps][kCols + kElems];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  __shared__ float shared[kHalves][kCols + kElems];
+  const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kCols + lane * kElems;
   const int64_t begin = blockIdx.y * chunk_size;
   const int64_t end = begin + chunk_size < x.rows ? begin + chunk_size : x.rows;
   float sums[kElems] = {};
-  for (int64_t first = begin + warp; first < end; first += kBatch * kWarps) {
+  for (int64_t first = begin + half; first < end; first += kBatch * kHalves) {
     Pack<T> packs[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int64_t row = first + i * kWarps;
+      const int64_t row = first + i * kHalves;
       packs[i] = row < end ? load_pack<Pack<T>>(x.row(row), col, x.cols, is_aligned) : Pack<T>{};
     }
 #pragma unroll
@@ -46,93 +47,98 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 #pragma unroll
-  for (int k = 0; k < kElems; ++k) shared[warp][lane * kElems + k] = sums[k];
+  for (int k = 0; k < kElems; ++k) shared[half][lane * kElems + k] = sums[k];
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kCols; i += kThreads) {
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * kCols + i;
-    if (at >= x.cols) continue;
-    float sum = shared[0][i];
+  const auto mine = static_cast<int>(threadIdx.x);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kCols + mine;
+  if (mine >= kCols || at >= x.cols) return;
+  float sum = shared[0][mine];
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) sum += shared[w][i];
-    partials[blockIdx.y * x.cols + at] = sum;
-  }
+  for (int h = 1; h < kHalves; ++h) sum += shared[h][mine];
+  partials[blockIdx.y * x.cols + at] = sum;
 }
 
-// A warp has a column in each lane, and adds in order; the others help to bring the numbers near.
+// A lane has a column. The warps of a block have kEachWarp consecutive partials at a time, each
+// adds its own in order, and then the warps' sums are added in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     partials_kernel(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
                     T* dst0, T* dst1, int64_t elems) {
+  after_the_last_kernel();
   T* dst = blockIdx.y == 0 ? dst0 : dst1;
   if (!dst) return;
   partials += blockIdx.y * elems;
-  constexpr int kWarps = kThreads / kWarp, kEachWarp = 16, kNear = kWarps * kEachWarp;
-  __shared__ float near[kNear][kWarp];
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kEachWarp = 17;  // 132 partials are added in one turn
+  __shared__ float sums[kWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   float sum = 0;
-  for (int64_t first = 0; first < chunks; first += kNear) {
-    __syncthreads();  // the last ones have been added
+  for (int64_t first = warp * kEachWarp; first < chunks; first += kWarps * kEachWarp) {
+    float values[kEachWarp];
 #pragma unroll
-    for (int i = 0; i < kEachWarp; ++i) {
-      const int at = i * kWarps + warp;
-      if (col < elems && first + at < chunks)
-        near[at][lane] = partials[(first + at) * spacing + col];
-    }
-    __syncthreads();
-    if (warp == 0) {
-      const int count = static_cast<int>(chunks - first < kNear ? chunks - first : kNear);
-#pragma unroll 16
-      for (int i = 0; i < count; ++i) sum += near[i][lane];
-    }
+    for (int i = 0; i < kEachWarp; ++i)
+      values[i] = col < elems && first + i < chunks ? partials[(first + i) * spacing + col] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kEachWarp; ++i) sum += values[i];
   }
-  if (warp == 0 && col < elems) dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || col >= elems) return;
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
+  dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
 }
 
-// In order, by one thread: the others bring the numbers near.
+// kSumLanes interleaved sums, one thread to each, and then these by halves.
 template <class T>
-__global__ void sum_kernel(const T* x, int64_t elems, double* dst) {
-  constexpr int kNear = 4 * kThreads;
-  __shared__ double near[kNear];
-  double total = 0;
-  for (int64_t begin = 0; begin < elems; begin += kNear) {
+__global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elems, double* dst) {
+  after_the_last_kernel();
+  constexpr int kBatch = 16;
+  __shared__ double lanes[kSumLanes];
+  double sum = 0;
+  for (int64_t first = threadIdx.x; first < elems; first += kBatch * kSumLanes) {
+    T values[kBatch];
 #pragma unroll
-    for (int i = 0; i < kNear; i += kThreads) {
-      const int64_t mine = begin + i + threadIdx.x;
-      if (mine < elems) near[i + threadIdx.x] = static_cast<double>(x[mine]);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int count = static_cast<int>(elems - begin < kNear ? elems - begin : kNear);
-#pragma unroll 16
-      for (int i = 0; i < count; ++i) total += near[i];
-    }
-    __syncthreads();
+    for (int i = 0; i < kBatch; ++i)
+      if (first + i * kSumLanes < elems) values[i] = x[first + i * kSumLanes];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      if (first + i * kSumLanes < elems) sum += static_cast<double>(values[i]);
   }
-  if (threadIdx.x == 0) *dst = total;
+  lanes[threadIdx.x] = sum;
+  for (int half = kSumLanes / 2; half >= kWarp; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      sum += lanes[threadIdx.x + half];
+      lanes[threadIdx.x] = sum;
+    }
+  }
+  if (threadIdx.x >= kWarp) return;
+  for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(~0u, sum, half);
+  if (threadIdx.x == 0) *dst = sum;
 }
 
-// One block to a chunk, each thread with every 256th element of fp32, or pack of a 16-bit type. In
-// double throughout: squares of large gradients must not overflow, and the norm of billions of
-// elements must not drift.
+// One block to a chunk, each thread with every 256th pack. In double throughout: squares of large
+// gradients must not overflow, and the norm of billions of elements must not drift.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     squares_kernel(const T* x, int64_t elems, int64_t chunk, double* sums, bool is_aligned) {
-  using Unit = std::conditional_t<sizeof(T) == 2, Pack<T>, Single<T>>;
-  constexpr int kElems = Unit::kElems, kBatch = 8;
+  after_the_last_kernel();
+  constexpr int kElems = kWide<T>, kBatch = 32 / kElems;
   const int64_t begin = blockIdx.x * chunk;
   const int64_t end = begin + chunk < elems ? begin + chunk : elems;
   double sum = 0;
   for (int64_t first = begin + threadIdx.x * kElems; first < end;
        first += kBatch * kThreads * kElems) {
-    Unit units[kBatch];
+    Pack<T> packs[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
-      units[i] = load_pack<Unit>(x, first + i * kThreads * kElems, end, is_aligned);
+      packs[i] = load_pack<Pack<T>>(x, first + i * kThreads * kElems, end, is_aligned);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       float values[kElems];
-      units[i].to(values);
+      packs[i].to(values);
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const auto value = static_cast<double>(values[k]);
@@ -151,9 +157,9 @@ void add_partials(const float* partials, int64_t chunks, int64_t spacing, bool a
   const Vector &first = sums.dst[0], &second = sums.dst[1];
   with_type(first.data ? first.type : second.type, [&](auto element) {
     using T = decltype(element);
-    launch(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads, 0,
-           stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
-           static_cast<T*>(second.data), elems);
+    launch_early(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads,
+                 0, stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
+                 static_cast<T*>(second.data), elems);
   });
 }
 
@@ -165,7 +171,7 @@ void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStrea
   else
     with_half(x.type, [&](auto element) {
       using T = decltype(element);
-      launch(column_packs_kernel<T>, grid_of(ceil_div(x.cols, kWarp * kWide<T>), chunks.count),
+      launch(column_packs_kernel<T>, grid_of(ceil_div(x.cols, kWarp / 2 * kWide<T>), chunks.count),
              kThreads, 0, stream, view<T>(x), chunks.size, scratch, aligned(x));
     });
   add_partials(scratch, chunks.count, x.cols, accumulate, {dst, {nullptr, dst.type}}, x.cols,
@@ -173,11 +179,11 @@ void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStrea
 }
 
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream) {
-  launch(sum_kernel<float>, grid_of(1), kThreads, 0, stream, x, elems, dst);
+  launch_early(sum_kernel<float>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
 }
 
 void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream) {
-  launch(sum_kernel<double>, grid_of(1), kThreads, 0, stream, x, elems, dst);
+  launch_early(sum_kernel<double>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
 }
 
 // scratch: one double for each chunk.
@@ -185,8 +191,9 @@ void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStre
   const int64_t chunk = squares_chunk(elems), chunks = ceil_div(elems, chunk);
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
-    launch(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream, static_cast<const T*>(x.data),
-           elems, chunk, chunks == 1 ? dst : scratch, aligned(x));
+    launch_early(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream,
+                 static_cast<const T*>(x.data), elems, chunk, chunks == 1 ? dst : scratch,
+                 aligned(x));
   });
   if (chunks != 1) sum(scratch, chunks, dst, stream);
 }

@@ -36,18 +36,17 @@ struct RowChunks {
         count((total + size - 1) / size) {}
 };
 
-// Of a norm's gradients in 16 bits: a block for each chunk, and as many blocks as run at a time on
-// the 132 multiprocessors of an H100 or H200 (norm_backward.cu).
-inline RowChunks norm_chunks(int64_t pieces, int64_t size) {
+// Of a norm's gradients in 16 bits: a block for each chunk, and one block to each of the 132
+// multiprocessors of an H100 or H200 (norm_backward.cu).
+inline RowChunks norm_chunks(int64_t pieces) {
   constexpr int64_t kMultiprocessors = 132;
-  const int64_t blocks = size <= 1024 ? 1 : size <= 2048 ? 4 : size <= 4096 ? 2 : 1;
-  return RowChunks(pieces, blocks * kMultiprocessors);
+  return RowChunks(pieces, kMultiprocessors);
 }
 
-// Elements of a partial sum of squares: 32 Ki, or as many as make no more partial sums than blocks
-// run at a time. One thread adds these in order.
+// Elements of a partial sum of squares: 8 Ki, or as many as make no more partial sums than blocks
+// run at a time.
 inline int64_t squares_chunk(int64_t elems) {
-  constexpr int64_t kLeast = 32 * 1024, kMostChunks = 132 * 8, kWhole = 2048;
+  constexpr int64_t kLeast = 8 * 1024, kMostChunks = 132 * 4, kWhole = 2048;
   return std::max(kLeast, (elems + kMostChunks * kWhole - 1) / (kMostChunks * kWhole) * kWhole);
 }
 

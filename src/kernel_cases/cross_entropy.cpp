@@ -139,6 +139,8 @@ void add_half_cases(CaseList& list, DType dtype) {
   for (const int64_t cols : {1, 17, 1031, 50257}) add(list, {5, cols, 3, 4, kNan, 3, dtype});
   for (const int64_t cols : {1, 3, 37, 64}) add(list, {4, cols, 2, 3, 0.125f, 1, dtype});
   add(list, {5, 50257, 3, 4, 0.25f, 2, dtype});
+  add(list, {5, 128256, 0, 1, 0.25f, 2, dtype});
+  add(list, {3, 60001, 3, 4, 0.25f, 1, dtype});
   add(list, {67, 2503, 0, 1, 0.5f, -1, dtype});
   // A scale as losses have for f16: gradients are not lost below its smallest numbers.
   add(list, {4, 1031, 2, 3, 1024, 1, dtype});

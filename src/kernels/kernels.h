@@ -139,6 +139,9 @@ struct Sgd {
 // (512 rows run 6 % faster than 256 on GPT-2's vocabulary), smaller ones save memory.
 inline constexpr int64_t kLogitsBytes = int64_t{100} << 20;
 
+// Interleaved sums that sum() makes of a tensor: so many threads of a card have one each.
+inline constexpr int64_t kSumLanes = 256;
+
 // How much scratch a device's kernels take: functions of shapes and of the device alone, so that
 // they can be asked where the device is not.
 class KernelScratch {
@@ -223,7 +226,8 @@ class Kernels : public KernelScratch {
   virtual void add(Tensor a, Tensor b, Tensor dst) = 0;        // dst may be a or b
   virtual void scale(Tensor x, float factor, Tensor dst) = 0;  // dst = factor · x; may be x
 
-  // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor, in order, in double.
+  // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor in double: of every kSumLanes-th element,
+  // in order; then the upper half of these sums is added to the lower one, until one is left.
   virtual void sum(Tensor x, Tensor dst) = 0;
   // dst [1, 1] f64 = the sum of squares of a flat tensor, in double, chunk by chunk in order.
   // Values that are not finite come through as such.

@@ -49,6 +49,20 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
 }
 
+TEST_F(Cli, BenchCanShareTheEmbeddingsTableWithTheHead) {
+  const auto peak = [&](std::vector<std::string> flags) {
+    std::vector<std::string> args = {"bench",    "step",       "--model",   "llama-tiny", "--batch",
+                                     "1",        "--sequence", "16",        "--steps",    "1",
+                                     "--warmup", "0",          "--threads", "1",          "--json"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Outcome outcome = onefold(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["ledger_peak_bytes"].get<int64_t>();
+  };
+  // At least a table of 263 x 42 and its two moments, in fp32.
+  EXPECT_LE(peak({"--tied"}) + int64_t{3} * 4 * 263 * 42, peak({}));
+}
+
 TEST_F(Cli, BenchMeasuresKernelsAgainstTheCeilings) {
   const Outcome outcome = onefold({"bench", "kernels", "--families", "rope,gemm", "--repeats", "2",
                                    "--threads", "1", "--json"});

@@ -197,12 +197,17 @@ void scale(ThreadPool& pool, Tensor x, float factor, Tensor dst) {
 
 void sum(Tensor x, Tensor dst) {
   x = x.flat();
-  double total = 0;
+  double lanes[kSumLanes] = {};
+  const auto add = [&](const auto* values) {
+    for (int64_t i = 0; i < x.cols; ++i) lanes[i % kSumLanes] += values[i];
+  };
   if (x.dtype == DType::f64)
-    for (int64_t i = 0; i < x.cols; ++i) total += x.f64()[i];
+    add(x.f64());
   else
-    for (int64_t i = 0; i < x.cols; ++i) total += x.f32()[i];
-  *dst.f64() = total;
+    add(x.f32());
+  for (int64_t half = kSumLanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  *dst.f64() = lanes[0];
 }
 
 // scratch: one double for each chunk of kChunkElems.
