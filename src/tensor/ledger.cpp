@@ -95,9 +95,8 @@ void* Ledger::cut_spare(Books& books, Kind kind, int64_t bytes) {
   return lower ? begin : begin + (size - bytes);
 }
 
-// The spare nearest in size, made to fit. Of one that cannot be cut, an eighth is the most that is
-// thrown away; and at most so much is faulted in anew, or half where what is kept saves that of the
-// rest.
+// The spare nearest in size, made to fit. An eighth is the most that is thrown away or faulted in
+// anew; where spares can be cut none is too large, and a smaller one saves half of the faults.
 void* Ledger::resize_spare(Books& books, int64_t bytes) {
   const auto distance = [&](int64_t size) { return std::max(size - bytes, bytes - size); };
   auto best = books.spare.end();

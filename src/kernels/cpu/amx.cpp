@@ -3,15 +3,15 @@
 #include "kernels/cpu/amx.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
 #include "kernels/cpu/sgemm.h"
 
 #if defined(__x86_64__)
-// Of GCC 12 in its own intrinsics, which start from undefined vectors.
+#if !defined(__clang__)  // GCC 12's own intrinsics start from undefined vectors
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,9 +23,9 @@ namespace onefold::cpu {
 namespace {
 
 constexpr int64_t kLines = 16, kTerms = 32, kTileElems = kLines * kTerms;
-// Two lines of tiles of b, of 256 terms each, stay in the first cache while a passes by.
-static const int64_t kSteps = getenv("OF_KSTEPS") ? atoi(getenv("OF_KSTEPS")) : 8;
-static const bool kAheadOn = getenv("OF_TPF") ? atoi(getenv("OF_TPF")) : 1;
+// Of a line that are multiplied at a time: two lines of b stay in the first caches while a passes
+// by.
+constexpr int64_t kSteps = 16;
 
 uint32_t lowest_bits(int64_t count, int64_t most) {
   const int64_t n = std::clamp<int64_t>(count, 0, most);
@@ -108,19 +108,10 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// A tile that is used soon, into the first cache.
-ONEFOLD_AVX512 inline void prefetch(const uint16_t* tile) {
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i)
-    _mm_prefetch(reinterpret_cast<const char*>(tile + i * kTerms), _MM_HINT_T0);
-}
-
 // 32 by 32 elements from `steps` tiles of each of two lines of tiles; `next` elements after a line
-// of tiles the other one begins. The tiles at `ahead` are those of a that the next block uses.
-template <bool kAhead>
-ONEFOLD_AMX inline void multiply_block(const uint16_t* a, const uint16_t* b, const uint16_t* ahead,
-                                       int64_t next, int64_t steps, bool onto, float* c,
-                                       int64_t c_stride) {
+// of tiles the other one begins.
+ONEFOLD_AMX inline void multiply_block(const uint16_t* a, const uint16_t* b, int64_t next,
+                                       int64_t steps, bool onto, float* c, int64_t c_stride) {
   const int64_t bytes = c_stride * 4;
   float* const below = c + kLines * c_stride;
   if (onto) {
@@ -143,10 +134,6 @@ ONEFOLD_AMX inline void multiply_block(const uint16_t* a, const uint16_t* b, con
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    if (kAhead) {
-      prefetch(ahead + step * kTileElems);
-      prefetch(ahead + step * kTileElems + next);
-    }
   }
   _tile_stored(0, c, bytes);
   _tile_stored(1, c + kLines, bytes);
@@ -176,15 +163,11 @@ ONEFOLD_AMX void multiply(const uint16_t* a, const uint16_t* b, int64_t m, int64
         const uint16_t* const from_b = b + col / kLines * next + at;
         float* const to = c + row * c_stride + col;
         const int64_t rows = std::min<int64_t>(32, m - row), cols = std::min<int64_t>(32, n - col);
-        const uint16_t* const ahead = row + 32 < m ? from_a + 2 * next : a + at;
         if (rows == 32 && cols == 32) {
-          if (kAheadOn)
-            multiply_block<true>(from_a, from_b, ahead, next, steps, add, to, c_stride);
-          else
-            multiply_block<false>(from_a, from_b, ahead, next, steps, add, to, c_stride);
+          multiply_block(from_a, from_b, next, steps, add, to, c_stride);
         } else {
           if (add) copy_rows(to, c_stride, edge, 32, rows, cols);
-          multiply_block<false>(from_a, from_b, ahead, next, steps, add, edge, 32);
+          multiply_block(from_a, from_b, next, steps, add, edge, 32);
           copy_rows(edge, 32, to, c_stride, rows, cols);
         }
       }
