@@ -9,15 +9,18 @@
 #include "kernels/cpu/sgemm.h"
 
 #if defined(__x86_64__)
+#if defined(ONEFOLD_AMX_INTRINSICS)
+#include ONEFOLD_AMX_INTRINSICS  // a test's, for processors without the unit
+#else
+#include <immintrin.h>
+#define ONEFOLD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define ONEFOLD_AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16")))
 #if !defined(__clang__)  // GCC 12's own intrinsics start from undefined vectors
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-#include <immintrin.h>
+#endif
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define ONEFOLD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-#define ONEFOLD_AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16")))
 
 namespace onefold::cpu {
 namespace {
