@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Times training steps of GPT-2 124M in PyTorch on the CPU: the peer that `onefold bench step` is
-measured against. One step is forward, backward, clipping and AdamW, in fp32, on random tokens.
+measured against. One step is forward, backward, clipping and AdamW, in fp32 or with bf16 products
+(--autocast), on random tokens.
 
     python pytorch_step.py --batch 4 --sequence 256 --threads 2 --json
     python pytorch_step.py --batch 1 --sequence 1024 --threads 2 --compile --json
@@ -53,6 +54,8 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
+    parser.add_argument("--autocast", action="store_true",
+                        help="products in bf16, by torch.autocast; parameters stay fp32")
     parser.add_argument("--malloc", choices=["keep", "system"], default="keep",
                         help="keep: freed memory stays with the process; system: glibc's defaults")
     parser.add_argument("--loss", choices=["full", "chunked"], default="full",
@@ -179,7 +182,8 @@ def main():
     def step():
         data = torch.randint(shape["vocab"], (2, arguments.batch, arguments.sequence))
         start = time.perf_counter()
-        loss = forward(data[0], data[1], mask)
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.autocast):
+            loss = forward(data[0], data[1], mask)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -194,6 +198,7 @@ def main():
     result = {
         "torch": torch.__version__,
         "mode": "compiled" if arguments.compile else "eager",
+        "precision": "bf16" if arguments.autocast else "fp32",
         "model": arguments.model,
         "parameters": sum(p.numel() for p in parameters),
         "batch": arguments.batch,

@@ -49,6 +49,8 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=5, help="timed steps per run")
     parser.add_argument("--warmup", type=int, default=2, help="PyTorch's steps before those")
     parser.add_argument("--model", default="gpt2")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32",
+                        help="bf16: Onefold's, and PyTorch's autocast")
     parser.add_argument("--variants", default=",".join(VARIANTS),
                         help="of PyTorch, comma-separated; default: %(default)s")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True,
@@ -128,7 +130,8 @@ def contenders(arguments, shape, shim):
     common = ["--model", arguments.model, "--batch", str(batch), "--sequence", str(sequence),
               "--threads", str(arguments.threads), "--steps", str(arguments.steps), "--json"]
     threads = dict(os.environ, OMP_NUM_THREADS=str(arguments.threads))
-    yield "Onefold", [arguments.onefold, "bench", "step", *common], dict(os.environ)
+    yield "Onefold", [arguments.onefold, "bench", "step", *common, "--precision",
+                      arguments.precision], dict(os.environ)
     for python in arguments.python:
         for variant in arguments.variants:
             environment = dict(threads)
@@ -136,7 +139,8 @@ def contenders(arguments, shape, shim):
                 environment["LD_PRELOAD"] = shim
             script = os.path.join(HERE, "pytorch_step.py")
             command = [python, script, *common, "--warmup", str(arguments.warmup),
-                       *VARIANTS[variant]]
+                       *VARIANTS[variant],
+                       *(["--autocast"] if arguments.precision == "bf16" else [])]
             yield f"{python} {variant}", command, environment
 
 
@@ -203,7 +207,8 @@ def main():
     arguments = parse_arguments()
     vendor, cpu = cpu_info()
     samples, failures = {}, {}
-    header = {"command": sys.argv, "commit": commit(), "cpu": cpu, "threads": arguments.threads}
+    header = {"command": sys.argv, "commit": commit(), "cpu": cpu, "threads": arguments.threads,
+              "precision": arguments.precision}
 
     def save():
         if arguments.out:
@@ -234,7 +239,7 @@ def main():
                           f"{result['tokens_per_second']:.1f} tokens/s", file=sys.stderr)
                     save()
     save()
-    print(f"{arguments.model}, fp32, {arguments.threads} threads, {cpu}; "
+    print(f"{arguments.model}, {arguments.precision}, {arguments.threads} threads, {cpu}; "
           f"commit {header['commit']}; {arguments.rounds} rounds of {arguments.steps} steps")
     passed = [report(shape, runs) for shape, runs in samples.items()]
     if failures:

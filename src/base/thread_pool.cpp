@@ -50,13 +50,15 @@ class SignalsHeld {
   sigset_t before_;
 };
 
+uint64_t call_of(uint64_t tickets) { return tickets >> 32; }
+uint64_t left_of(uint64_t tickets) { return tickets & 0xFFFFFFFF; }
+
 // Those of a whole pool, or of one that could not start all of its threads.
 void end_workers(std::vector<std::thread>& workers, std::mutex& mutex, std::atomic<bool>& stop,
-                 std::atomic<uint64_t>& generation, std::condition_variable& wake) {
+                 std::condition_variable& wake) {
   {
     std::lock_guard lock(mutex);
     stop = true;
-    ++generation;
   }
   wake.notify_all();
   for (std::thread& worker : workers) worker.join();
@@ -84,12 +86,12 @@ ThreadPool::ThreadPool(int threads) {
   try {
     for (int t = 1; t < threads; ++t) workers_.push_back(start_thread([this, t] { worker(t); }));
   } catch (...) {
-    end_workers(workers_, mutex_, stop_, generation_, wake_);
+    end_workers(workers_, mutex_, stop_, wake_);
     throw;
   }
 }
 
-ThreadPool::~ThreadPool() { end_workers(workers_, mutex_, stop_, generation_, wake_); }
+ThreadPool::~ThreadPool() { end_workers(workers_, mutex_, stop_, wake_); }
 
 void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& work) {
   if (chunks <= 0) return;
@@ -98,18 +100,19 @@ void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& wo
     for (int64_t chunk = 0; chunk < chunks; ++chunk) work(chunk, 0);
     return;
   }
-  {
-    std::lock_guard lock(mutex_);
-    work_ = &work;
-    chunks_ = chunks;
-    next_ = 0;
-    error_ = nullptr;
-    running_ = static_cast<int>(workers_.size());
-    ++generation_;
+  require(chunks <= 0xFFFFFFFF, "{} chunks of work at once", chunks);
+  work_ = &work;
+  chunks_ = chunks;
+  error_ = nullptr;
+  unfinished_.store(chunks, std::memory_order_relaxed);
+  tickets_ = (call_of(tickets_) + 1) << 32 | static_cast<uint64_t>(chunks);
+  if (sleepers_ > 0) {
+    // A worker that is about to sleep holds the mutex until it does.
+    { const std::lock_guard lock(mutex_); }
+    wake_.notify_all();
   }
-  wake_.notify_all();
   drain(0);
-  for (int spin = 0; running_.load(std::memory_order_acquire) != 0; ++spin) {
+  for (int spin = 0; unfinished_.load(std::memory_order_acquire) != 0; ++spin) {
     if (spin < kSpins)
       relax();
     else
@@ -120,27 +123,42 @@ void ThreadPool::run(int64_t chunks, const std::function<void(int64_t, int)>& wo
 
 void ThreadPool::worker(int thread) {
   uint64_t seen = 0;
+  const auto idle = [&] { return call_of(tickets_) == seen && !stop_; };
   while (true) {
-    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin)
-      relax();
-    {
+    for (int spin = 0; spin < kSpins && idle(); ++spin) relax();
+    if (idle()) {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return generation_.load() != seen; });
-      seen = generation_;
-      if (stop_) return;
+      ++sleepers_;  // before tickets_ is read again: run() writes it, and then reads this
+      wake_.wait(lock, [&] { return !idle(); });
+      --sleepers_;
     }
+    if (stop_) return;
+    seen = call_of(tickets_);
     drain(thread);
-    running_.fetch_sub(1, std::memory_order_release);
   }
 }
 
 void ThreadPool::drain(int thread) {
+  uint64_t tickets = tickets_;
+  while (left_of(tickets) > 0) {
+    if (!tickets_.compare_exchange_weak(tickets, tickets - 1)) continue;
+    run_chunk(chunks_ - static_cast<int64_t>(left_of(tickets)), thread);
+    unfinished_.fetch_sub(1, std::memory_order_release);
+    tickets = tickets_;
+  }
+}
+
+void ThreadPool::run_chunk(int64_t chunk, int thread) {
   try {
-    for (int64_t chunk; (chunk = next_.fetch_add(1)) < chunks_;) (*work_)(chunk, thread);
+    (*work_)(chunk, thread);
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::current_exception();
-    next_ = chunks_;
+    // What no thread has taken stays undone.
+    uint64_t tickets = tickets_;
+    while (!tickets_.compare_exchange_weak(tickets, call_of(tickets) << 32)) {
+    }
+    unfinished_.fetch_sub(static_cast<int64_t>(left_of(tickets)), std::memory_order_release);
   }
 }
 

@@ -32,13 +32,17 @@ class ThreadPool {
  private:
   void worker(int thread);
   void drain(int thread);
+  void run_chunk(int64_t chunk, int thread);
 
   std::vector<std::thread> workers_;
   const std::function<void(int64_t, int)>* work_ = nullptr;
   int64_t chunks_ = 0;
-  std::atomic<int64_t> next_{0};
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int> running_{0};
+  // The number of the call to run() in the upper half, the chunks that no thread has taken in the
+  // lower one. A thread that has taken a chunk keeps run() from returning, so work_ and chunks_ are
+  // those of the same call; one that comes late finds none.
+  alignas(64) std::atomic<uint64_t> tickets_{0};
+  alignas(64) std::atomic<int64_t> unfinished_{0};  // chunks
+  alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_;

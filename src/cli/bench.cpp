@@ -46,6 +46,14 @@ double step_bytes(const EngineOptions& options) {
   return bytes + 4.0 * static_cast<double>(dtype_bytes(precision.moments));
 }
 
+// Seconds of the profiled step's matrix products.
+double product_seconds(const KernelProfile& profile) {
+  double seconds = 0;
+  for (const KernelProfile::Row& row : profile.rows())
+    if (row.family.starts_with("products")) seconds += row.seconds;
+  return seconds;
+}
+
 // Random tokens: the time of a step does not depend on their values.
 struct RandomBatch {
   std::vector<int32_t> tokens, targets;
@@ -77,7 +85,7 @@ int run_step(StepBench b) {
   // code and takes packing buffers at its first products, whatever is trained.
   if (b.device == "cpu") {
     ThreadPool pool(b.threads);
-    measure_gemm_gflops(pool, 1);
+    measure_gemm_gflops(pool, 1, precision_named(b.precision).compute);
   }
   const int64_t baseline = current_rss_bytes();
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
@@ -103,7 +111,7 @@ void measure_step(const StepBench& b, int64_t baseline,
                         .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
                         .precision = precision_named(b.precision),
                         .clipping = 1.0};
-  if (b.device != "cpu") options.profile = std::make_shared<KernelProfile>();
+  options.profile = std::make_shared<KernelProfile>();
   Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
@@ -121,12 +129,10 @@ void measure_step(const StepBench& b, int64_t baseline,
     }
   }
   const VerbTimes now = engine.times();
-  if (options.profile) {
-    // One more step, in which every kernel is timed.
-    options.profile->turn(true);
-    engine.train_step(micros, 1e-4);
-    options.profile->turn(false);
-  }
+  // One more step, in which every kernel is timed.
+  options.profile->turn(true);
+  engine.train_step(micros, 1e-4);
+  options.profile->turn(false);
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
   if (engine.rank() != 0) return;
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
@@ -138,6 +144,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   const double optimizer_seconds = per_step(now.step, before.step);
   const double optimizer_rate = step_bytes(options) * static_cast<double>(spec.parameter_count()) /
                                 optimizer_seconds / 1e9 / (b.stage > 0 ? engine.ranks() : 1);
+  const double products = product_seconds(*options.profile);
   const Ceilings ceilings{ceiling, memory_rate};
   Json result = {{"model", b.model},
                  {"batch", b.batch},
@@ -160,12 +167,14 @@ void measure_step(const StepBench& b, int64_t baseline,
                  {"gemm_gflops", ceiling},
                  {"model_gflops", gflops},
                  {"gemm_fraction", gflops / ceiling},
+                 {"product_seconds", products},
+                 {"product_fraction", products / median(seconds)},
                  {"peak_rss_bytes", peak},
                  {"baseline_rss_bytes", baseline},
                  {"ledger_peak_bytes", engine.ledger().peak_bytes()},
                  {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
                  {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
-  if (options.profile) result["kernels"] = roofline_json(*options.profile, ceilings);
+  result["kernels"] = roofline_json(*options.profile, ceilings);
   if (b.json) return print_json(result);
   fmt::print("{}: {} x {} tokens in {}, {}", b.model, b.batch * b.micros, b.sequence, b.precision,
              b.device == "cpu" ? fmt::format("{} thread{}", engine.device().threads(),
@@ -177,6 +186,9 @@ void measure_step(const StepBench& b, int64_t baseline,
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
   fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
              gflops, 100 * gflops / ceiling, ceiling);
+  fmt::print(
+      "  its own products alone take {:.3f} s: {:.1f} tokens/s, of which it reaches {:.1f} %\n",
+      products, tokens / products, 100 * products / median(seconds));
   fmt::print("  forward {:.3f} s, backward {:.3f} s, norm {:.3f} s, optimizer {:.3f} s",
              per_step(now.forward, before.forward), per_step(now.backward, before.backward),
              per_step(now.squares, before.squares), optimizer_seconds);
@@ -189,7 +201,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   fmt::print("  peak resident set {}, of which the ledger{} holds {}\n\n{}{}", format_bytes(peak),
              engine.ranks() > 1 ? " of a rank" : "", format_bytes(engine.ledger().peak_bytes()),
              engine.ledger().table(), traffic_table(engine));
-  if (options.profile) fmt::print("\n{}", roofline_table(*options.profile, ceilings));
+  fmt::print("\n{}", roofline_table(*options.profile, ceilings));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ Tensor random_values(Device& device, const Buffer& memory, int64_t size, DType t
 }  // namespace
 
 double measure_product_gflops(Device& device, DType type, int repeats) {
-  if (device.memory_is_the_hosts()) return measure_gemm_gflops(*device.pool(), repeats);
+  if (device.memory_is_the_hosts()) return measure_gemm_gflops(*device.pool(), repeats, type);
   Ledger ledger(*device.memory(Tier::device));
   const int64_t bytes = kProductSize * kProductSize * dtype_bytes(type);
   std::vector<Buffer> memory;

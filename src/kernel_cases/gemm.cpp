@@ -236,6 +236,10 @@ void add_half_cases(CaseList& list, DType type) {
   for (const Shape& s : {Shape{3585, 5, 7, 1}, Shape{3, 2689, 11, 0}, Shape{513, 1153, 2, 1}})
     for (int bits = 0; bits < 4; ++bits)
       add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true, type, type});
+  // More rows, columns and terms than a matrix unit's operands are packed of at a time on the CPU.
+  for (const Shape& s : {Shape{8211, 3, 5, 1}, Shape{3, 8211, 5, 0}, Shape{7, 35, 6211, 1}})
+    for (int bits = 0; bits < 4; ++bits)
+      add_case(list, s, {(bits & 1) != 0, (bits & 2) != 0, true, true, true, type, type});
   add_case(list, {0, 7, 5, 0}, {.type = type, .dst = type});
   add_slack_cases(list, type);
   // Down to where operands are subnormal in f16, and results vanish; up to where results of f16

@@ -1,6 +1,10 @@
 #include "kernels/probe.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,27 +29,60 @@ constexpr int64_t kColumns = 192;
 #else
 constexpr int64_t kColumns = 3072;
 #endif
+// GPT-2's up projection of 512 tokens for each thread.
+constexpr int64_t kRows = 512, kTerms = 768;
+
+// A product for each thread, so that nothing is lost to cutting or sharing out.
+std::function<void()> f32_products(ThreadPool& pool, Orientation o) {
+  const auto floats = [](int64_t elems, float value) {
+    return std::vector<float>(static_cast<size_t>(elems), value);
+  };
+  return [&pool, o, a = floats(pool.threads() * kRows * kTerms, 0.5f),
+          b = floats(kColumns * kTerms, 0.25f),
+          c = floats(pool.threads() * kRows * kColumns, 0)]() mutable {
+    pool.run(pool.threads(), [&](int64_t chunk, int) {
+      cpu::sgemm(o.a_transposed, o.b_transposed, kRows, kColumns, kTerms, 1,
+                 a.data() + chunk * kRows * kTerms, o.a_transposed ? kRows : kTerms, b.data(),
+                 o.b_transposed ? kTerms : kColumns, 0, c.data() + chunk * kRows * kColumns,
+                 kColumns);
+    });
+  };
+}
+
+// One product on all threads, of operands of 16 bits to floats.
+std::function<void()> half_product(ThreadPool& pool, Orientation o, DType type) {
+  const std::shared_ptr<MemorySource> memory = make_host_memory();
+  const auto ledger = std::make_shared<Ledger>(*memory);
+  const auto buffers = std::make_shared<std::vector<Buffer>>();
+  const auto take = [&](int64_t rows, int64_t cols, DType dtype) {
+    buffers->push_back(
+        ledger->allocate(Kind::workspace, rows * cols * dtype_bytes(dtype), "product probe"));
+    const Tensor tensor = buffers->back().as(rows, cols, dtype);
+    if (dtype != DType::u8) cpu::fill(pool, tensor, 0.5f);
+    return tensor;
+  };
+  const int64_t rows = pool.threads() * kRows;
+  Gemm gemm{.a = o.a_transposed ? take(kTerms, rows, type) : take(rows, kTerms, type),
+            .b = o.b_transposed ? take(kColumns, kTerms, type) : take(kTerms, kColumns, type),
+            .dst = take(rows, kColumns, DType::f32),
+            .a_transposed = o.a_transposed,
+            .b_transposed = o.b_transposed};
+  gemm.scratch = take(1, cpu::gemm_scratch_bytes(gemm, pool.threads()), DType::u8);
+  return [&pool, memory, ledger, buffers, gemm] { cpu::gemm(pool, gemm); };
+}
 
 }  // namespace
 
-double measure_gemm_gflops(ThreadPool& pool, int repeats) {
-  // GPT-2's up projection of 512 tokens for each thread, so that nothing is lost to cutting or
-  // sharing out.
-  constexpr int64_t m = 512, n = kColumns, k = 768;
-  const int64_t threads = pool.threads();
-  std::vector<float> a(static_cast<size_t>(threads * m * k), 0.5f), b(n * k, 0.25f);
-  std::vector<float> c(static_cast<size_t>(threads * m * n));
+double measure_gemm_gflops(ThreadPool& pool, int repeats, DType type) {
   double best = 0;
   for (const Orientation o : kOrientations) {
+    const std::function<void()> product =
+        type == DType::f32 ? f32_products(pool, o) : half_product(pool, o, type);
     std::vector<double> rates;
     for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
-      pool.run(threads, [&](int64_t chunk, int) {
-        cpu::sgemm(o.a_transposed, o.b_transposed, m, n, k, 1, a.data() + chunk * m * k,
-                   o.a_transposed ? m : k, b.data(), o.b_transposed ? k : n, 0,
-                   c.data() + chunk * m * n, n);
-      });
-      const double flops = 2.0 * static_cast<double>(threads) * m * n * k;
+      product();
+      const double flops = 2.0 * pool.threads() * kRows * kColumns * kTerms;
       if (repeat > 0)
         rates.push_back(flops / (now_seconds() - begin) / 1e9);  // the first one warms up
     }
@@ -55,7 +92,8 @@ double measure_gemm_gflops(ThreadPool& pool, int repeats) {
 }
 
 double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
-  constexpr int64_t elems = int64_t{32} << 20;  // 128 MiB each: beyond any cache
+  // Beyond the caches: 128 MiB each, or as much as the last of them has.
+  const int64_t elems = std::max<int64_t>(128 << 20, sysconf(_SC_LEVEL3_CACHE_SIZE)) / 4;
   const std::unique_ptr<MemorySource> memory = make_host_memory();
   Ledger ledger(*memory);  // as the training state is: on huge pages where the system grants them
   std::vector<Buffer> buffers;
@@ -72,7 +110,9 @@ double measure_memory_gb_per_s(ThreadPool& pool, int repeats) {
     for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
       const double begin = now_seconds();
       cpu::add(pool, x[0], x[1], dst);
-      if (repeat > 0) rates.push_back(3.0 * sizeof(float) * elems / (now_seconds() - begin) / 1e9);
+      if (repeat > 0)
+        rates.push_back(3.0 * sizeof(float) * static_cast<double>(elems) / (now_seconds() - begin) /
+                        1e9);
     }
     best = std::max(best, median(rates));
   }

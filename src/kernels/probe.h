@@ -7,9 +7,10 @@
 
 namespace onefold {
 
-// The best of the three orientations that training uses, one large product for each thread; median
-// of `repeats`. A multiplication and an addition are two operations.
-double measure_gemm_gflops(ThreadPool& pool, int repeats = 7);
+// The best of the three orientations that training uses, on large operands of this type; median of
+// `repeats`. In f32 each thread has a product of its own. A multiplication and an addition are two
+// operations.
+double measure_gemm_gflops(ThreadPool& pool, int repeats = 7, DType type = DType::f32);
 
 // Bytes read and written by the better of an in-place and an out-of-place sum of long vectors;
 // median of `repeats`.

@@ -35,7 +35,7 @@ Ledger::Ledger(const Tiers& tiers) {
 
 Ledger::~Ledger() {
   for (Books& books : books_)
-    for (auto& [bytes, block] : books.spare) books.setup.source->give_back(block, bytes);
+    for (auto& [block, bytes] : books.spare) books.setup.source->drop(block, bytes);
 }
 
 void Ledger::moment(Moment text) {
@@ -61,7 +61,7 @@ Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier ti
         tier == Tier::device ? "" : fmt::format("{} ", tier_name(tier)), format_bytes(bytes), what,
         kind_name(kind), format_bytes(own.setup.limit_bytes), format_bytes(own.total), moment_());
   Buffer buffer;
-  if (bytes > 0) buffer.data_ = take(own, bytes);
+  if (bytes > 0) buffer.data_ = take(own, kind, bytes);
   buffer.bytes_ = bytes;
   buffer.ledger_ = this;
   buffer.tier_ = tier;
@@ -78,42 +78,82 @@ Buffer Ledger::allocate(Kind kind, int64_t bytes, std::string_view what, Tier ti
   return buffer;
 }
 
-// A spare of about the same size, made to fit: cut, or grown. An eighth is the most that is thrown
-// away or faulted in anew: a unit's gradients then take over what its activations left.
-void* Ledger::take_spare(Books& books, int64_t bytes) {
-  const auto resized = [&](std::multimap<int64_t, void*>::iterator spare) -> void* {
-    void* block = spare->first == bytes
-                      ? spare->second
-                      : books.setup.source->resize(spare->second, spare->first, bytes);
-    if (!block) return nullptr;
-    books.spare_bytes -= spare->first;
-    books.spare.erase(spare);
-    return block;
-  };
-  const auto above = books.spare.lower_bound(bytes);
-  if (above != books.spare.end() && above->first <= bytes + bytes / 8)
-    if (void* block = resized(above)) return block;
-  if (above == books.spare.begin()) return nullptr;
-  const auto below = std::prev(above);
-  return below->first >= bytes - bytes / 8 ? resized(below) : nullptr;
+// Part of the smallest spare that is large enough. Activations come from its lower end and what
+// outlives them from the upper one: as backward gives the last activations back, they join what is
+// free in the middle, where gradients are taken from.
+void* Ledger::cut_spare(Books& books, Kind kind, int64_t bytes) {
+  auto best = books.spare.end();
+  for (auto spare = books.spare.begin(); spare != books.spare.end(); ++spare)
+    if (spare->second >= bytes && (best == books.spare.end() || spare->second < best->second))
+      best = spare;
+  if (best == books.spare.end()) return nullptr;
+  const auto [begin, size] = *best;
+  books.spare.erase(best);
+  books.spare_bytes -= bytes;
+  const bool lower = kind == Kind::activations;
+  if (size > bytes) books.spare.emplace(lower ? begin + bytes : begin, size - bytes);
+  return lower ? begin : begin + (size - bytes);
 }
 
-// Spares may stay as long as the process holds no more than at its peak.
+// The spare nearest in size, made to fit. An eighth is the most that is thrown away or faulted in
+// anew; where spares can be cut none is too large, and a smaller one saves half of the faults.
+void* Ledger::resize_spare(Books& books, int64_t bytes) {
+  const auto distance = [&](int64_t size) { return std::max(size - bytes, bytes - size); };
+  auto best = books.spare.end();
+  for (auto spare = books.spare.begin(); spare != books.spare.end(); ++spare)
+    if (distance(spare->second) <= bytes / (books.setup.source->divisible() ? 2 : 8) &&
+        (best == books.spare.end() || distance(spare->second) < distance(best->second)))
+      best = spare;
+  if (best == books.spare.end()) return nullptr;
+  const auto [begin, size] = *best;
+  void* block = size == bytes ? begin : books.setup.source->resize(begin, size, bytes);
+  if (!block) return nullptr;
+  books.spare_bytes -= size;
+  books.spare.erase(begin);
+  return block;
+}
+
+// Spares may stay as long as the process holds no more than at its peak; the smallest go first.
 void Ledger::drop_spares(Books& books, int64_t bytes) {
   const int64_t bound = std::max(books.peak, books.total + bytes);
   while (!books.spare.empty() && books.total + bytes + books.spare_bytes > bound) {
-    const auto smallest = books.spare.begin();
-    books.setup.source->give_back(smallest->second, smallest->first);
-    books.spare_bytes -= smallest->first;
+    const auto smallest =
+        std::min_element(books.spare.begin(), books.spare.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    books.setup.source->drop(smallest->first, smallest->second);
+    books.spare_bytes -= smallest->second;
     books.spare.erase(smallest);
   }
 }
 
-void* Ledger::take(Books& books, int64_t bytes) {
-  void* block = take_spare(books, bytes);
+void Ledger::keep_spare(Books& books, std::byte* block, int64_t bytes) {
+  books.spare_bytes += bytes;
+  auto spare = books.spare.emplace(block, bytes).first;
+  if (!books.setup.source->divisible()) return;
+  const auto joins = [&](auto lower, auto upper) {
+    return lower->first + lower->second == upper->first;
+  };
+  if (const auto next = std::next(spare); next != books.spare.end() && joins(spare, next)) {
+    spare->second += next->second;
+    books.spare.erase(next);
+  }
+  if (spare == books.spare.begin()) return;
+  if (const auto before = std::prev(spare); joins(before, spare)) {
+    before->second += spare->second;
+    books.spare.erase(spare);
+  }
+}
+
+void* Ledger::take(Books& books, Kind kind, int64_t bytes) {
+  MemorySource& source = *books.setup.source;
+  void* block = nullptr;
+  if (source.worth_keeping(bytes)) {
+    if (source.divisible()) block = cut_spare(books, kind, bytes);
+    if (!block) block = resize_spare(books, bytes);
+  }
   drop_spares(books, bytes);
-  if (!block) block = books.setup.source->take(bytes);
-  if (!block && books.setup.source->real())
+  if (!block) block = source.take(bytes);
+  if (!block && source.real())
     user_error("the system refused {} of memory; {} are held", format_bytes(bytes),
                format_bytes(books.total));
   return block;
@@ -127,8 +167,7 @@ void Ledger::give_back(Buffer& buffer) {
   if (!buffer.data_) return;
   if (!own.setup.source->worth_keeping(buffer.bytes_))
     return own.setup.source->give_back(buffer.data_, buffer.bytes_);
-  own.spare.emplace(buffer.bytes_, buffer.data_);
-  own.spare_bytes += buffer.bytes_;
+  keep_spare(own, static_cast<std::byte*>(buffer.data_), buffer.bytes_);
 }
 
 int64_t Ledger::held_bytes(Tier tier) const {

@@ -130,16 +130,19 @@ class Ledger {
     std::array<int64_t, kKinds> held{}, own_peak{}, at_peak{};
     int64_t total = 0, peak = 0, spare_bytes = 0;
     Moment peak_moment;
-    // Activations come and go every step in a few sizes, and fresh pages cost a fault each.
-    std::multimap<int64_t, void*> spare;
+    // Activations and gradients come and go every step, and fresh pages cost a fault each. By
+    // address; where blocks may be cut, neighbours are one.
+    std::map<std::byte*, int64_t> spare;
   };
   Books& books(Tier tier) { return books_[static_cast<size_t>(tier)]; }
   const Books& books(Tier tier) const { return books_[static_cast<size_t>(tier)]; }
 
   void give_back(Buffer& buffer);
-  void* take(Books& books, int64_t bytes);
-  static void* take_spare(Books& books, int64_t bytes);
+  void* take(Books& books, Kind kind, int64_t bytes);
+  static void* cut_spare(Books& books, Kind kind, int64_t bytes);
+  static void* resize_spare(Books& books, int64_t bytes);
   static void drop_spares(Books& books, int64_t bytes);
+  static void keep_spare(Books& books, std::byte* block, int64_t bytes);
 
   mutable std::mutex mutex_;
   std::array<Books, kTiers> books_;

@@ -51,6 +51,8 @@ class HostMemory final : public MemorySource {
   }
 
   bool worth_keeping(int64_t bytes) const override { return bytes >= kMapped; }
+  bool divisible() const override { return true; }
+  void drop(void* block, int64_t bytes) override { ::munmap(block, static_cast<size_t>(bytes)); }
 
  private:
   static void ask_for_huge_pages(void* block, int64_t bytes) {

@@ -93,21 +93,70 @@ TEST(Ledger, NeitherHeldNorSpareBlocksPassTheLimit) {
   EXPECT_LE(ledger.peak_bytes(), 20 * kMega);
 }
 
-TEST(Ledger, ASpareOfNearlyTheSizeIsCutOrGrown) {
+TEST(Ledger, ASpareIsCutAndItsPartsAreJoined) {
   Memory memory;
   Ledger& ledger = memory.ledger;
   constexpr int64_t kMega = 1 << 20;
   { const Buffer first = ledger.allocate(Kind::activations, 16 * kMega, "a"); }
   EXPECT_EQ(ledger.spare_bytes(), 16 * kMega);
-  {
-    const Buffer cut = ledger.allocate(Kind::gradients, 15 * kMega, "g");
-    EXPECT_EQ(cut.bytes(), 15 * kMega);
-    EXPECT_EQ(ledger.spare_bytes(), 0);  // not beside it: the rest went back
-    static_cast<char*>(cut.data())[15 * kMega - 1] = 1;
+  for (const Kind kind : {Kind::gradients, Kind::activations}) {
+    const Buffer cut = ledger.allocate(kind, 13 * kMega, "b");
+    EXPECT_EQ(cut.bytes(), 13 * kMega);
+    EXPECT_EQ(ledger.spare_bytes(), 3 * kMega);
+    std::memset(cut.data(), 1, 13 * kMega);
   }
+  const Buffer whole = ledger.allocate(Kind::activations, 16 * kMega, "a");
+  EXPECT_EQ(ledger.spare_bytes(), 0);
+  std::memset(whole.data(), 1, 16 * kMega);
+}
+
+TEST(Ledger, ASpareOfNearlyTheSizeIsGrown) {
+  Memory memory;
+  Ledger& ledger = memory.ledger;
+  constexpr int64_t kMega = 1 << 20;
+  { const Buffer first = ledger.allocate(Kind::activations, 15 * kMega, "a"); }
   const Buffer grown = ledger.allocate(Kind::activations, 16 * kMega, "a");
   EXPECT_EQ(ledger.spare_bytes(), 0);
   static_cast<char*>(grown.data())[16 * kMega - 1] = 1;
+}
+
+// The system's memory, which counts what is asked of it.
+class CountedMemory final : public MemorySource {
+ public:
+  int taken = 0;
+
+  int64_t block_bytes(int64_t bytes) const override { return host_->block_bytes(bytes); }
+  void* take(int64_t bytes) override {
+    ++taken;
+    return host_->take(bytes);
+  }
+  void give_back(void* block, int64_t bytes) override { host_->give_back(block, bytes); }
+  void* resize(void* block, int64_t from, int64_t to) override {
+    return host_->resize(block, from, to);
+  }
+  bool worth_keeping(int64_t bytes) const override { return host_->worth_keeping(bytes); }
+  bool divisible() const override { return true; }
+  void drop(void* block, int64_t bytes) override { host_->drop(block, bytes); }
+
+ private:
+  std::unique_ptr<MemorySource> host_ = make_host_memory();
+};
+
+TEST(Ledger, AStepTakesNoFreshMemoryAfterTheFirst) {
+  CountedMemory memory;
+  Ledger ledger(memory);
+  constexpr int64_t kMega = 1 << 20;
+  for (int step = 0; step < 4; ++step) {
+    memory.taken = 0;
+    std::vector<Buffer> activations, gradients;
+    for (int unit = 0; unit < 8; ++unit)
+      activations.push_back(ledger.allocate(Kind::activations, (2 + unit % 2) * kMega, "a"));
+    for (int unit = 7; unit >= 0; --unit) {
+      gradients.push_back(ledger.allocate(Kind::gradients, (5 - 2 * (unit % 2)) * kMega, "g"));
+      activations.pop_back();
+    }
+    if (step > 0) EXPECT_EQ(memory.taken, 0) << "step " << step;
+  }
 }
 
 TEST(Ledger, DryKeepsTheSameBooksOverNoMemory) {

@@ -9,7 +9,9 @@
 // price of batch * kv_heads chunks of parallelism.
 //
 // Tensors of 16 bits are widened tile by tile into a thread's scratch, where results are summed in
-// floats and rounded once.
+// floats and rounded once. Where the processor has a matrix unit, tensors of bf16 are its operands
+// as they are, and what the softmax makes is split into three bf16 whose sum it is: products stay
+// those of fp32.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "kernels/cpu/targets.h"
@@ -34,6 +36,7 @@
 namespace onefold::cpu {
 
 constexpr int64_t kTile = 128;
+constexpr int kParts = 3;  // bf16 that a float is split into, on a matrix unit
 
 // One tile of scores: rows are queries, columns keys. Row r sees columns [hidden(r), visible(r)).
 struct ScoreTile {
@@ -131,6 +134,24 @@ void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out
   }
 }
 
+void ScaleTile(float* tile, int64_t rows, int64_t cols, float factor) {
+  for (int64_t r = 0; r < rows; ++r) ScaleRow(tile + r * kTile, static_cast<size_t>(cols), factor);
+}
+
+// A tile as the sum of three of bf16, which follow each other in `parts`, each as wide as it.
+void SplitTile(const float* tile, int64_t rows, int64_t cols, Bf16* parts) {
+  const DF d;
+  for (int64_t r = 0; r < rows; ++r)
+    Sweep(static_cast<size_t>(cols), [&](size_t i, auto io) HWY_ATTR {
+      VF rest = io.Load(d, tile + r * kTile + i);
+      for (int part = 0; part < kParts; ++part) {
+        const auto bits = Narrowed(d, rest, Bf16());
+        io.StoreBits(bits, d, parts + (part * kTile + r) * kTile + static_cast<int64_t>(i));
+        rest = hn::Sub(rest, Widened(d, bits, Bf16()));
+      }
+    });
+}
+
 // dots[r] = a[r] · b[r]
 template <class T>
 HWY_INLINE void RowDotsOf(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t rows,
@@ -195,6 +216,7 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -205,6 +227,8 @@ namespace {
 
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(FinishRows);
+HWY_EXPORT(ScaleTile);
+HWY_EXPORT(SplitTile);
 HWY_EXPORT(RowDots);
 HWY_EXPORT(BackwardTile);
 
@@ -237,10 +261,76 @@ struct Scratch {
   float* take(int64_t elems) { return std::exchange(next, next + elems); }
 };
 
-// Floats of rows of 16 bits of one head; none for f32.
+// Floats of rows of 16 bits of one head, in whole vectors; none for f32.
 int64_t room_for(const AttentionShape& s, int64_t rows) {
-  return s.dtype == DType::f32 ? 0 : rows * s.head_dim;
+  return s.dtype == DType::f32 ? 0 : ceil_div(rows * s.head_dim, 16) * 16;
 }
+
+// Rows of one head that are multiplied: as floats, or as they are for a matrix unit.
+struct Operand {
+  Tensor tensor;
+  Rows floats;
+};
+
+// The products of tiles: of floats, by the library, or of bf16, by the processor's matrix unit.
+class TileProducts {
+ public:
+  static bool on_unit(const AttentionShape& s) { return s.dtype == DType::bf16 && has_amx(); }
+  // Floats of scratch.
+  static int64_t elems(const AttentionShape& s) {
+    return on_unit(s) ? (2 * packed_tile(s) + kParts * kTile * kTile) / 2 : 0;
+  }
+
+  TileProducts(const AttentionShape& s, Scratch& scratch)
+      : on_unit_(on_unit(s)), a_(reinterpret_cast<Bf16*>(scratch.take(elems(s)))) {
+    b_ = a_ + packed_tile(s);
+    parts_ = b_ + packed_tile(s);
+  }
+
+  Operand operand(const Tensor& rows, float* room) const {
+    return {rows, on_unit_ ? Rows{} : read(rows, room)};
+  }
+
+  // scores [a's rows, b's rows] = factor * a · b'
+  void score(float factor, const Operand& a, const Operand& b, float* scores) const {
+    const int64_t rows = a.tensor.rows, cols = b.tensor.rows, hd = a.tensor.cols;
+    if (!on_unit_)
+      return sgemm(false, true, rows, cols, hd, factor, a.floats.data, a.floats.stride,
+                   b.floats.data, b.floats.stride, 0, scores, kTile);
+    amx_pack(Side::a, a.tensor.as<Bf16>(), a.tensor.stride, false, rows, hd, a_);
+    amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, false, cols, hd, b_);
+    amx_multiply(a_, b_, rows, cols, hd, false, scores, kTile);
+    if (factor != 1) HWY_DYNAMIC_DISPATCH(ScaleTile)(scores, rows, cols, factor);
+  }
+
+  // A tile of floats that weigh() is then called for.
+  void take(const ScoreTile& tile, const float* data) const {
+    if (on_unit_) HWY_DYNAMIC_DISPATCH(SplitTile)(data, tile.rows, tile.cols, parts_);
+  }
+
+  // dst (+)= the tile, or its transpose, · b
+  void weigh(const ScoreTile& tile, const float* data, bool transposed, const Operand& b, bool onto,
+             const Rows& dst) const {
+    const int64_t hd = b.tensor.cols, rows = transposed ? tile.cols : tile.rows,
+                  terms = transposed ? tile.rows : tile.cols;
+    if (!on_unit_)
+      return sgemm(transposed, false, rows, hd, terms, 1, data, kTile, b.floats.data,
+                   b.floats.stride, onto ? 1.0f : 0.0f, dst.data, dst.stride);
+    amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, true, hd, terms, b_);
+    for (int part = 0; part < kParts; ++part) {
+      amx_pack(Side::a, parts_ + part * kTile * kTile, kTile, transposed, rows, terms, a_);
+      amx_multiply(a_, b_, rows, hd, terms, onto || part > 0, dst.data, dst.stride);
+    }
+  }
+
+ private:
+  static int64_t packed_tile(const AttentionShape& s) {
+    return std::max(packed_elems(kTile, kTile), packed_elems(s.head_dim, kTile));
+  }
+
+  bool on_unit_;
+  Bf16 *a_, *b_, *parts_;
+};
 
 TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_t b, int64_t h,
                          int64_t query, int64_t key) {
@@ -266,8 +356,10 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
                target = head_of(out, first_query, rows, h, hd);
   float *scores = scratch.take(kTile * kTile), *key_room = scratch.take(room_for(s, kTile)),
         *value_room = scratch.take(room_for(s, kTile)),
-        *result_room = scratch.take(room_for(s, kTile));
-  const Rows query = read(head_of(q, first_query, rows, h, hd), scratch.take(room_for(s, kTile)));
+        *result_room = scratch.take(room_for(s, kTile)),
+        *query_room = scratch.take(room_for(s, kTile));
+  const TileProducts products(s, scratch);
+  const Operand query = products.operand(head_of(q, first_query, rows, h, hd), query_room);
   const Rows result = in_room(target, result_room);
   const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
   float maxima[kTile], sums[kTile];
@@ -281,15 +373,14 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
     const ScoreTile tile{
         scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1,
         starts, key};
-    const Rows key_tile = read(keys.row_range(key, tile.cols), key_room),
-               value_tile = read(values.row_range(key, tile.cols), value_room);
-    sgemm(false, true, rows, tile.cols, hd, scale, query.data, query.stride, key_tile.data,
-          key_tile.stride, 0, scores, kTile);
+    const Operand key_tile = products.operand(keys.row_range(key, tile.cols), key_room),
+                  value_tile = products.operand(values.row_range(key, tile.cols), value_room);
+    products.score(scale, query, key_tile, scores);
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
     (tile, key == first_key, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums,
      result.data, result.stride, hd);
-    sgemm(false, false, rows, hd, tile.cols, 1, scores, kTile, value_tile.data, value_tile.stride,
-          key == first_key ? 0.0f : 1.0f, result.data, result.stride);
+    products.take(tile, scores);
+    products.weigh(tile, scores, false, value_tile, key > first_key, result);
   }
   HWY_DYNAMIC_DISPATCH(FinishRows)
   (rows, maxima, sums, result.data, result.stride, hd,
@@ -308,6 +399,7 @@ struct BackwardScratch {
   float *scores, *gradient, *delta;
   float *q, *dout, *k, *v;  // a tile of each
   float *dq, *dk, *dv;
+  TileProducts products;
 
   static int64_t key_rows(const AttentionShape& s) {
     return s.heads == s.kv_heads ? kTile : s.key_length;
@@ -315,7 +407,8 @@ struct BackwardScratch {
   static int64_t delta_elems(const AttentionShape& s) { return ceil_div(s.query_length, 16) * 16; }
   static int64_t elems(const AttentionShape& s) {
     return 2 * kTile * kTile + delta_elems(s) +
-           room_for(s, 4 * kTile + s.query_length + 2 * key_rows(s));
+           4 * room_for(s, kTile) + room_for(s, s.query_length) + 2 * room_for(s, key_rows(s)) +
+           TileProducts::elems(s);
   }
   BackwardScratch(const AttentionShape& s, Scratch all)
       : scores(all.take(kTile * kTile)),
@@ -327,7 +420,8 @@ struct BackwardScratch {
         v(all.take(room_for(s, kTile))),
         dq(all.take(room_for(s, s.query_length))),
         dk(all.take(room_for(s, key_rows(s)))),
-        dv(all.take(room_for(s, key_rows(s)))) {}
+        dv(all.take(room_for(s, key_rows(s)))),
+        products(s, all) {}
 };
 
 // One head's tensors, and the key head's that it reads.
@@ -352,36 +446,33 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
                    const BackwardTensors& tensors, const Dropout& dropout,
                    const BackwardScratch& room) {
   const BackwardHead t(s, b, h, tensors);
-  const int64_t hd = s.head_dim, length = s.query_length, group = s.heads / s.kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  const int64_t length = s.query_length, group = s.heads / s.kv_heads;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   HWY_DYNAMIC_DISPATCH(RowDots)(t.dout, t.out, room.delta);
   for (int64_t key = 0; key < length; key += kTile) {
     const int64_t cols = std::min(kTile, length - key), sum = group == 1 ? 0 : room_for(s, key);
     const Tensor dk_tile = t.dk.row_range(key, cols), dv_tile = t.dv.row_range(key, cols);
-    const Rows k = read(t.k.row_range(key, cols), room.k),
-               v = read(t.v.row_range(key, cols), room.v), dk = in_room(dk_tile, room.dk + sum),
-               dv = in_room(dv_tile, room.dv + sum);
+    const TileProducts& products = room.products;
+    const Operand k = products.operand(t.k.row_range(key, cols), room.k),
+                  v = products.operand(t.v.row_range(key, cols), room.v);
+    const Rows dk = in_room(dk_tile, room.dk + sum), dv = in_room(dv_tile, room.dv + sum);
     for (int64_t query = key; query < length; query += kTile) {
       const int64_t rows = std::min(kTile, length - query);
       const ScoreTile tile{room.scores, rows, cols, query - key + 1, starts_from(s, b, query), key};
-      const float onto_keys = member == 0 && query == key ? 0.0f : 1.0f;
-      const float onto_queries = key == 0 ? 0.0f : 1.0f;
-      const Rows q = read(t.q.row_range(query, rows), room.q),
-                 dout = read(t.dout.row_range(query, rows), room.dout),
-                 dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
-      sgemm(false, true, rows, cols, hd, scale, q.data, q.stride, k.data, k.stride, 0, room.scores,
-            kTile);
-      sgemm(false, true, rows, cols, hd, 1, dout.data, dout.stride, v.data, v.stride, 0,
-            room.gradient, kTile);
+      const bool onto_keys = member > 0 || query > key, onto_queries = key > 0;
+      const Operand q = products.operand(t.q.row_range(query, rows), room.q),
+                    dout = products.operand(t.dout.row_range(query, rows), room.dout);
+      const Rows dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
+      products.score(scale, q, k, room.scores);
+      products.score(1, dout, v, room.gradient);
       HWY_DYNAMIC_DISPATCH(BackwardTile)
       (tile, room.gradient, t.lse + query, room.delta + query, scale,
        tile_dropout(dropout, s, b, h, query, key));
-      sgemm(true, false, cols, hd, rows, 1, room.scores, kTile, dout.data, dout.stride, onto_keys,
-            dv.data, dv.stride);
-      sgemm(false, false, rows, hd, cols, 1, room.gradient, kTile, k.data, k.stride, onto_queries,
-            dq.data, dq.stride);
-      sgemm(true, false, cols, hd, rows, 1, room.gradient, kTile, q.data, q.stride, onto_keys,
-            dk.data, dk.stride);
+      products.take(tile, room.scores);
+      products.weigh(tile, room.scores, true, dout, onto_keys, dv);
+      products.take(tile, room.gradient);
+      products.weigh(tile, room.gradient, false, k, onto_queries, dq);
+      products.weigh(tile, room.gradient, true, q, onto_keys, dk);
     }
     if (member == group - 1) {
       write(dk_tile, dk.data);
@@ -423,7 +514,7 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
 
 // In elements of f32.
 int64_t forward_scratch_of_thread(const AttentionShape& s) {
-  return kTile * kTile + 4 * room_for(s, kTile);
+  return kTile * kTile + 4 * room_for(s, kTile) + TileProducts::elems(s);
 }
 
 }  // namespace

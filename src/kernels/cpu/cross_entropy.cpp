@@ -115,7 +115,7 @@ void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradi
   const bool gradient = !gradient_scale.empty();
   const float scale = gradient ? *gradient_scale.f32() : 0.0f;
   const auto row_loss = HWY_DYNAMIC_DISPATCH(RowLoss);
-  const Chunks chunks = row_chunks(logits.rows, logits.cols);
+  const Chunks chunks = row_chunks(pool, logits.rows, logits.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row) {

@@ -119,7 +119,7 @@ void no_gradient(const Tensor& dst, bool accumulate) {
 void add_sorted_rows(ThreadPool& pool, const Tensor& dx, int64_t targets, const int32_t* ends,
                      const int32_t* order, const Tensor& dst, bool accumulate) {
   const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumRows);
-  const Chunks chunks = row_chunks(dst.rows, dst.cols);
+  const Chunks chunks = row_chunks(pool, dst.rows, dst.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
     for (int64_t target = range.begin; target < range.end; ++target) {
@@ -160,7 +160,7 @@ void add_document_position_gradients(ThreadPool& pool, const Tensor& dx,
 void add_position_gradients(ThreadPool& pool, const Tensor& dx, const RowPositions& positions,
                             const Tensor& dpositions, bool accumulate) {
   const auto sum_rows = HWY_DYNAMIC_DISPATCH(SumStridedRows);
-  const Chunks chunks = row_chunks(dpositions.rows, dpositions.cols);
+  const Chunks chunks = row_chunks(pool, dpositions.rows, dpositions.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range range = chunks[chunk];
     for (int64_t position = range.begin; position < range.end; ++position) {
@@ -189,7 +189,7 @@ void embedding_forward(ThreadPool& pool, Tensor tokens, Tensor table, Tensor pos
     check_positions(positions, dst.rows, position_table.rows);
   }
   const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
-  const Chunks chunks = row_chunks(dst.rows, dst.cols);
+  const Chunks chunks = row_chunks(pool, dst.rows, dst.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row) {

@@ -3,13 +3,16 @@
 // what follows the product (bias, residual) is done on each tile while it is still in the core's L2
 // cache.
 //
-// Operands of 16 bits are widened, block by block of their common dimension, to panels of floats
-// that the same sgemm multiplies: right on every processor, at the price of one conversion of an
-// operand for each tile that it has part in (1 to 5 % of the time). A result of 16 bits is summed
-// in a tile of floats and rounded once. One row (a token to generate) is multiplied by our own dot
-// products instead: each weight is used once, and widening it into memory took twice fp32's time.
+// Operands of bf16 are multiplied by a matrix unit where the processor has one (gemm_packed.h).
+// Other operands of 16 bits are widened, block by block of their common dimension, to panels of
+// floats that the same sgemm multiplies: right on every processor, at the price of one conversion
+// of an operand for each tile that it has part in (1 to 5 % of the time). A result of 16 bits is
+// summed in a tile of floats and rounded once. One row (a token to generate) is multiplied by our
+// own dot products instead: each weight is used once, and widening it into memory took twice fp32's
+// time.
 //
 // Tried: oneDNN's own threading (bits and rate depend on the thread count; its pool fights ours),
+// its bf16 product on processors with AVX512_BF16 alone (0.6 of fp32's rate on Sapphire Rapids),
 // OpenBLAS (5-8 % slower on AVX-512, equal on AVX2), one tile for each thread (fastest by 1 %, but
 // the cut would follow the thread count), Winograd's inner product, one multiplication and two
 // additions for two multiplications (1.2 to 1.4 times the rate where adders are idle, but its error
@@ -20,6 +23,8 @@
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/gemm_packed.h"
+#include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/sgemm.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -93,19 +98,32 @@ struct Tiles {
   int64_t rows, cols, row_count, col_count;
 };
 
-// Large tiles amortise packing (each tile packs its share of a and b anew); small ones feed more
-// threads. Measured on GPT-2's shapes, 512x384 is within 2 % of the best tile and 256x384 within 4
-// %, so tiles shrink only when there would be fewer than eight.
-Tiles cut(int64_t m, int64_t n) {
-  Tiles t{512, 384, 0, 0};
-  while (t.rows > 64 && ceil_div(m, t.rows) * ceil_div(n, t.cols) < 8) t.rows /= 2;
-  while (t.cols > 48 && ceil_div(m, t.rows) * ceil_div(n, t.cols) < 8) t.cols /= 2;
-  t.row_count = ceil_div(m, t.rows);
-  t.col_count = ceil_div(n, t.cols);
-  return t;
+// Nearly equal parts of `total`, each at most `most` and a multiple of `unit`.
+int64_t even_part(int64_t total, int64_t most, int64_t unit) {
+  const int64_t parts = std::max<int64_t>(1, ceil_div(total, most));
+  return std::max<int64_t>(1, ceil_div(ceil_div(total, parts), unit)) * unit;
 }
 
-int64_t terms(const Gemm& g) { return g.a_transposed ? g.a.rows : g.a.cols; }
+// Large tiles amortise packing (each tile packs its share of a and b anew); small ones feed more
+// threads. Cut so that 16 threads would take least time, whatever their number is. On two threads
+// and GPT-2's shapes 512x384 is within 2 % of the best tile and 256x384 within 4 %, which a cost of
+// 10 elements for each row and column packed reproduces. The library's own blocks have 48 columns.
+Tiles cut(int64_t m, int64_t n) {
+  constexpr int64_t kRows[] = {64, 128, 192, 256, 384, 512}, kCols[] = {48, 96, 144, 192, 288, 384};
+  constexpr int64_t kThreads = 16, kPacking = 10;
+  Tiles best{64, 48, 0, 0};
+  int64_t least = INT64_MAX;
+  for (const int64_t r : kRows)
+    for (const int64_t c : kCols) {
+      const int64_t rows = even_part(m, r, 16), cols = even_part(n, c, 48);
+      const int64_t tiles = ceil_div(m, rows) * ceil_div(n, cols);
+      const int64_t cost = ceil_div(tiles, kThreads) * (rows * cols + kPacking * (rows + cols));
+      if (cost < least) least = cost, best.rows = rows, best.cols = cols;
+    }
+  best.row_count = ceil_div(m, best.rows);
+  best.col_count = ceil_div(n, best.cols);
+  return best;
+}
 
 void check(const Gemm& g) {
   const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
@@ -128,19 +146,6 @@ void check(const Gemm& g) {
           "gemm takes no tensor of {}", dtype_name(type));
 }
 
-// A tile of dst in floats: dst's own memory, or a thread's.
-struct Tile {
-  Range rows, cols;
-  float* data;
-  int64_t stride;
-};
-
-// The part of a (or b) that a tile multiplies, in terms [k, k + count).
-Tensor panel_of(const Tensor& x, bool terms_first, Range tile, int64_t k, int64_t count) {
-  return terms_first ? x.row_range(k, count).col_range(tile.begin, tile.size())
-                     : x.row_range(tile.begin, tile.size()).col_range(k, count);
-}
-
 void multiply(const Gemm& g, const Tile& tile, const Tensor& a, const Tensor& b, int64_t k,
               bool onto) {
   sgemm(g.a_transposed, g.b_transposed, tile.rows.size(), tile.cols.size(), k, 1.0f, a.f32(),
@@ -154,6 +159,8 @@ constexpr int64_t kTerms = 256;
 bool one_row(const Gemm& g) {
   return g.a.dtype != DType::f32 && g.dst.rows == 1 && !g.a_transposed && g.b_transposed;
 }
+
+bool packed(const Gemm& g) { return packed_gemm_suits(g) && !one_row(g); }
 
 // What a thread needs for operands of 16 bits, in floats: a panel of each operand, and a tile.
 struct Room {
@@ -187,11 +194,7 @@ void multiply_widened(const Gemm& g, const Tile& tile, float* a_room, float* b_r
 
 void compute(const Gemm& g, Range rows, Range cols, float* scratch) {
   const Room room = room_of(g);
-  const Tensor out = panel_of(g.dst, false, rows, cols.begin, cols.size());
-  const bool in_place = out.dtype == DType::f32;
-  const Tile tile{rows, cols, in_place ? out.f32() : scratch + room.a + room.b,
-                  in_place ? out.stride : cols.size()};
-  if (!in_place && g.accumulate) widen_rows(out, tile.data, tile.stride);
+  const Tile tile = begin_tile(g, rows, cols, scratch + room.a + room.b);
   const int64_t k = terms(g);
   if (k == 0 && !g.accumulate)  // the library leaves dst as it was, or refuses
     for (int64_t row = 0; row < rows.size(); ++row)
@@ -203,25 +206,47 @@ void compute(const Gemm& g, Range rows, Range cols, float* scratch) {
     HWY_DYNAMIC_DISPATCH(DotRows)
   (g.a, panel_of(g.b, false, cols, 0, k), g.accumulate, tile.data);
   else multiply_widened(g, tile, scratch, scratch + room.a);
-  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
-  if (!g.bias.empty())
-    add_rows(tile.data, tile.stride, g.bias.flat().col_range(cols.begin, cols.size()), 0,
-             rows.size());
-  if (!g.residual.empty())
-    add_rows(tile.data, tile.stride, panel_of(g.residual, false, rows, cols.begin, cols.size()),
-             g.residual.stride, rows.size());
-  if (!in_place) narrow_rows(tile.data, tile.stride, out);
+  end_tile(g, tile);
 }
 
 }  // namespace
 
-int64_t gemm_scratch_bytes(const Gemm& g, int threads) { return threads * room_of(g).elems() * 4; }
+Tile begin_tile(const Gemm& g, Range rows, Range cols, float* room) {
+  const Tensor out = panel_of(g.dst, false, rows, cols.begin, cols.size());
+  if (out.dtype == DType::f32) return {rows, cols, out.f32(), out.stride};
+  const Tile tile{rows, cols, room, cols.size()};
+  if (g.accumulate) load_tile(g, tile);
+  return tile;
+}
+
+void load_tile(const Gemm& g, const Tile& tile) {
+  widen_rows(panel_of(g.dst, false, tile.rows, tile.cols.begin, tile.cols.size()), tile.data,
+             tile.stride);
+}
+
+void end_tile(const Gemm& g, const Tile& tile) {
+  const auto& [rows, cols, data, stride] = tile;
+  const auto add_rows = HWY_DYNAMIC_DISPATCH(AddRows);
+  if (!g.bias.empty())
+    add_rows(data, stride, g.bias.flat().col_range(cols.begin, cols.size()), 0, rows.size());
+  if (!g.residual.empty())
+    add_rows(data, stride, panel_of(g.residual, false, rows, cols.begin, cols.size()),
+             g.residual.stride, rows.size());
+  if (g.dst.dtype != DType::f32)
+    narrow_rows(data, stride, panel_of(g.dst, false, rows, cols.begin, cols.size()));
+}
+
+int64_t gemm_scratch_bytes(const Gemm& g, int threads) {
+  if (packed(g)) return packed_gemm_scratch_bytes(g, threads);
+  return threads * room_of(g).elems() * 4;
+}
 
 void gemm(ThreadPool& pool, const Gemm& g) {
   check(g);
   const int64_t needed = gemm_scratch_bytes(g, pool.threads());
   require(g.scratch.elems() >= needed, "gemm: scratch of {} bytes, {} needed", g.scratch.elems(),
           needed);
+  if (packed(g)) return packed_gemm(pool, g);
   const Tiles tiles = cut(g.dst.rows, g.dst.cols);
   const int64_t room = room_of(g).elems();
   const Chunks rows{g.dst.rows, tiles.rows}, cols{g.dst.cols, tiles.cols};

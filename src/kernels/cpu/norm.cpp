@@ -189,7 +189,7 @@ void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor 
   require(dst.rows == x.rows && dst.cols == x.cols, "norm: {}x{} to {}x{}", x.rows, x.cols,
           dst.rows, dst.cols);
   const auto forward_rows = HWY_DYNAMIC_DISPATCH(ForwardRows);
-  const Chunks chunks = row_chunks(x.rows, x.cols);
+  const Chunks chunks = row_chunks(pool, x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     forward_rows(norm, x, groups, weight, bias, eps, dst, chunks[chunk]);
   });

@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cpp"
 #include "kernels/cpu/targets.h"
 // Compiles this file again for each target.
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/philox-inl.h"
@@ -19,6 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
+
+// Elements ahead: the processor's own prefetching stops at the end of each page, of which four are
+// read at a time (17 % of the time on 16 Sapphire Rapids cores).
+constexpr size_t kPrefetch = 1024;
 
 using DU = hn::RebindToUnsigned<DF>;
 using VU = hn::Vec<DU>;
@@ -34,6 +39,10 @@ struct Parameters {
   HWY_INLINE VF Load(Io io, size_t i) const {
     const DF d;
     return master ? io.Load(d, master + i) : io.Load(d, params + i);
+  }
+  HWY_INLINE void Prefetch(size_t i) const {
+    if (master) hwy::Prefetch(master + i);
+    hwy::Prefetch(params + i);
   }
   template <class Io>
   HWY_INLINE void Store(Io io, VF value, size_t i) const {
@@ -111,6 +120,10 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
   const VF inv_bc2 = hn::Set(d, 1.0f / hyper.bias_correction2);
   const VF eps = hn::Set(d, hyper.eps);
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
+    p.Prefetch(i + kPrefetch);
+    hwy::Prefetch(g + i + kPrefetch);
+    hwy::Prefetch(m + i + kPrefetch);
+    hwy::Prefetch(v + i + kPrefetch);
     const VF old = p.Load(io, i);
     VF gradient = hn::Mul(io.Load(d, g + i), scale);
     if (hyper.l2) gradient = hn::MulAdd(decay, old, gradient);
@@ -320,7 +333,7 @@ void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, con
   check_moment("adamw", stepped, moment1);
   check_moment("adamw", stepped, moment2);
   require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
-  static_assert(kChunkElems % kBlock8 == 0);
+  static_assert(kChunkElems % kBlock8 == 0 && kPieceElems % kBlock8 == 0);
   if (*control.finite.i32() == 0) return;
   const float factor = *control.factor.f32();
   const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);

@@ -58,7 +58,7 @@ void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPosi
           "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
   check_positions(positions, x.rows, table.rows);
   const auto rotate_row = HWY_DYNAMIC_DISPATCH(RotateRow);
-  const Chunks chunks = row_chunks(x.rows, x.cols);
+  const Chunks chunks = row_chunks(pool, x.rows, x.cols);
   pool.run(chunks.count(), [&](int64_t chunk, int) {
     const Range rows = chunks[chunk];
     for (int64_t row = rows.begin; row < rows.end; ++row)

@@ -20,4 +20,10 @@ void sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k
           static_cast<int>(status));
 }
 
+bool library_has_amx() {
+  static const bool has =
+      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+  return has;
+}
+
 }  // namespace onefold::cpu

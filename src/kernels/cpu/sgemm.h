@@ -11,4 +11,8 @@ void sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k
            const float* a, int64_t a_stride, const float* b, int64_t b_stride, float beta, float* c,
            int64_t c_stride);
 
+// Whether the library takes the processor for one with a matrix unit for bf16 (AMX). The
+// environment variable ONEDNN_MAX_CPU_ISA (AVX512_CORE_BF16, say) makes it do without.
+bool library_has_amx();
+
 }  // namespace onefold::cpu

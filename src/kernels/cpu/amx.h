@@ -1,0 +1,38 @@
+// Products of bf16 on a processor's matrix unit (Intel's AMX), on the calling thread. An operand is
+// packed into tiles first, and may then be used by many products.
+//
+// Every element is one sum in fp32 over the terms in their order, two at a time, whatever it is
+// computed with: its bits depend on its row of a and its column of b alone. The unit takes
+// subnormal numbers for zeros.
+#pragma once
+
+#include <cstdint>
+
+#include "base/half.h"
+
+namespace onefold::cpu {
+
+// Whether the processor has the unit and the system lets this process use it.
+bool has_amx();
+
+// A line is a row of a, or a column of b. Lines are packed in multiples of 32, terms too; what is
+// added is zero.
+inline constexpr int64_t kPackedLines = 32, kPackedTerms = 32;
+
+inline constexpr int64_t packed_elems(int64_t lines, int64_t terms) {
+  return (lines + kPackedLines - 1) / kPackedLines * kPackedLines *
+         ((terms + kPackedTerms - 1) / kPackedTerms * kPackedTerms);
+}
+
+enum class Side { a, b };
+
+// Lines [0, lines) and terms [0, terms) of an operand whose rows, `stride` apart, are lines, or
+// terms if by_terms. dst: packed_elems(), aligned to 64 bytes.
+void amx_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t lines, int64_t terms,
+              Bf16* dst);
+
+// c (+)= a · b for m by n elements; a and b from a multiple of 32 lines on.
+void amx_multiply(const Bf16* packed_a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
+                  bool onto, float* c, int64_t c_stride);
+
+}  // namespace onefold::cpu
