@@ -32,7 +32,7 @@ std::string roofline_table(const KernelProfile& profile, const Ceilings& ceiling
   for (const Row& row : longest_first(profile.families())) {
     const bool by_products = product_seconds(row, ceilings) > memory_seconds(row, ceilings);
     text += fmt::format(
-        "  {:<22}{:>7}{:>8.2f} ms{:>10.1f}{:>10.1f}{:>8.0f} %  {}\n", row.family, row.calls,
+        "  {:<22}{:>7}{:>8.2f} ms{:>10.2f}{:>10.1f}{:>8.0f} %  {}\n", row.family, row.calls,
         1e3 * row.seconds, row.work.flops / row.seconds / 1e12, row.work.bytes / row.seconds / 1e9,
         100 * limit_seconds(row, ceilings) / row.seconds, by_products ? "products" : "memory");
     seconds += row.seconds;

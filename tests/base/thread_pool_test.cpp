@@ -42,6 +42,18 @@ TEST(ThreadPool, MayBeUsedAgainAndAgain) {
   EXPECT_EQ(sum, 2000 * 21);
 }
 
+// run() does not wait for threads that took no chunk: they may still look for one when the next
+// call has begun.
+TEST(ThreadPool, ThreadsThatComeLateDisturbNoLaterCall) {
+  ThreadPool pool(8);
+  for (int64_t i = 0; i < 5000; ++i) {
+    const int64_t chunks = 1 + i % 3;
+    std::vector<int64_t> results(static_cast<size_t>(chunks), -1);
+    pool.run(chunks, [&, i](int64_t chunk, int) { results[static_cast<size_t>(chunk)] = i; });
+    for (const int64_t result : results) ASSERT_EQ(result, i);
+  }
+}
+
 TEST(ThreadPool, WakesWorkersThatWentToSleep) {
   ThreadPool pool(3);
   std::atomic<int> runs = 0;

@@ -39,13 +39,17 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
                           "gemm_gflops",
                           "model_gflops",
                           "gemm_fraction",
+                          "product_seconds",
+                          "product_fraction",
                           "peak_rss_bytes",
                           "baseline_rss_bytes",
                           "ledger_peak_bytes",
                           "ledger_activation_bytes",
-                          "ledger_workspace_bytes"})
+                          "ledger_workspace_bytes",
+                          "kernels"})
     EXPECT_TRUE(bench.contains(key)) << key;
   EXPECT_EQ(bench["step_seconds"].size(), 1u);
+  EXPECT_GT(bench["product_seconds"], 0.0);
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
 }
 

@@ -406,9 +406,8 @@ struct BackwardScratch {
   }
   static int64_t delta_elems(const AttentionShape& s) { return ceil_div(s.query_length, 16) * 16; }
   static int64_t elems(const AttentionShape& s) {
-    return 2 * kTile * kTile + delta_elems(s) +
-           4 * room_for(s, kTile) + room_for(s, s.query_length) + 2 * room_for(s, key_rows(s)) +
-           TileProducts::elems(s);
+    return 2 * kTile * kTile + delta_elems(s) + 4 * room_for(s, kTile) +
+           room_for(s, s.query_length) + 2 * room_for(s, key_rows(s)) + TileProducts::elems(s);
   }
   BackwardScratch(const AttentionShape& s, Scratch all)
       : scores(all.take(kTile * kTile)),
