@@ -10,33 +10,34 @@
 namespace onefold {
 namespace {
 
-constexpr size_t kBlock = Files::kScratchBlock;
+constexpr size_t kScratchBlock = Files::kScratchBlock;
 
-struct Free {
+struct FreeAligned {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<std::byte, Free>;
+using AlignedMemory = std::unique_ptr<std::byte, FreeAligned>;
 
-Memory blocks(size_t bytes, int seed = 0) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(kBlock, bytes)));
+AlignedMemory aligned_blocks(size_t bytes, int seed = 0) {
+  AlignedMemory memory(static_cast<std::byte*>(std::aligned_alloc(kScratchBlock, bytes)));
   for (size_t i = 0; i < bytes; ++i)
     memory.get()[i] = static_cast<std::byte>((i * 31 + i / 4096 + static_cast<size_t>(seed)) % 251);
   return memory;
 }
 
-std::string folder() { return std::filesystem::temp_directory_path().string(); }
+std::string temporary_folder() { return std::filesystem::temp_directory_path().string(); }
 
 class ScratchFile : public testing::TestWithParam<ScratchIo> {
  protected:
-  void SetUp() override { ASSERT_FALSE(open_scratch_file(folder(), GetParam(), file_)); }
+  void SetUp() override { ASSERT_FALSE(open_scratch_file(temporary_folder(), GetParam(), file_)); }
   std::unique_ptr<Files::Scratch> file_;
 };
 
 TEST_P(ScratchFile, GivesBackWhatWasWrittenAnywhere) {
-  for (const size_t bytes : {kBlock, size_t{1} << 20, (size_t{37} << 20) + 3 * kBlock}) {
-    const int64_t at = 5 * kBlock;
+  for (const size_t bytes :
+       {kScratchBlock, size_t{1} << 20, (size_t{37} << 20) + 3 * kScratchBlock}) {
+    const int64_t at = 5 * kScratchBlock;
     ASSERT_FALSE(file_->reserve(at + static_cast<int64_t>(bytes)));
-    const Memory written = blocks(bytes, 7), read = blocks(bytes);
+    const AlignedMemory written = aligned_blocks(bytes, 7), read = aligned_blocks(bytes);
     size_t count = 0;
     ASSERT_FALSE(file_->write_at(at, {written.get(), bytes}, count));
     EXPECT_EQ(count, bytes);
@@ -47,18 +48,19 @@ TEST_P(ScratchFile, GivesBackWhatWasWrittenAnywhere) {
 }
 
 TEST_P(ScratchFile, WhatWasReservedIsZeroAndBeyondItThereIsNothing) {
-  ASSERT_FALSE(file_->reserve(4 * static_cast<int64_t>(kBlock)));
-  const Memory read = blocks(8 * kBlock, 3);
+  ASSERT_FALSE(file_->reserve(4 * static_cast<int64_t>(kScratchBlock)));
+  const AlignedMemory read = aligned_blocks(8 * kScratchBlock, 3);
   size_t count = 0;
-  ASSERT_FALSE(file_->read_at(0, {read.get(), 8 * kBlock}, count));
-  ASSERT_EQ(count, 4 * kBlock);
+  ASSERT_FALSE(file_->read_at(0, {read.get(), 8 * kScratchBlock}, count));
+  ASSERT_EQ(count, 4 * kScratchBlock);
   for (size_t i = 0; i < count; ++i) ASSERT_EQ(read.get()[i], std::byte{0});
 }
 
 TEST_P(ScratchFile, AnErrorIsTheSystemsOwn) {
-  const Memory memory = blocks(kBlock);
+  const AlignedMemory memory = aligned_blocks(kScratchBlock);
   size_t count = 1;
-  EXPECT_EQ(file_->write_at(-4096, {memory.get(), kBlock}, count), std::errc::invalid_argument);
+  EXPECT_EQ(file_->write_at(-4096, {memory.get(), kScratchBlock}, count),
+            std::errc::invalid_argument);
   EXPECT_EQ(count, 0U);
 }
 
@@ -69,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(By, ScratchFile, testing::Values(ScratchIo::ring, Scrat
 
 TEST(ScratchFiles, SayHowBytesTravel) {
   std::unique_ptr<Files::Scratch> file;
-  ASSERT_FALSE(open_scratch_file(folder(), ScratchIo::threads, file));
+  ASSERT_FALSE(open_scratch_file(temporary_folder(), ScratchIo::threads, file));
   EXPECT_NE(file->how().find("threads"), std::string::npos);
   EXPECT_NE(file->how().find("page cache"), std::string::npos);
 }

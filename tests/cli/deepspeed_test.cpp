@@ -63,8 +63,7 @@ TEST_F(CliDeepSpeed, ARefusalListsEveryReason) {
       "zero_optimization": {"stage": 3, "mics_shard_size": 2}})");
   expect_error(outcome, 1,
                {"ds.json: 3 problems", "unknown:", "did you mean \"steps_per_print\"?",
-                "not there yet:", "amp.enabled is true",
-                "zero_optimization.mics_shard_size"});
+                "not there yet:", "amp.enabled is true", "zero_optimization.mics_shard_size"});
 }
 
 }  // namespace

@@ -15,19 +15,19 @@ namespace {
 using test::expect_same_bits;
 using test::Weights;
 
-ModelSpec tiny(const std::string& preset) {
+ModelSpec offload_model(const std::string& preset) {
   ModelSpec spec = spec_from_preset(preset, "test");
   if (spec.vocab_size == 0) spec.vocab_size = 101;
   return spec;
 }
 
-struct Layout {
+struct TierLayout {
   const char* name;
   Tier parameters, optimizer;
   double ratio = 1;
   int64_t host_elems = 0;
 };
-constexpr Layout kLayouts[] = {
+constexpr TierLayout kTierLayouts[] = {
     {"optimizer on the host", Tier::device, Tier::host},
     {"optimizer on the disk", Tier::device, Tier::disk},
     {"parameters on the host", Tier::host, Tier::device},
@@ -37,7 +37,7 @@ constexpr Layout kLayouts[] = {
     {"parts of it", Tier::disk, Tier::disk, 0.5, 10000},
 };
 
-EngineOptions options_for(int stage, int micros = 1) {
+EngineOptions offload_options(int stage, int micros = 1) {
   EngineOptions options{
       .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
   options.zero.stage = stage;
@@ -46,7 +46,7 @@ EngineOptions options_for(int stage, int micros = 1) {
   return options;
 }
 
-void apply(const Layout& layout, const std::string& folder, EngineOptions& options) {
+void place(const TierLayout& layout, const std::string& folder, EngineOptions& options) {
   options.offload = {.parameters = layout.parameters,
                      .optimizer = layout.optimizer,
                      .optimizer_ratio = layout.ratio,
@@ -54,15 +54,15 @@ void apply(const Layout& layout, const std::string& folder, EngineOptions& optio
                      .folder = folder};
 }
 
-struct Outcome {
+struct TierRun {
   Weights weights;
   std::vector<double> losses, norms;
   std::array<int64_t, kTiers> peaks{};  // of rank 0
   double evaluated = 0;
 };
 
-Outcome train(const ModelSpec& spec, const EngineOptions& options, int ranks, int steps = 3) {
-  Outcome run;
+TierRun train_tiers(const ModelSpec& spec, const EngineOptions& options, int ranks, int steps = 3) {
+  TierRun run;
   test::on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
     Engine engine(spec, options, std::move(communicator));
     for (int step = 0; step < steps; ++step) {
@@ -84,15 +84,15 @@ Outcome train(const ModelSpec& spec, const EngineOptions& options, int ranks, in
   return run;
 }
 
-void expect_same(const Outcome& run, const Outcome& reference) {
+void expect_same_run(const TierRun& run, const TierRun& reference) {
   EXPECT_EQ(run.losses, reference.losses);
   EXPECT_EQ(run.norms, reference.norms);
   EXPECT_EQ(run.evaluated, reference.evaluated);
   expect_same_bits(run.weights, reference.weights);
 }
 
-void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                    const Outcome& run) {
+void expect_tiers_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
+                          const TierRun& run) {
   const auto plan = Engine::plan(spec, options, ranks);
   for (size_t tier = 0; tier < kTiers; ++tier)
     EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Tier>(tier)), run.peaks[tier])
@@ -102,28 +102,28 @@ void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ran
 class OffloadBits : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
-  const ModelSpec spec = tiny(std::get<0>(GetParam()));
+  const ModelSpec spec = offload_model(std::get<0>(GetParam()));
   const int ranks = std::get<1>(GetParam());
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
   for (const int micros : {1, 3}) {
-    const Outcome reference = train(spec, options_for(0, micros), ranks);
+    const TierRun reference = train_tiers(spec, offload_options(0, micros), ranks);
     for (const int stage : {0, 1, 2, 3}) {
       if (ranks == 1 && stage > 0) continue;  // the same program
-      for (const Layout& layout : kLayouts) {
+      for (const TierLayout& layout : kTierLayouts) {
         // Between stages 0 and 3 the layouts with one tier are enough.
         if (stage > 0 && stage < 3 && layout.parameters != layout.optimizer) continue;
         for (const Order order : {Order::micro_first, Order::unit_first}) {
           if (micros == 1 && order == Order::unit_first) continue;
           SCOPED_TRACE(fmt::format("stage {}, {}, {} micro-batches {}", stage, layout.name, micros,
                                    order_name(order)));
-          EngineOptions options = options_for(stage, micros);
+          EngineOptions options = offload_options(stage, micros);
           options.order = order;
           options.zero.overlap = stage != 2;
-          apply(layout, folder, options);
-          const Outcome run = train(spec, options, ranks);
-          expect_same(run, reference);
-          expect_planned(spec, options, ranks, run);
+          place(layout, folder, options);
+          const TierRun run = train_tiers(spec, options, ranks);
+          expect_same_run(run, reference);
+          expect_tiers_planned(spec, options, ranks, run);
         }
       }
     }
@@ -141,19 +141,19 @@ INSTANTIATE_TEST_SUITE_P(Tiny, OffloadBits,
 
 // Number types, moments, recomputation, frozen units and phases, each with everything on the disk.
 TEST(Offload, EveryKindOfRunGivesTheSameBits) {
-  const ModelSpec spec = tiny("gpt2-tiny");
+  const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
   const auto check = [&](const char* what, const std::function<void(EngineOptions&)>& change) {
     for (const int ranks : {1, 2}) {
       SCOPED_TRACE(fmt::format("{} on {} ranks", what, ranks));
-      EngineOptions plain = options_for(ranks == 1 ? 0 : 3);
+      EngineOptions plain = offload_options(ranks == 1 ? 0 : 3);
       change(plain);
       EngineOptions offloaded = plain;
-      apply(kLayouts[4], folder, offloaded);
-      const Outcome run = train(spec, offloaded, ranks);
-      expect_same(run, train(spec, plain, ranks));
-      expect_planned(spec, offloaded, ranks, run);
+      place(kTierLayouts[4], folder, offloaded);
+      const TierRun run = train_tiers(spec, offloaded, ranks);
+      expect_same_run(run, train_tiers(spec, plain, ranks));
+      expect_tiers_planned(spec, offloaded, ranks, run);
     }
   };
   check("bf16 with a master", [](EngineOptions& o) {
@@ -170,12 +170,12 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
 }
 
 TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
-  ModelSpec spec = tiny("gpt2-tiny");
+  ModelSpec spec = offload_model("gpt2-tiny");
   spec.num_layers = 24;
-  EngineOptions options = options_for(0);
+  EngineOptions options = offload_options(0);
   options.recompute = Recompute(true);
   const auto device = [&](Tier tier) {
-    apply({"", tier, tier}, "unused: plans touch no disk", options);
+    place({"", tier, tier}, "unused: plans touch no disk", options);
     return Engine::plan(spec, options)->ledger().peak_bytes();
   };
   const int64_t all = device(Tier::device), little = device(Tier::disk);
@@ -185,11 +185,11 @@ TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
 }
 
 TEST(Offload, StateIsInItsPlaceAfterAStepAndTheDeviceHoldsNone) {
-  const ModelSpec spec = tiny("gpt2-tiny");
+  const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
-  EngineOptions options = options_for(0);
-  apply(kLayouts[4], folder, options);
+  EngineOptions options = offload_options(0);
+  place(kTierLayouts[4], folder, options);
   Engine engine(spec, options);
   test::train_step(engine);
   for (const Kind kind : {Kind::parameters, Kind::gradients, Kind::optimizer}) {
@@ -206,12 +206,12 @@ class OffloadFaults : public testing::TestWithParam<int> {};
 
 TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
   using test::Call;
-  const ModelSpec spec = tiny("gpt2-tiny");
+  const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
-  EngineOptions options = options_for(0);
-  apply(kLayouts[4], folder, options);
-  const Outcome reference = train(spec, options_for(0), 1, 2);
+  EngineOptions options = offload_options(0);
+  place(kTierLayouts[4], folder, options);
+  const TierRun reference = train_tiers(spec, offload_options(0), 1, 2);
   const int seed = GetParam();
   for (int fault = 0; fault < 25; ++fault) {
     const int skip = (seed * 25 + fault) * 7 % 400;
@@ -239,7 +239,7 @@ TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
         break;
     }
     try {
-      expect_same(train(spec, options, 1, 2), reference);
+      expect_same_run(train_tiers(spec, options, 1, 2), reference);
       EXPECT_EQ(files.failed(), 0);
     } catch (const UserError& error) {
       EXPECT_GT(files.failed(), 0);
@@ -252,17 +252,17 @@ TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Seeds, OffloadFaults, testing::Range(0, 4));
 
 TEST(Offload, ADiskWithoutRoomOrFolderIsNamed) {
-  const ModelSpec spec = tiny("gpt2-tiny");
+  const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
-  EngineOptions options = options_for(0);
-  apply(kLayouts[4], folder, options);
+  EngineOptions options = offload_options(0);
+  place(kTierLayouts[4], folder, options);
   {
     test::BrokenFiles files;
     files.fail(test::Call::reserve, std::errc::no_space_on_device);
     EXPECT_ERROR(Engine(spec, options), "no room", folder, "nvme_path");
   }
-  apply(kLayouts[4], "/proc/none", options);
+  place(kTierLayouts[4], "/proc/none", options);
   EXPECT_ERROR(Engine(spec, options), "/proc/none");
 }
 

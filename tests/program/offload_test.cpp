@@ -12,11 +12,11 @@ namespace {
 
 using test::Shape;
 
-struct Tiers {
+struct OffTiers {
   bool parameters, optimizer;
 };
 
-std::vector<UnitTraits> traits_of(const Shape& shape, int stage, const Tiers& tiers) {
+std::vector<UnitTraits> offloaded_traits(const Shape& shape, int stage, const OffTiers& tiers) {
   std::vector<UnitTraits> units = test::traits_of(shape, stage);
   for (UnitTraits& unit : units) {
     if (tiers.parameters) unit.homes.parameters.tier = Tier::disk;
@@ -25,8 +25,8 @@ std::vector<UnitTraits> traits_of(const Shape& shape, int stage, const Tiers& ti
   return units;
 }
 
-Program program_of(const Shape& shape, const std::vector<UnitTraits>& units, int ranks,
-                   bool recomputes, const OverlapOf& of, int64_t ahead = kOneUnit) {
+Program offloaded_program(const Shape& shape, const std::vector<UnitTraits>& units, int ranks,
+                          bool recomputes, const OverlapOf& of, int64_t ahead = kOneUnit) {
   Program program = test::plain_step(shape, recomputes);
   shard(program, units, ranks, {});
   if (ranks > 1) bucket(program, units, 250, 250);
@@ -36,21 +36,22 @@ Program program_of(const Shape& shape, const std::vector<UnitTraits>& units, int
   return program;
 }
 
-int64_t count(const Program& program, Verb verb, State state) {
+int64_t moves_of(const Program& program, Verb verb, State state) {
   return std::count_if(program.actions.begin(), program.actions.end(), [&](const Action& action) {
     return action.verb == verb && action.state == state;
   });
 }
 
 template <class Visit>
-void for_each_program(const Visit& visit) {
+void for_each_offloaded(const Visit& visit) {
   for (const int stage : {0, 1, 2, 3})
     for (const int ranks : {1, 3})
       for (const int micros : {1, 3})
         for (const bool tied : {false, true})
           for (const bool recomputes : {false, true})
             for (const Order order : {Order::micro_first, Order::unit_first})
-              for (const Tiers tiers : {Tiers{true, false}, Tiers{false, true}, Tiers{true, true}})
+              for (const OffTiers tiers :
+                   {OffTiers{true, false}, OffTiers{false, true}, OffTiers{true, true}})
                 for (const bool messages : {false, true}) {
                   if ((ranks == 1 && (stage > 0 || messages)) || (micros == 1 && recomputes))
                     continue;
@@ -60,22 +61,22 @@ void for_each_program(const Visit& visit) {
                       "parameters {}, optimizer {}, messages {}",
                       stage, ranks, micros, order_name(order), tied, recomputes, tiers.parameters,
                       tiers.optimizer, messages));
-                  const std::vector<UnitTraits> units = traits_of(shape, stage, tiers);
-                  visit(program_of(shape, units, ranks, recomputes, {.messages = messages}), units,
-                        ranks);
+                  const std::vector<UnitTraits> units = offloaded_traits(shape, stage, tiers);
+                  visit(offloaded_program(shape, units, ranks, recomputes, {.messages = messages}),
+                        units, ranks);
                 }
 }
 
 TEST(OffloadPass, EveryProgramIsSound) {
-  for_each_program([](const Program& program, const std::vector<UnitTraits>& units, int ranks) {
+  for_each_offloaded([](const Program& program, const std::vector<UnitTraits>& units, int ranks) {
     EXPECT_EQ(problems_of(program, units, ranks), std::vector<std::string>{});
   });
 }
 
 TEST(OffloadPass, WithoutLanesItIsSoundToo) {
   const Shape shape{.units = 5, .micros = 2, .tied = true};
-  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
-  const Program program = program_of(shape, units, 1, false, {false, false});
+  const std::vector<UnitTraits> units = offloaded_traits(shape, 0, {true, true});
+  const Program program = offloaded_program(shape, units, 1, false, {false, false});
   EXPECT_EQ(problems_of(program, units, 1), std::vector<std::string>{});
   for (const Action& action : program.actions) EXPECT_EQ(action.lane, Lane::compute);
 }
@@ -83,8 +84,8 @@ TEST(OffloadPass, WithoutLanesItIsSoundToo) {
 // Each action that moves or gives back state, and each wait, is there for a reason.
 TEST(OffloadPass, TheVerifierMissesWhateverIsTakenAway) {
   const Shape shape{.units = 5, .micros = 2, .tied = true};
-  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
-  const Program sound = program_of(shape, units, 1, false, {});
+  const std::vector<UnitTraits> units = offloaded_traits(shape, 0, {true, true});
+  const Program sound = offloaded_program(shape, units, 1, false, {});
   int taken = 0;
   for (size_t i = 0; i < sound.actions.size(); ++i) {
     const Verb verb = sound.actions[i].verb;
@@ -105,15 +106,15 @@ TEST(OffloadPass, TheVerifierMissesWhateverIsTakenAway) {
 
 TEST(OffloadPass, AStepMovesEachStateOnce) {
   const Shape shape{.units = 5};
-  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
-  const Program program = program_of(shape, units, 1, false, {});
-  EXPECT_EQ(count(program, Verb::fetch, State::optimizer), 5);
-  EXPECT_EQ(count(program, Verb::spill, State::optimizer), 5);
-  EXPECT_EQ(count(program, Verb::fetch, State::gradients), 5);
-  EXPECT_EQ(count(program, Verb::spill, State::gradients), 5);
-  EXPECT_EQ(count(program, Verb::spill, State::parameters), 5);
+  const std::vector<UnitTraits> units = offloaded_traits(shape, 0, {true, true});
+  const Program program = offloaded_program(shape, units, 1, false, {});
+  EXPECT_EQ(moves_of(program, Verb::fetch, State::optimizer), 5);
+  EXPECT_EQ(moves_of(program, Verb::spill, State::optimizer), 5);
+  EXPECT_EQ(moves_of(program, Verb::fetch, State::gradients), 5);
+  EXPECT_EQ(moves_of(program, Verb::spill, State::gradients), 5);
+  EXPECT_EQ(moves_of(program, Verb::spill, State::parameters), 5);
   // Forward, backward (the first unit's reads none; the head has both at once) and step.
-  EXPECT_EQ(count(program, Verb::fetch, State::parameters), 4 + 4 + 5);
+  EXPECT_EQ(moves_of(program, Verb::fetch, State::parameters), 4 + 4 + 5);
 }
 
 TEST(OffloadPass, AGradientThatIsAddedToLaterWaitsOnItsTier) {
@@ -121,8 +122,8 @@ TEST(OffloadPass, AGradientThatIsAddedToLaterWaitsOnItsTier) {
   const auto spills = [&](Order order) {
     Shape ordered = shape;
     ordered.order = order;
-    const std::vector<UnitTraits> units = traits_of(ordered, 0, {false, true});
-    return count(program_of(ordered, units, 1, false, {}), Verb::spill, State::gradients);
+    const std::vector<UnitTraits> units = offloaded_traits(ordered, 0, {false, true});
+    return moves_of(offloaded_program(ordered, units, 1, false, {}), Verb::spill, State::gradients);
   };
   EXPECT_EQ(spills(Order::micro_first), 2 * 4) << "after each micro-batch";
   EXPECT_EQ(spills(Order::unit_first), 4) << "once";
@@ -131,8 +132,8 @@ TEST(OffloadPass, AGradientThatIsAddedToLaterWaitsOnItsTier) {
 // The next unit is fetched before this one computes, and nothing of a step before clip.
 TEST(OffloadPass, FetchesAreAheadByOneUnit) {
   const Shape shape{.units = 5};
-  const std::vector<UnitTraits> units = traits_of(shape, 0, {true, true});
-  const Program program = program_of(shape, units, 1, false, {});
+  const std::vector<UnitTraits> units = offloaded_traits(shape, 0, {true, true});
+  const Program program = offloaded_program(shape, units, 1, false, {});
   bool stepping = false;
   std::vector<int> fetched, computed;
   for (const Action& action : program.actions) {
