@@ -16,6 +16,7 @@ setup:  ## Install the packages that building needs (Debian, apt)
 	@scripts/setup.sh
 
 build: setup  ## Build the library, the program and the tests
+	@scripts/cuda.sh
 	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
@@ -24,6 +25,7 @@ demo: program  ## Train a small GPT on the King James Bible for about a minute, 
 
 # Without the tests, which take longer to compile than the program.
 program: setup
+	@scripts/cuda.sh
 	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target program
 

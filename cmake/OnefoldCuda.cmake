@@ -3,7 +3,13 @@
 if(ONEFOLD_SANITIZE)  # the sanitizers of the host see nothing of the card; compute-sanitizer does
   return()
 endif()
+# NVIDIA's wheels, where scripts/cuda.sh has installed them because the system has no toolkit.
+set(ONEFOLD_CUDA_WHEELS ${CMAKE_SOURCE_DIR}/build/cuda CACHE PATH "Folder of NVIDIA's wheels")
 find_package(CUDAToolkit 13 QUIET)
+if(NOT CUDAToolkit_FOUND AND EXISTS ${ONEFOLD_CUDA_WHEELS}/complete)
+  set(CUDAToolkit_ROOT ${ONEFOLD_CUDA_WHEELS}/nvidia/cu13)
+  find_package(CUDAToolkit 13 QUIET)
+endif()
 if(NOT CUDAToolkit_FOUND)
   message(STATUS "No CUDA toolkit: the device cuda is not built")
   return()
@@ -23,9 +29,9 @@ endif()
 # or the folder ONEFOLD_CUDNN_FRONTEND); the library itself is looked for at run time.
 set(ONEFOLD_CUDNN_FRONTEND "" CACHE PATH "Folder of cudnn_frontend.h")
 find_package(Python3 QUIET COMPONENTS Interpreter)
-find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${ONEFOLD_CUDA_WHEELS}/nvidia/cudnn/include)
 find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${ONEFOLD_CUDNN_FRONTEND} ${CUDAToolkit_INCLUDE_DIRS}
-  ${Python3_SITELIB}/include)
+  ${ONEFOLD_CUDA_WHEELS}/include ${Python3_SITELIB}/include)
 mark_as_advanced(CUDNN_INCLUDE CUDNN_FRONTEND_INCLUDE)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cpp ${CMAKE_SOURCE_DIR}/src/cuda/*.cu)

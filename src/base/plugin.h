@@ -10,4 +10,9 @@ namespace onefold {
 // none.
 std::string find_plugin(const std::string& file, const std::string& library_folder);
 
+// Loads one of NVIDIA's libraries: as the system finds it, or from Python's wheels (nvidia/*/lib),
+// in build/cuda beside a build, in the active environment, the user's or the system's. Null, and
+// dlerror() says why, if there is none. `flags`: as dlopen() takes them.
+void* open_library(const std::string& file, int flags);
+
 }  // namespace onefold

@@ -7,6 +7,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/plugin.h"
+
 namespace onefold {
 namespace nccl_table {
 namespace {
@@ -149,10 +151,10 @@ constexpr const char* kLibrary = "libnccl.so.2";
 
 // Never unloaded: ports may still be open.
 NcclLibrary load() {
-  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  void* handle = open_library(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
     return {nullptr, fmt::format("NCCL does not load: {}. Install it (the package libnccl2, or the "
-                                 "wheel nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH)",
+                                 "wheel nvidia-nccl-cu13)",
                                  dlerror())};
   std::string missing;
   const auto find = [&](auto& function, const char* name) {

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/plugin.h"
 #include "cuda/library_attention.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
@@ -228,7 +229,8 @@ class CudnnAttention final : public LibraryAttention {
 }  // namespace
 
 std::unique_ptr<LibraryAttention> open_library_attention(std::string& problem) {
-  if (!fe::cudnn_dlhandle) fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+  if (!fe::cudnn_dlhandle)
+    fe::cudnn_dlhandle = open_library("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
   if (!fe::cudnn_dlhandle) {
     problem = fmt::format("cuDNN 9 does not load ({})", dlerror());
     return nullptr;

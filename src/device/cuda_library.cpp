@@ -21,10 +21,17 @@ const CudaApi& load() {
         "toolkit (13 or later) and build again, or use the device cpu",
         kPlugin);
   void* plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (plugin == nullptr) {
+    // What it needs may be in Python's wheels: what is loaded already is not looked for.
+    for (const char* needed : {"libcudart.so.13", "libcublasLt.so.13"})
+      open_library(needed, RTLD_NOW | RTLD_GLOBAL);
+    plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   if (plugin == nullptr)
     user_error(
         "{} does not load: {}. Install the CUDA libraries that Onefold was built with (cudart and "
-        "cuBLAS), or use the device cpu",
+        "cuBLAS; the system's, or the wheels nvidia-cuda-runtime and nvidia-cublas), or use the "
+        "device cpu",
         file, dlerror());
   using Entry = const CudaApi* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(plugin, "onefold_cuda_api"));

@@ -70,7 +70,7 @@ Loaded load_on(const CheckpointFolder& folder, int ranks, int stage) {
     };
     for (int u = 0; u < engine.state().units(); ++u) {
       const UnitState& unit = engine.state().unit(u);
-      held(unit.held_parameters(), unit.held_pieces());
+      for (const UnitState::Part& part : unit.parameter_parts()) held(part.slab, part.pieces);
       for (int i = 0; i < unit.states(); ++i) held(unit.stepped_state(i), unit.stepped_pieces());
     }
     collector.add(engine);
