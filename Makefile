@@ -1,6 +1,6 @@
 # Onefold's front door. `make demo` and `make test` work on a bare Debian 12 with git, a C++ compiler and apt.
 .DEFAULT_GOAL := help
-.PHONY: help setup build program demo test test-slow asan tsan fuzz bench format check-format tidy install clean
+.PHONY: help setup build program demo test test-slow asan tsan fuzz bench format check-format tidy install bundle clean
 
 PRESET ?= release
 BIN := build/$(PRESET)/onefold
@@ -67,6 +67,10 @@ tidy: build  ## Run clang-tidy over the library and the program
 
 install: build  ## Install the program, completions, manual page and library (DESTDIR and PREFIX apply)
 	@cmake --install build/$(PRESET) $(if $(PREFIX),--prefix $(PREFIX))
+
+bundle: program  ## Pack the program, plugins and libraries into build/bundle/onefold-VERSION-linux-ARCH.tar.gz
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+	@scripts/bundle.sh build/$(PRESET) build/bundle
 
 clean:  ## Remove what was built
 	@rm -rf build
