@@ -6,7 +6,12 @@ onefold=$1 text=${2:-}
 prompt=$("$(dirname "$0")/demo_text.sh" "$text")
 
 "$onefold" tokenize train demo/text.txt --vocab-size 2048 --output demo/tokenizer.json --overwrite
-"$onefold" train examples/demo/config.json --ranks 2 --overwrite
+# On the first card, if there is one that this build can use.
+device=()
+if "$onefold" train examples/demo/config.json --ranks 2 --device cuda:0 --plan-only > /dev/null 2>&1; then
+  device=(--device cuda:0)
+fi
+"$onefold" train examples/demo/config.json --ranks 2 --overwrite "${device[@]}"
 echo
 echo "What it writes after '$prompt':"
 echo
