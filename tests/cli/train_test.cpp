@@ -146,7 +146,11 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
                      "planned_peak_bytes",
                      "planned_peak_at",
                      "planned_bytes",
-                     "planned_traffic_per_step"});
+                     "planned_traffic_per_step",
+                     "planned_host_bytes",
+                     "planned_disk_bytes",
+                     "planned_fetched_bytes_per_step",
+                     "planned_spilled_bytes_per_step"});
   EXPECT_EQ(plan["steps"], 7);
   EXPECT_EQ(Config::from_json(plan["configuration"]).effective(), plan["configuration"]);
   int64_t sum = 0;
