@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "device/cuda_library.h"
 
 namespace onefold {
 
@@ -21,18 +20,6 @@ DeviceName parse_device(const std::string& name) {
       "there is no device \"{}\"; devices are cpu, cuda (a card for each rank) and cuda:N (card N, "
       "counted from 0)",
       name);
-}
-
-std::string device_of_rank(const std::string& name, int rank, int ranks) {
-  const DeviceName device = parse_device(name);
-  if (device.kind == "cpu" || device.card) return name;
-  const auto cards = static_cast<int>(cuda_cards().size());
-  if (ranks > cards)
-    user_error(
-        "{} ranks of this machine want a card each, and this process sees {}; start fewer, or let "
-        "them share one with the device cuda:N",
-        ranks, cards);
-  return name + ":" + std::to_string(rank);
 }
 
 }  // namespace onefold
