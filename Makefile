@@ -7,7 +7,7 @@ BIN := build/$(PRESET)/onefold
 JOBS := $(shell nproc)
 # The demo trains on the King James Bible (Debian's bible-kjv), or on any text: make demo TEXT=my.txt
 TEXT ?=
-SOURCES = $(shell git ls-files '*.cpp' '*.h')
+SOURCES = $(shell git ls-files '*.cpp' '*.h' '*.cu' '*.cuh')
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)

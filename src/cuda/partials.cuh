@@ -9,8 +9,8 @@ namespace onefold::cuda {
 
 inline constexpr int kColumnThreads = 128;  // of a block in which each thread has a column
 
-// dst[0] (+)= the sum over chunks of their partial results, in a fixed order; dst[1] the same of the
-// `elems` behind them, where wanted. Partials of chunks are `spacing` apart.
+// dst[0] (+)= the sum over chunks of their partial results, in a fixed order; dst[1] the same of
+// the `elems` behind them, where wanted. Partials of chunks are `spacing` apart.
 struct PartialSums {
   Vector dst[2];
 };

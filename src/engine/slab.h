@@ -76,7 +76,6 @@ class Slab {
   void stage();
   // Gives back the copies on the device.
   void release();
-  bool is_held() const { return held_.has_value(); }
   bool is_here() const { return home_.offloaded() ? copy_.has_value() : held_.has_value(); }
   bool is_staged() const { return staged_.has_value(); }
 
