@@ -22,18 +22,34 @@ struct StepBench {
   int64_t batch = 4, sequence = 256;
   int threads = 0, steps = 5, warmup = 1, micros = 1, ranks = 0, stage = 0;
   bool recompute = false, tied = false, json = false;
+  std::string optimizer_on = "none", parameters_on = "none", nvme_path = ".";
+  double ratio = 1, host_step = 1;
+
+  OffloadOptions offload() const {
+    const auto tier = [](const std::string& name) {
+      return name == "cpu" ? Tier::host : name == "nvme" ? Tier::disk : Tier::device;
+    };
+    return {.parameters = tier(parameters_on),
+            .optimizer = tier(optimizer_on),
+            .optimizer_ratio = ratio,
+            .host_step_ratio = host_step,
+            .folder = nvme_path};
+  }
 };
 
 Precision precision_named(const std::string& name) {
   if (name == "fp32") return {};
   if (name == "bf16") return {.compute = DType::bf16};
   if (name == "fp16") return {.compute = DType::f16};
+  if (name == "bf16-gradients") return {.compute = DType::bf16, .gradients = DType::bf16};
   if (name == "bf16-no-master")
     return {.compute = DType::bf16, .gradients = DType::bf16, .master = false};
   if (name == "bf16-states")
     return {
         .compute = DType::bf16, .gradients = DType::bf16, .master = false, .moments = DType::bf16};
-  user_error("--precision {}: it is fp32, bf16, fp16, bf16-no-master or bf16-states", name);
+  user_error(
+      "--precision {}: it is fp32, bf16, fp16, bf16-gradients, bf16-no-master or bf16-states",
+      name);
 }
 
 // What a step of AdamW reads and writes of each parameter.
@@ -108,6 +124,7 @@ void measure_step(const StepBench& b, int64_t baseline,
                         .micros = b.micros,
                         .recompute = b.recompute,
                         .zero = {.stage = b.stage},
+                        .offload = b.offload(),
                         .optimizer = {.beta2 = 0.95, .weight_decay = 0.1},
                         .precision = precision_named(b.precision),
                         .clipping = 1.0};
@@ -117,13 +134,17 @@ void measure_step(const StepBench& b, int64_t baseline,
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
   std::vector<double> seconds, gemm;
   VerbTimes before{};
+  // What the host steps goes on beside the next step: nothing may come between two of them.
+  const bool one_after_another = options.offload.any();
   for (int step = 0; step < b.warmup + b.steps; ++step) {
     if (step == b.warmup) before = engine.times();
     engine.control().exchange("begin", {});
     const double begin = now_seconds();
     engine.train_step(micros, 1e-4);
+    if (step + 1 == b.warmup || step + 1 == b.warmup + b.steps) engine.state();
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
+      if (one_after_another && step + 1 < b.warmup + b.steps) continue;
       // Between the steps, so that other load on the machine slows both alike.
       gemm.push_back(measure_product_gflops(engine.device(), options.precision.compute, 3));
     }
@@ -172,6 +193,8 @@ void measure_step(const StepBench& b, int64_t baseline,
                  {"peak_rss_bytes", peak},
                  {"baseline_rss_bytes", baseline},
                  {"ledger_peak_bytes", engine.ledger().peak_bytes()},
+                 {"ledger_host_bytes", engine.ledger().peak_bytes(Tier::host)},
+                 {"ledger_disk_bytes", engine.ledger().peak_bytes(Tier::disk)},
                  {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
                  {"ledger_workspace_bytes", engine.ledger().peak_bytes(Kind::workspace)}};
   result["kernels"] = roofline_json(*options.profile, ceilings);
@@ -225,7 +248,8 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
   step->add_option("--precision", options->precision,
-                   "fp32; bf16 or fp16 with fp32 master weights; bf16-no-master; bf16-states")
+                   "fp32; bf16 or fp16 with fp32 master weights; bf16-gradients: those too; "
+                   "bf16-no-master; bf16-states")
       ->capture_default_str();
   step->add_option("--threads", options->threads,
                    "Threads of each rank; 0 divides all cores among them")
@@ -241,6 +265,22 @@ void add_bench(CLI::App& app, Run& run) {
       ->capture_default_str();
   step->add_option("--warmup", options->warmup, "Untimed steps first")
       ->check(at_least(0))
+      ->capture_default_str();
+  const CLI::IsMember places({"none", "cpu", "nvme"});
+  step->add_option("--offload-optimizer", options->optimizer_on,
+                   "Where the optimizer's states and gradients live: none (the device), cpu, nvme")
+      ->check(places)
+      ->capture_default_str();
+  step->add_option("--offload-param", options->parameters_on, "Where parameters live")
+      ->check(places)
+      ->capture_default_str();
+  step->add_option("--nvme-path", options->nvme_path, "Folder on the disk")->capture_default_str();
+  step->add_option("--ratio", options->ratio, "How much of the optimizer's states is offloaded")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  step->add_option("--host-step", options->host_step,
+                   "How much of what is in the host's memory the host's cores step")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   step->add_flag("--recompute", options->recompute,
                  "Keep only block inputs; compute the rest again in backward");

@@ -309,6 +309,11 @@ void read_run(JsonObject& root, Config& config) {
   if (run.device != "cuda")
     in.no_effect("sums", "it is for ranks with a card each (run.device \"cuda\"), over NCCL");
   run.library_sums = in.choice("sums", {"ordered", "library"}, "ordered") == "library";
+  if (config.offload.optimizer != Tier::host)
+    in.no_effect("host_step", "it is for zero_optimization.offload_optimizer with the device cpu");
+  config.offload.host_step_ratio = in.get<double>("host_step", 1.0);
+  if (!(config.offload.host_step_ratio >= 0 && config.offload.host_step_ratio <= 1))
+    in.refuse(Group::conflict, "host_step", "must be from 0 to 1");
   const int64_t threads = in.at_least("threads", 0, 0);
   if (threads > kMostThreads)
     in.refuse(Group::conflict, "threads",
@@ -387,6 +392,7 @@ Json run_json(const Config& config) {
   }
   json["device"] = run.device;
   if (run.device == "cuda") json["sums"] = run.library_sums ? "library" : "ordered";
+  if (config.offload.optimizer == Tier::host) json["host_step"] = config.offload.host_step_ratio;
   json["threads"] = run.threads;
   json["recompute"] = recompute_json(run);
   json["accumulate"] = run.accumulate;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/thread_pool.h"
 #include "cuda/card.h"
 #include "tensor/memory_source.h"
 
@@ -47,16 +48,22 @@ class DeviceMemory final : public MemorySource {
   int64_t segment_bytes_ = 0, held_bytes_ = 0, peak_bytes_ = 0;
 };
 
-// The host's memory that the card copies to and from by itself: pinned.
+// The host's memory that the card copies to and from by itself: pinned. Large blocks are huge pages
+// that many threads touch first: the driver's own take seconds for each few GB.
 class PinnedMemory final : public MemorySource {
  public:
-  explicit PinnedMemory(const Card& card) : card_(card) {}
+  PinnedMemory(const Card& card, ThreadPool& pool) : card_(card), pool_(pool) {}
   int64_t block_bytes(int64_t bytes) const override;
   void* take(int64_t block_bytes) override;
   void give_back(void* block, int64_t block_bytes) override;
 
  private:
+  void* take_pages(int64_t bytes);
+
   const Card card_;
+  ThreadPool& pool_;
+  std::mutex mutex_;
+  std::map<void*, std::pair<void*, size_t>> mapped_;  // large blocks: what was mapped for them
 };
 
 }  // namespace onefold::cuda

@@ -29,7 +29,7 @@ class CudaDevice final : public Device {
       : card_(card),
         pool_(threads),
         memory_(card),
-        pinned_(card),
+        pinned_(card, pool_),
         kernels_(make_kernels(compute_.stream())),
         staging_(compute_.stream()) {}
   ~CudaDevice() override { card_.use(); }
@@ -53,10 +53,19 @@ class CudaDevice final : public Device {
   }
   Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
     card_.use();
-    return lane.post(std::move(label), [=, stream = static_cast<StreamLane&>(lane).stream()] {
+    const auto* of_card = dynamic_cast<StreamLane*>(&lane);
+    if (!of_card) return lane.post(std::move(label), [=, this] { copy_now(dst, src, bytes); });
+    return lane.post(std::move(label), [=, stream = of_card->stream()] {
       check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
             "copy between the card and the host");
     });
+  }
+  void copy_now(void* dst, const void* src, int64_t bytes) override {
+    card_.use();
+    const cudaStream_t own = cudaStreamPerThread;
+    check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, own),
+          "copy between the card and the host");
+    check(cudaStreamSynchronize(own), "copy between the card and the host");
   }
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }

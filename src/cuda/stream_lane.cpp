@@ -11,6 +11,16 @@ namespace {
 // Tickets are looked through for finished ones when there are more than these.
 constexpr size_t kManyTickets = 256;
 
+// A job that failed has told its own lane, where the host hears of it: nothing may leave a
+// callback.
+void CUDART_CB wait_for_thread(void* ticket) {
+  const std::unique_ptr<Ticket> awaited(static_cast<Ticket*>(ticket));
+  try {
+    awaited->lane->wait(awaited->number);
+  } catch (...) {
+  }
+}
+
 }  // namespace
 
 StreamLane::Event::Event(cudaStream_t stream) {
@@ -55,7 +65,10 @@ void StreamLane::after(const Ticket& ticket) {
     if (const SharedEvent event = other->event_of(ticket.number))
       check(cudaStreamWaitEvent(stream_, event->handle), "let a stream wait for another");
   } else {
-    ticket.lane->wait(ticket.number);
+    auto awaited = std::make_unique<Ticket>(ticket);
+    check(cudaLaunchHostFunc(stream_, wait_for_thread, awaited.get()),
+          "let a stream wait for the host");
+    awaited.release();  // the callback's
   }
   SharedEvent end = record();
   std::lock_guard lock(mutex_);
@@ -94,16 +107,20 @@ double StreamLane::seconds_at(const Event& event) const {
 }
 
 std::vector<LaneSpan> StreamLane::take_spans() {
-  std::lock_guard lock(mutex_);
-  if (pending_.empty()) return {};
-  const SharedEvent last = pending_.back().end;
+  // Not under the lock while it waits: a thread that this stream waits for may ask for a ticket.
+  std::vector<Pending> pending;
+  {
+    std::lock_guard lock(mutex_);
+    pending.swap(pending_);
+  }
+  if (pending.empty()) return {};
+  const SharedEvent last = pending.back().end;
   check(cudaEventSynchronize(last->handle), "wait for a stream");
   std::vector<LaneSpan> spans;
-  spans.reserve(pending_.size());
-  for (Pending& one : pending_)
+  spans.reserve(pending.size());
+  for (Pending& one : pending)
     spans.push_back(
         {std::move(one.label), seconds_at(*one.begin), seconds_at(*one.end), one.awaited});
-  pending_.clear();
   base_seconds_ = seconds_at(*last);
   base_ = last;
   return spans;

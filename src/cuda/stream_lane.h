@@ -24,7 +24,7 @@ class StreamLane final : public LaneQueue {
 
   // What the job throws comes out at once.
   Ticket post(JobLabel label, Job job) override;
-  // Another stream's job is awaited by this stream, any other lane's by the host.
+  // The host goes on: the stream waits, for a lane of threads in a callback.
   void after(const Ticket& ticket) override;
   void wait(int64_t number) override;
   Ticket mark() override;

@@ -28,6 +28,7 @@ class CpuDevice final : public Device {
   Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
     return lane.post(std::move(label), [=] { copy_bytes(src, dst, bytes); });
   }
+  void copy_now(void* dst, const void* src, int64_t bytes) override { copy_bytes(src, dst, bytes); }
   double now() const override { return now_seconds(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }

@@ -33,6 +33,8 @@ class Device {
   // Copies between this device's memory and the host tier's, as a job of the lane.
   virtual Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src,
                       int64_t bytes) = 0;
+  // The same at once, from any thread, in no lane's order.
+  virtual void copy_now(void* dst, const void* src, int64_t bytes) = 0;
   virtual double now() const = 0;  // seconds on the clock that spans are measured by
 
   virtual int threads() const = 0;  // of the host that work for this rank

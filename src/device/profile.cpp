@@ -211,6 +211,9 @@ class ProfiledDevice final : public Device {
     return inner_->copy(&lane == &compute_ ? inner_->compute() : lane, std::move(label), dst, src,
                         bytes);
   }
+  void copy_now(void* dst, const void* src, int64_t bytes) override {
+    inner_->copy_now(dst, src, bytes);
+  }
   double now() const override { return inner_->now(); }
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }

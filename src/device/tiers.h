@@ -26,10 +26,15 @@ class Tiers {
 
   MemorySource* source(Tier tier) const;
   const Disk* disk() const { return disk_.get(); }
+  // What travels between a disk and this device passes through the host's memory, by the work of a
+  // thread: it needs lanes that are threads, and should have a place to pass through.
+  bool pass_through_host() const { return has_disk_ && !device_.memory_is_the_hosts(); }
+  std::unique_ptr<LaneQueue> open_lane() const;
 
-  // To the device, or back, as a job of the lane.
+  // To the device, or back, as a job of the lane: of open_lane(), or the device's computation.
   enum class Way : uint8_t { in, out };
-  Ticket copy(LaneQueue& lane, JobLabel label, const Transfer& transfer, Way way) const;
+  Ticket copy(LaneQueue& lane, JobLabel label, const Transfer& transfer, Way way,
+              std::span<std::byte> through = {}) const;
 
   // As Device::write() and read(), of a tensor that lives on this tier.
   void write(Tier tier, Tensor dst, const Device::Make& make,
@@ -38,7 +43,11 @@ class Tiers {
   void fill_with_zeros(Tier tier, Tensor dst) const;
 
  private:
+  void share_out(Tensor dst, const Device::Make& make) const;
+  void pass(const Transfer& transfer, Way way, std::span<std::byte> through) const;
+
   Device& device_;
+  const bool has_disk_;
   std::unique_ptr<Disk> disk_;
 };
 

@@ -71,7 +71,12 @@ class Engine {
   Device& device() { return *device_; }
   const Tiers& tiers() const { return tiers_; }
   Ledger& ledger() { return ledger_; }
-  RankState& state() { return state_; }
+  // With what the last step has left to the host completed; as it is, for other threads.
+  RankState& state() {
+    executor_.settle();
+    return state_;
+  }
+  const RankState& state() const { return state_; }
   Control& control() { return control_; }
   Executor& executor() { return executor_; }
   StepBatches& batches() { return batches_; }

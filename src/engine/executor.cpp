@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace onefold {
 namespace {
@@ -10,6 +11,9 @@ int64_t sent_bytes(const std::vector<Message>& messages, int ranks) {
   for (const Message& message : messages) bytes += message.shard_bytes() * (ranks - 1);
   return bytes;
 }
+
+// What is under way between a disk and a device that cannot reach it.
+constexpr int64_t kThroughBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -24,7 +28,8 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       options_(options),
       channels_(channels),
       control_(control),
-      scalars_(device, ledger, model, options.micros, control.ranks()) {
+      scalars_(device, ledger, model, options.micros, control.ranks()),
+      pending_(model.units.size()) {
   const ModelSpec& spec = model.spec;
   losses_ = ledger.allocate(
       Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
@@ -44,9 +49,28 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
   if (!options.offload.any()) return;
   for (const Lane lane : {Lane::fetch, Lane::spill}) {
     const auto i = static_cast<size_t>(lane);
-    copy_lanes_[i] = device.open_lane();
+    copy_lanes_[i] = tiers.open_lane();
     lanes_[i] = copy_lanes_[i].get();
+    if (tiers.pass_through_host())
+      through_[i] = ledger.allocate(Kind::communication, kThroughBytes, "between disk and device",
+                                    Tier::host);
   }
+  const auto host_steps = [&](int u) { return state.unit(u).host_steps(); };
+  const auto units = std::views::iota(0, state.units());
+  if (std::ranges::none_of(units, host_steps)) return;
+  host_ = open_host_side(device);
+  lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
+  if (host_.lane)
+    host_control_ =
+        ledger.allocate(Kind::workspace, 2 * Ledger::kAlignment, "step control", Tier::host);
+}
+
+// Lanes wait for each other: all must be still before one goes.
+Executor::~Executor() {
+  for (const Lane lane : {Lane::spill, Lane::host, Lane::fetch}) try {
+      if (LaneQueue* queue = this->lane(lane)) queue->wait(queue->mark().number);
+    } catch (const std::exception&) {  // whoever waited for it has heard of it
+    }
 }
 
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.
@@ -96,7 +120,8 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::squares:
       return compute(action, [&] { squares(action); });
     case Verb::clip:
-      return compute(action, [&] { clip(walk); });
+      compute(action, [&] { clip(walk); });
+      return bring_control();
     case Verb::step:
       return step(action, walk);
   }
@@ -121,7 +146,8 @@ void Executor::wait_for(const Action& action, Walk& walk) {
 
 void Executor::finish_lanes() {
   for (const Lane other : kAllLanes)
-    if (LaneQueue* queue = lane(other); queue && other != Lane::compute)
+    if (LaneQueue* queue = lane(other);
+        queue && other != Lane::compute && other != Lane::host)  // its steps go on beside the next
       device_.compute().after(queue->mark());
   times_.collect(lanes_);
 }
@@ -180,11 +206,20 @@ void Executor::move(const Action& action, Walk& walk) {
   const bool in = action.verb == Verb::fetch;
   UnitState& own = state_.unit(action.unit);
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
+  std::optional<Ticket>& stepped = pending_[static_cast<size_t>(action.unit)];
+  if (action.state == State::stepped && !stepped) return;  // nothing was, since it was last read
+  if (action.state == State::stepped || action.state == State::parameters) {
+    if (stepped) queue->after(*stepped);
+    stepped.reset();
+  }
   const std::vector<Transfer> transfers = in ? own.fetch(action.state) : own.spill(action.state);
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
+  const Buffer& through = through_[static_cast<size_t>(in ? Lane::fetch : Lane::spill)];
   Ticket ticket;
   for (const Transfer& transfer : transfers)
-    ticket = tiers_.copy(*queue, label_of(action), transfer, in ? Tiers::Way::in : Tiers::Way::out);
+    ticket = tiers_.copy(*queue, label_of(action), transfer, in ? Tiers::Way::in : Tiers::Way::out,
+                         {static_cast<std::byte*>(through.data()),
+                          static_cast<size_t>(through ? through.bytes() : 0)});
   if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;
 }
 
@@ -360,7 +395,23 @@ void Executor::clip(const Walk& walk) {
                 .control = scalars_.control()});
 }
 
-void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Walk& walk) {
+// The host's copy of what a step reads: it is there when the compute lane's mark is.
+void Executor::bring_control() {
+  if (!host_.lane) return;
+  const StepControl from = scalars_.control(), to = host_control();
+  const JobLabel label{.tag = static_cast<int>(Verb::clip)};
+  device_.copy(device_.compute(), label, to.factor.data, from.factor.data, sizeof(float));
+  device_.copy(device_.compute(), label, to.finite.data, from.finite.data, sizeof(int32_t));
+}
+
+StepControl Executor::host_control() const {
+  if (!host_.lane) return scalars_.control();
+  auto* const memory = static_cast<std::byte*>(host_control_.data());
+  return {matrix(memory, 1, 1, DType::f32), matrix(memory + Ledger::kAlignment, 1, 1, DType::i32)};
+}
+
+void Executor::step_piece(const UnitState& own, const SlabPiece& piece,
+                          const StepPlace& place) const {
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
   const auto part = [&](Tensor slab, int64_t block = 1) {
     return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
@@ -372,19 +423,50 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Wa
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
   const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
   if (rounds || options_.precision.moments != DType::f32)
-    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
+    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(place.step),
                                    param.layer_key, param.place_key),
                         piece.first};
-  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates, param.decay,
-                 scalars_.control(), stepped, states);
+  optimizer_step(place.kernels, options_.optimizer, place.updates + 1, place.rates, param.decay,
+                 place.control, stepped, states);
 }
 
 void Executor::step(const Action& action, Walk& walk) {
   UnitState& own = state_.unit(action.unit);
-  compute(action, [&] {
-    for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, walk);
-  });
+  if (own.host_steps())
+    host_step(action, walk);
+  else
+    compute(action, [&, place = StepPlace{device_.kernels(), scalars_.control(), walk.rates, step_,
+                                          walk.updates}] {
+      for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, place);
+    });
   if (!options_.keep_gradients) own.drop_gradients();
+}
+
+// It may outlive the walk: the next one waits for it where it reads what was stepped.
+void Executor::host_step(const Action& action, Walk& walk) {
+  LaneQueue& queue = host_.lane ? *host_.lane : device_.compute();
+  if (host_.lane) queue.after(device_.compute().mark());
+  const StepPlace place{host_.lane ? *host_.kernels : device_.kernels(), host_control(), walk.rates,
+                        step_, walk.updates};
+  const Ticket ticket =
+      queue.post(label_of(action), [this, place, &own = state_.unit(action.unit)] {
+        for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, place);
+        if (!device_.dry() && *place.control.finite.i32() == 0) own.fill_outbox();
+      });
+  pending_[static_cast<size_t>(action.unit)] = ticket;
+  if (action.ticket >= 0) walk.tickets[action.ticket] = ticket;
+}
+
+void Executor::settle() {
+  if (host_.lane) host_.lane->wait(host_.lane->mark().number);
+  for (int u = 0; u < state_.units(); ++u) {
+    std::optional<Ticket>& stepped = pending_[static_cast<size_t>(u)];
+    if (stepped && state_.unit(u).has_outbox())
+      for (const Transfer& transfer : state_.unit(u).fetch(State::stepped))
+        tiers_.copy(device_.compute(), {.tag = static_cast<int>(Verb::fetch)}, transfer,
+                    Tiers::Way::in);
+    stepped.reset();
+  }
 }
 
 }  // namespace onefold

@@ -13,6 +13,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "device/host_side.h"
 #include "engine/channels.h"
 #include "engine/control.h"
 #include "engine/options.h"
@@ -58,6 +59,7 @@ class Executor {
  public:
   Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model, RankState& state,
            const EngineOptions& options, Channels& channels, Control& control);
+  ~Executor();
 
   // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
   void set_arena(Arena arena) { arena_ = std::move(arena); }
@@ -66,6 +68,10 @@ class Executor {
   // Walks the program. `step` is the number of steps done before it. A rank that fails tells the
   // others before it throws.
   void run(const Program& program, Walk& walk, int64_t step);
+
+  // Completes what the last step has left for the next one: the host's steps, and bringing what
+  // they have changed to the device. For those who look at a rank's state.
+  void settle();
 
   // A unit's call outside of a program (the head's logits in generation).
   void call_unit(int unit, const UnitBatch& batch, const std::function<void(UnitCall&)>& body);
@@ -95,7 +101,17 @@ class Executor {
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
-  void step_piece(const UnitState& unit, const SlabPiece& piece, const Walk& walk);
+  // What a step needs beside a unit's state; a host's step may outlive the walk.
+  struct StepPlace {
+    Kernels& kernels;
+    StepControl control;
+    StepRates rates;
+    int64_t step, updates;
+  };
+  void step_piece(const UnitState& unit, const SlabPiece& piece, const StepPlace& place) const;
+  void host_step(const Action& action, Walk& walk);
+  void bring_control();
+  StepControl host_control() const;
   void communicate(const Action& action, Walk& walk, int64_t bytes,
                    std::function<void(const std::string& what)> call);
   void compute(const Action& action, const std::function<void()>& job);
@@ -121,6 +137,10 @@ class Executor {
   Channels& channels_;
   Control& control_;
   StepScalars scalars_;
+  HostSide host_;
+  Buffer host_control_;                         // the host's copy of the step's control
+  std::array<Buffer, kLanes> through_;          // of the lanes fetch and spill
+  std::vector<std::optional<Ticket>> pending_;  // by unit: a step of the host that nobody has read
   Arena arena_;
   Buffer rope_, losses_;
   int64_t rope_positions_ = 0;

@@ -98,6 +98,23 @@ void keep_shares(std::vector<UnitTraits>& units, const OffloadOptions& offload) 
   }
 }
 
+// The host steps what lives in its memory, as long as the parameters are there too, or a master
+// copy is. A share of it, if only that is asked for, spread over the units.
+void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& options) {
+  double offered = 0, taken = 0;
+  for (UnitTraits& unit : units) {
+    const Homes& homes = unit.homes;
+    const bool may = !unit.frozen && !unit.adapted() && homes.optimizer.tier == Tier::host &&
+                     (homes.parameters.tier == Tier::host ||
+                      (homes.parameters.tier == Tier::device && options.precision.has_master()));
+    if (!may) continue;
+    const auto elems = static_cast<double>(unit.elems);
+    offered += elems;
+    unit.host_steps = taken + elems / 2 < options.offload.host_step_ratio * offered;
+    if (unit.host_steps) taken += elems;
+  }
+}
+
 }  // namespace
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
@@ -127,6 +144,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     traits.push_back(std::move(one));
   }
   keep_shares(traits, options.offload);
+  if (options.training) choose_host_steps(traits, options);
   return traits;
 }
 

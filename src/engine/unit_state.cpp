@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/convert.h"
+
 namespace onefold {
 
 int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& states) {
@@ -28,6 +30,7 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
                        SlabOf::adapters),
       homes_(traits.homes),
       frozen_(traits.frozen),
+      host_steps_(traits.host_steps),
       rank_(rank),
       parameters_(ledger, layout_, homes_.parameters, Kind::parameters, rank, unit.name()),
       gradients_(ledger, traits.adapted() ? adapters_layout_ : layout_, homes_.gradients,
@@ -40,6 +43,11 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
   }
   if (frozen_) return;
   if (homes_.gradients.offloaded() && !states.empty()) gradients_.hold();
+  if (traits.fetches_stepped()) {
+    const Home home{homes_.optimizer.sharded, homes_.optimizer.tier, homes_.parameters.dtype};
+    outbox_.emplace(ledger, layout_, home, Kind::parameters, rank, unit.name());
+    outbox_->hold();
+  }
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
     if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
@@ -63,7 +71,22 @@ std::vector<Slab*> UnitState::slabs(State state) {
   return all;
 }
 
+Transfer UnitState::stepped_transfer() const {
+  const Tensor there = outbox_->at_home();
+  const Tensor here = homes_.optimizer.sharded ? parameters_.shard() : parameters_.here();
+  return {outbox_->home().tier, there.data, here.data, there.elems() * dtype_bytes(there.dtype)};
+}
+
+void UnitState::fill_outbox() const {
+  if (!outbox_) return;
+  const Tensor from = state(master_).at_home(), to = outbox_->at_home();
+  narrow(
+      to.dtype, {from.f32(), static_cast<size_t>(from.elems())},
+      {static_cast<std::byte*>(to.data), static_cast<size_t>(to.elems() * dtype_bytes(to.dtype))});
+}
+
 std::vector<Transfer> UnitState::fetch(State state) {
+  if (state == State::stepped) return {stepped_transfer()};
   std::vector<Transfer> transfers;
   for (Slab* slab : slabs(state)) {
     slab->bring();

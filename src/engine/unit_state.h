@@ -78,9 +78,16 @@ class UnitState {
   std::vector<SlabPiece> stepped_pieces() const {
     return pieces(trained_layout(), homes_.optimizer.sharded);
   }
-  Tensor stepped_parameters() const { return of_step(trained_parameters()); }
+  // All of it on the device, or in the host's memory where the host steps.
+  bool host_steps() const { return host_steps_; }
+  bool has_outbox() const { return outbox_.has_value(); }
+  // With the parameters as they are, after a step that was to change nothing.
+  void fill_outbox() const;
+  Tensor stepped_parameters() const { return of_step(outbox_ ? *outbox_ : trained_parameters()); }
   Tensor stepped_gradients() const { return of_step(gradients_); }
-  Tensor stepped_state(int index) const { return state(index).here(); }
+  Tensor stepped_state(int index) const {
+    return host_steps_ ? state(index).at_home() : state(index).here();
+  }
   // The state that is the master copy of the parameters, or -1.
   int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
@@ -105,17 +112,20 @@ class UnitState {
   }
   const Slab& trained_parameters() const { return adapters_ ? *adapters_ : parameters_; }
   Tensor of_step(const Slab& slab) const {
+    if (host_steps_) return homes_.optimizer.sharded ? slab.home_shard() : slab.at_home();
     return homes_.optimizer.sharded ? slab.shard() : slab.here();
   }
+  Transfer stepped_transfer() const;
 
   const SlabLayout layout_, adapters_layout_;
   const Homes homes_;
-  const bool frozen_;
+  const bool frozen_, host_steps_;
   const int rank_;
   int master_ = -1;
   bool has_gradients_ = false;
   Slab parameters_;
   std::optional<Slab> adapters_;
+  std::optional<Slab> outbox_;  // of parameters that live on the device: what the host has stepped
   Slab gradients_;
   std::vector<Slab> optimizer_;
 };

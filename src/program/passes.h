@@ -40,7 +40,9 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
 
 // Gradients and optimizer state that live on another tier: a gradient is spilled once it is
 // complete (and between two backwards that add to it, if others come between), and a step finds
-// gradient, states and parameters fetched, and leaves what it has changed spilled. After bucket().
+// gradient, states and parameters fetched, and leaves what it has changed spilled. Where the host
+// steps, states stay where they are, and parameters that live on the device are fetched before they
+// are next read. After bucket().
 void offload(Program& program, const std::vector<UnitTraits>& units);
 
 // Puts gathers and reductions, and copies between tiers, on lanes of their own. Whoever needs a

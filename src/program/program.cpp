@@ -81,8 +81,8 @@ const char* verb_name(Verb verb) {
 }
 
 const char* lane_name(Lane lane) {
-  static constexpr std::array<const char*, kLanes> kNames = {"compute", "gather", "reduce", "fetch",
-                                                             "spill"};
+  static constexpr std::array<const char*, kLanes> kNames = {"compute", "gather", "reduce",
+                                                             "fetch",   "spill",  "host"};
   return kNames[static_cast<size_t>(lane)];
 }
 

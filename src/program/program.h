@@ -24,7 +24,8 @@ enum class Verb : uint8_t {
              // finite
   clip,      // all ranks: the global norm, the loss, and how much gradients are scaled
   step,      // unit: the optimizer updates its parameters
-  fetch,     // unit: bring a state from its tier to the device
+  fetch,     // unit: bring a state from its tier to the device; of stepped parameters: what the
+             // host has stepped, to where they live there
   spill,     // unit: write a state that the device has changed back to its tier
 };
 inline constexpr int kVerbs = 11;
@@ -32,10 +33,17 @@ inline constexpr int kVerbs = 11;
 // An in-order queue of actions; a thread on the CPU, a stream on a GPU. The program's order is the
 // order in which actions are handed out, and memory is taken and given back then: what a rank holds
 // never depends on timing.
-enum class Lane : uint8_t { compute, gather, reduce, fetch, spill };
-inline constexpr int kLanes = 5;
-inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::fetch,
-                                     Lane::spill};
+enum class Lane : uint8_t {
+  compute,
+  gather,
+  reduce,
+  fetch,
+  spill,
+  host  // computation by the host's cores, in its own memory
+};
+inline constexpr int kLanes = 6;
+inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce,
+                                     Lane::fetch,   Lane::spill,  Lane::host};
 // Those on which ranks exchange messages.
 inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
 

@@ -55,6 +55,12 @@ struct UnitTraits {
   bool adapted() const { return adapter_elems > 0; }
   // Of gradients and of each state of the optimizer.
   int64_t trained_elems() const { return adapted() ? adapter_elems : elems; }
+  // Its states, and its gradient, live in the host's memory, and the host's cores step it there.
+  bool host_steps = false;
+  // What the host has stepped lives on the device: it is brought there before it is next read,
+  // which is in the next step, so that the host steps later units meanwhile.
+  bool fetches_stepped() const { return host_steps && !homes.parameters.offloaded(); }
+  bool fetches_stepped_late() const { return fetches_stepped() && !gathers_after_step(); }
   // Whether a step changes parameters whose home is on another tier; adapters live on the device.
   bool spills_after_step() const { return homes.parameters.offloaded() && !adapted(); }
   // Whether a step changes a shard of what is whole on each rank.

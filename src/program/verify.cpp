@@ -33,6 +33,8 @@ class Verifier {
     bool whole = false, read = false;  // while a gather or a fetch holds them
     int ticket = -1;                   // of a gather that no action has waited for yet
     bool stepped = false, stale = false;
+    bool brought = false;         // what the host has stepped
+    int fetched = -1, host = -1;  // of that, and of the host's step
   };
   struct Gradient {
     int backwards = 0;
@@ -115,7 +117,7 @@ class Verifier {
       case Verb::clip:
         return clip();
       case Verb::step:
-        return step(action.unit);
+        return step(action);
     }
   }
 
@@ -133,6 +135,9 @@ class Verifier {
   bool is_done(int ticket) const { return ticket < 0 || done_.contains(ticket); }
 
   void fetch(const Action& action) {
+    if (action.state == State::stepped) return fetch_stepped(action);
+    if (stepping_ && traits(action.unit).host_steps)
+      expect_stepped_by_the_host(parameters(action.unit));
     Copy& own = copy(action.unit, action.state);
     expect(home(action.unit, action.state).offloaded(), "{} of unit {} live on the device",
            state_name(action.state), action.unit);
@@ -141,12 +146,36 @@ class Verifier {
     if (action.state == State::parameters) parameters(action.unit).read = false;
   }
 
+  void expect_stepped_by_the_host(const Parameters& own) {
+    expect(own.stepped && is_done(own.host), "brings what the host steps without waiting for it");
+  }
+
+  // Of this step, for a gather after it; or, before anything reads them, of the last one.
+  void fetch_stepped(const Action& action) {
+    const UnitTraits& unit = traits(action.unit);
+    Parameters& own = parameters(action.unit);
+    expect(unit.fetches_stepped() && unit.fetches_stepped_late() == !stepping_,
+           "unit {} has no stepped parameters to bring here", action.unit);
+    expect(!own.brought, "stepped parameters of unit {} are fetched twice", action.unit);
+    if (stepping_) expect_stepped_by_the_host(own);
+    own.brought = true;
+    own.fetched = action.ticket;
+  }
+  void expect_brought(int unit) {
+    const Parameters& own = parameters(unit);
+    expect(own.brought && is_done(own.fetched),
+           "reads parameters of unit {} before what the host has stepped is there", unit);
+  }
+
   void spill(const Action& action) {
     Copy& own = copy(action.unit, action.state);
     expect(own.here, "{} of unit {} are spilled and are not there", state_name(action.state),
            action.unit);
     expect(own.changed, "{} of unit {} are spilled unchanged", state_name(action.state),
            action.unit);
+    if (action.state == State::parameters)
+      expect(is_done(parameters(action.unit).ticket),
+             "parameters of unit {} are spilled while they may be gathered", action.unit);
     own.changed = false;
     own.spilled = action.ticket;
   }
@@ -192,8 +221,12 @@ class Verifier {
       expect(own.stepped && traits(unit).gathers_after_step(),
              "unit {} has nothing to gather after its step", unit);
       own.stale = false;
+      own.ticket = ticket;
+      if (traits(unit).fetches_stepped()) expect_brought(unit);
+      if (traits(unit).host_steps) change(unit, State::parameters);
       return;
     }
+    if (traits(unit).fetches_stepped_late()) expect_brought(unit);
     expect(homes.parameters.sharded, "unit {} is whole and is gathered", unit);
     expect(!own.whole, "unit {} is gathered twice", unit);
     own.whole = true;
@@ -221,6 +254,7 @@ class Verifier {
       Parameters& own = parameters(unit);
       own.read = true;
       expect_here(unit, State::parameters);
+      if (traits(unit).fetches_stepped_late()) expect_brought(unit);
       if (!traits(unit).homes.parameters.sharded) continue;
       expect(own.whole, "reads unit {}, which is not gathered", unit);
       expect(is_done(own.ticket), "reads unit {} without waiting for its gather", unit);
@@ -330,7 +364,8 @@ class Verifier {
     stepping_ = true;
   }
 
-  void step(int unit) {
+  void step(const Action& action) {
+    const int unit = action.unit;
     Parameters& own = parameters(unit);
     const Homes& homes = traits(unit).homes;
     expect(stepping_, "comes before clip");
@@ -338,15 +373,28 @@ class Verifier {
     expect(!traits(unit).frozen, "unit {} is frozen", unit);
     expect(!homes.gradients.sharded || gradient(unit).released,
            "the whole gradient of unit {} is still held", unit);
+    if (traits(unit).host_steps)
+      step_by_the_host(action);
+    else
+      step_here(unit);
+    own.stepped = true;
+    own.stale = ranks_ > 1 && traits(unit).gathers_after_step();
+  }
+
+  void step_here(int unit) {
     expect_here(unit, State::gradients);
     expect_here(unit, State::optimizer);
     change(unit, State::optimizer);
-    if (!traits(unit).adapted()) {
-      expect_here(unit, State::parameters);
-      change(unit, State::parameters);
-    }
-    own.stepped = true;
-    own.stale = ranks_ > 1 && traits(unit).gathers_after_step();
+    if (traits(unit).adapted()) return;
+    expect_here(unit, State::parameters);
+    change(unit, State::parameters);
+  }
+
+  void step_by_the_host(const Action& action) {
+    const Copy& own = copy(action.unit, State::gradients);
+    expect(!own.changed && is_done(own.spilled), "the gradient of unit {} may not be there yet",
+           action.unit);
+    parameters(action.unit).host = action.ticket;
   }
 
   void finish() {

@@ -78,6 +78,7 @@ CheckpointWriter::~CheckpointWriter() { join(); }
 void CheckpointWriter::begin() {
   require(!job_, "a checkpoint is begun while another is under way");
   // What is read beside computation must be complete.
+  engine_.state();
   LaneQueue& compute = engine_.device().compute();
   compute.wait(compute.mark().number);
   job_ = std::make_unique<Job>();
@@ -97,13 +98,13 @@ void CheckpointWriter::write(Job& job) {
   try {
     std::vector<SafetensorsEntry> entries;
     for (int unit = 0; unit < units; ++unit)
-      for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
+      for (const RankState::SavedPiece& piece : std::as_const(engine_).state().saved_pieces(unit))
         entries.push_back(entry_of(piece));
     job.file.name = checkpoint_file_name(engine_.rank());
     SafetensorsWriter writer(folder_.begin(job.step) + "/" + job.file.name, std::move(entries),
                              {{"format", "onefold"}, {"step", std::to_string(job.step)}});
     for (int unit = 0; unit < units; ++unit) {
-      for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(unit))
+      for (const RankState::SavedPiece& piece : std::as_const(engine_).state().saved_pieces(unit))
         write_piece(engine_, piece, staging_, writer);
       job.advance(unit + 1, false);
     }
@@ -153,7 +154,7 @@ Json CheckpointWriter::ranges() const {
   int64_t number = 0;
   for (size_t u = 0; u < engine_.model().units.size(); ++u) {
     std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> by_state;
-    for (const RankState::SavedPiece& piece : engine_.state().saved_pieces(static_cast<int>(u)))
+    for (const RankState::SavedPiece& piece : std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
       by_state[piece.state][piece.param->name] = {piece.first, piece.elems};
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
@@ -224,7 +225,7 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       }
       CheckpointTensor& tensor = manifest.tensors[param.name];
       tensor.shape = file_shape(param);
-      for (const OptimizerState& state : engine_.state().saved_states(static_cast<int>(u)))
+      for (const OptimizerState& state : std::as_const(engine_).state().saved_states(static_cast<int>(u)))
         tensor.states.push_back({.name = state.name,
                                  .dtype = stored_dtype(state.dtype),
                                  .elems = state.elements(param.elems()),

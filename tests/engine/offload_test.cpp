@@ -1,5 +1,6 @@
 // State on other tiers: whatever lives where, the bits are those of a run that has everything on
-// the device, and what each tier holds is what the plan says.
+// the device, and what each tier holds is what the plan says. ONEFOLD_TEST_DEVICE=cuda:0 runs them
+// on a card.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -26,6 +27,7 @@ struct TierLayout {
   Tier parameters, optimizer;
   double ratio = 1;
   int64_t host_elems = 0;
+  double host_step = 1;
 };
 constexpr TierLayout kTierLayouts[] = {
     {"optimizer on the host", Tier::device, Tier::host},
@@ -35,11 +37,18 @@ constexpr TierLayout kTierLayouts[] = {
     {"all on the disk", Tier::disk, Tier::disk},
     {"parameters on the disk, optimizer on the host", Tier::disk, Tier::host},
     {"parts of it", Tier::disk, Tier::disk, 0.5, 10000},
+    {"all on the host", Tier::host, Tier::host},
+    {"all on the host, stepped by the device", Tier::host, Tier::host, 1, 0, 0},
+    {"optimizer on the host, half of it stepped there", Tier::device, Tier::host, 1, 0, 0.5},
 };
 
 EngineOptions offload_options(int stage, int micros = 1) {
-  EngineOptions options{
-      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
+  EngineOptions options{.device = test::test_device_name(),
+                        .threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 11,
+                        .micros = micros,
+                        .clipping = 1.0};
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = 5000;
@@ -51,6 +60,7 @@ void place(const TierLayout& layout, const std::string& folder, EngineOptions& o
                      .optimizer = layout.optimizer,
                      .optimizer_ratio = layout.ratio,
                      .host_parameter_elems = layout.host_elems,
+                     .host_step_ratio = layout.host_step,
                      .folder = folder};
 }
 
@@ -93,7 +103,7 @@ void expect_same_run(const TierRun& run, const TierRun& reference) {
 
 void expect_tiers_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
                           const TierRun& run) {
-  const auto plan = Engine::plan(spec, options, ranks);
+  const auto plan = Engine::plan(spec, options, ranks, 0, test::test_hardware());
   for (size_t tier = 0; tier < kTiers; ++tier)
     EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Tier>(tier)), run.peaks[tier])
         << tier_name(static_cast<Tier>(tier));
@@ -139,7 +149,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, OffloadBits,
                            return name + "_" + std::to_string(std::get<1>(info.param));
                          });
 
-// Number types, moments, recomputation, frozen units and phases, each with everything on the disk.
+// Number types, moments, recomputation, frozen units and phases, each with everything on the disk,
+// and with the optimizer's states on the host, which steps them (all, or some of them).
 TEST(Offload, EveryKindOfRunGivesTheSameBits) {
   const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
@@ -149,11 +160,15 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
       SCOPED_TRACE(fmt::format("{} on {} ranks", what, ranks));
       EngineOptions plain = offload_options(ranks == 1 ? 0 : 3);
       change(plain);
-      EngineOptions offloaded = plain;
-      place(kTierLayouts[4], folder, offloaded);
-      const TierRun run = train_tiers(spec, offloaded, ranks);
-      expect_same_run(run, train_tiers(spec, plain, ranks));
-      expect_tiers_planned(spec, offloaded, ranks, run);
+      const TierRun reference = train_tiers(spec, plain, ranks);
+      for (const size_t layout : {4, 0, 7, 9}) {
+        SCOPED_TRACE(kTierLayouts[layout].name);
+        EngineOptions offloaded = plain;
+        place(kTierLayouts[layout], folder, offloaded);
+        const TierRun run = train_tiers(spec, offloaded, ranks);
+        expect_same_run(run, reference);
+        expect_tiers_planned(spec, offloaded, ranks, run);
+      }
     }
   };
   check("bf16 with a master", [](EngineOptions& o) {
@@ -169,6 +184,24 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
   check("phases", [](EngineOptions& o) { o.split_phases = true; });
 }
 
+// A step that changes nothing leaves the parameters on the device as they are, the first one too.
+TEST(Offload, ASkippedStepOfTheHostChangesNothing) {
+  const ModelSpec spec = offload_model("gpt2-tiny");
+  EngineOptions options = offload_options(0);
+  options.precision = {.compute = DType::f16};
+  options.loss_scale = {.fixed = 0, .initial_power = 24, .hysteresis = 1};
+  options.skip_overflow = true;
+  for (const int steps : {1, 14}) {  // one that is skipped; others too
+    EngineOptions offloaded = options;
+    place(kTierLayouts[0], "", offloaded);
+    const TierRun reference = train_tiers(spec, options, 1, steps);
+    const TierRun run = train_tiers(spec, offloaded, 1, steps);
+    EXPECT_EQ(run.evaluated, reference.evaluated);
+    expect_same_bits(run.weights, reference.weights);
+    EXPECT_EQ(std::isfinite(run.norms.back()), steps > 1);
+  }
+}
+
 TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   ModelSpec spec = offload_model("gpt2-tiny");
   spec.num_layers = 24;
@@ -176,11 +209,11 @@ TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   options.recompute = Recompute(true);
   const auto device = [&](Tier tier) {
     place({"", tier, tier}, "unused: plans touch no disk", options);
-    return Engine::plan(spec, options)->ledger().peak_bytes();
+    return Engine::plan(spec, options, 1, 0, test::test_hardware())->ledger().peak_bytes();
   };
   const int64_t all = device(Tier::device), little = device(Tier::disk);
   EXPECT_LT(little, all / 4);
-  const auto plan = Engine::plan(spec, options);
+  const auto plan = Engine::plan(spec, options, 1, 0, test::test_hardware());
   EXPECT_GE(plan->ledger().peak_bytes(Tier::disk), 16 * spec.parameter_count());
 }
 

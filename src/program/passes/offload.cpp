@@ -8,7 +8,10 @@ namespace {
 class Offloader {
  public:
   Offloader(Program& program, const std::vector<UnitTraits>& units)
-      : units_(units), plain_(std::move(program.actions)), gradients_(units.size()) {
+      : units_(units),
+        plain_(std::move(program.actions)),
+        gradients_(units.size()),
+        stepped_(units.size()) {
     for (size_t i = 0; i < plain_.size(); ++i) add(i);
     program.actions = std::move(actions_);
   }
@@ -39,6 +42,7 @@ class Offloader {
 
   void add(size_t i) {
     const Action& action = plain_[i];
+    for (const int unit : reads_of(action, units_)) bring_stepped(unit);
     switch (action.verb) {
       case Verb::backward:
         return add_backward(i);
@@ -49,6 +53,8 @@ class Offloader {
           return;
         break;
       case Verb::gather:
+        if (action.state == State::parameters)
+          for (const int unit : units_of(action)) bring_stepped(unit);
         actions_.push_back(action);
         if (action.state != State::stepped) return;
         for (const int unit : units_of(action))
@@ -60,6 +66,13 @@ class Offloader {
         break;
     }
     actions_.push_back(action);
+  }
+
+  // What the last step has left with the host, before it is first read.
+  void bring_stepped(int unit) {
+    if (!traits(unit).fetches_stepped_late() || stepped_[static_cast<size_t>(unit)]) return;
+    stepped_[static_cast<size_t>(unit)] = true;
+    push(Verb::fetch, unit, State::stepped);
   }
 
   void add_backward(size_t i) {
@@ -107,6 +120,7 @@ class Offloader {
     const int unit = action.unit;
     const UnitTraits& own = traits(unit);
     const bool parameters = own.spills_after_step();
+    if (own.host_steps) return add_host_step(action);
     if (own.homes.gradients.offloaded()) fetch_for_step(unit, State::gradients);
     if (own.homes.optimizer.offloaded()) fetch_for_step(unit, State::optimizer);
     if (parameters) fetch_for_step(unit, State::parameters);
@@ -117,10 +131,19 @@ class Offloader {
     if (parameters && !own.gathers_after_step()) put_away(unit, State::parameters);
   }
 
+  // What ranks gather after it must be on the device.
+  void add_host_step(const Action& action) {
+    const UnitTraits& own = traits(action.unit);
+    actions_.push_back(action);
+    if (own.gathers_after_step())
+      fetch_for_step(action.unit, own.fetches_stepped() ? State::stepped : State::parameters);
+  }
+
   const std::vector<UnitTraits>& units_;
   const std::vector<Action> plain_;
   std::vector<Action> actions_;
   std::vector<Gradient> gradients_;
+  std::vector<bool> stepped_;  // by unit: what the host has stepped is fetched
 };
 
 }  // namespace

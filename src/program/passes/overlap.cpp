@@ -19,6 +19,7 @@ class Overlapper {
   // The last job of each kind; -1: none, or somebody has waited for it.
   struct Tickets {
     int gathered = -1, reduced = -1;
+    int stepped = -1;  // by the host
     std::array<int, 4> fetched{-1, -1, -1, -1}, spilled{-1, -1, -1, -1};  // by State
   };
   Tickets& of(int unit) { return tickets_[static_cast<size_t>(unit)]; }
@@ -33,6 +34,7 @@ class Overlapper {
         return add_reduce(std::move(action));
       case Verb::fetch:
         settle_spills(action.unit);
+        take(of(action.unit).stepped, action);
         if (of_.copies) fetched(action.unit, action.state) = give(action, Lane::fetch);
         break;
       case Verb::spill:
@@ -48,6 +50,7 @@ class Overlapper {
         for (const int unit : reads_of(action, units_)) {
           take(of(unit).gathered, action);
           take(fetched(unit, State::parameters), action);
+          take(fetched(unit, State::stepped), action);
         }
         for (const int unit : gradients_of(action, units_))
           take(fetched(unit, State::gradients), action);
@@ -55,6 +58,10 @@ class Overlapper {
       case Verb::step:
         for (const State state : {State::gradients, State::optimizer, State::parameters})
           take(fetched(action.unit, state), action);
+        if (of_.copies && units_[static_cast<size_t>(action.unit)].host_steps) {
+          settle_spills(action.unit);  // of its gradient
+          of(action.unit).stepped = give(action, Lane::host);
+        }
         break;
       case Verb::clip:
         settle();
@@ -66,7 +73,9 @@ class Overlapper {
   }
 
   void add_gather(Action action) {
-    for (const int unit : units_of(action)) take(fetched(unit, State::parameters), action);
+    for (const int unit : units_of(action))
+      for (const State state : {State::parameters, State::stepped})
+        take(fetched(unit, state), action);
     if (of_.messages) {
       const int ticket = give(action, Lane::gather);
       for (const int unit : units_of(action)) of(unit).gathered = ticket;

@@ -42,7 +42,8 @@ class Prefetcher {
   }
   static bool is_hoisted(const Action& action) {
     if (action.lane == Lane::compute) return false;
-    return action.verb == Verb::fetch ||
+    // A fetch that waits does so for a step of the host.
+    return (action.verb == Verb::fetch && action.waits.empty()) ||
            (action.verb == Verb::gather && action.state == State::parameters);
   }
 
