@@ -64,6 +64,8 @@ void StreamLane::after(const Ticket& ticket) {
   if (const auto* other = dynamic_cast<const StreamLane*>(ticket.lane)) {
     if (const SharedEvent event = other->event_of(ticket.number))
       check(cudaStreamWaitEvent(stream_, event->handle), "let a stream wait for another");
+  } else if (!ticket.lane->is_of_the_host()) {
+    ticket.lane->wait(ticket.number);
   } else {
     auto awaited = std::make_unique<Ticket>(ticket);
     check(cudaLaunchHostFunc(stream_, wait_for_thread, awaited.get()),

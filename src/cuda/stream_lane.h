@@ -24,7 +24,8 @@ class StreamLane final : public LaneQueue {
 
   // What the job throws comes out at once.
   Ticket post(JobLabel label, Job job) override;
-  // The host goes on: the stream waits, for a lane of threads in a callback.
+  // Another stream's job, or one of the host's, is awaited by this stream; any other lane's by the
+  // thread that asks.
   void after(const Ticket& ticket) override;
   void wait(int64_t number) override;
   Ticket mark() override;

@@ -15,7 +15,7 @@ HostSide open_host_side(Device& device) {
   side.pool = std::make_unique<ThreadPool>(device.threads());
   side.own = make_cpu_kernels(*side.pool);
   side.kernels = side.own.get();
-  side.lane = std::make_unique<ThreadLane>();
+  side.lane = std::make_unique<ThreadLane>(/*of_the_host=*/true);
   return side;
 }
 

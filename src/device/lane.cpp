@@ -19,7 +19,8 @@ void InlineLane::after(const Ticket& ticket) {
   spans_.push_back({{}, begin, now_seconds(), ticket.lane});
 }
 
-ThreadLane::ThreadLane() : thread_(start_thread([this] { run(); })) {}
+ThreadLane::ThreadLane(bool of_the_host)
+    : of_the_host_(of_the_host), thread_(start_thread([this] { run(); })) {}
 
 ThreadLane::~ThreadLane() {
   {

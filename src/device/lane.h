@@ -57,6 +57,9 @@ class LaneQueue {
   virtual void wait(int64_t number) = 0;
   // A ticket for all that has been posted so far.
   virtual Ticket mark() = 0;
+  // Whether its jobs never hand work to a device: a stream may then wait for them. Of others, that
+  // work could be queued behind the stream that waits, since streams share the card's queues.
+  virtual bool is_of_the_host() const { return false; }
   // Spans that ended since the last call; the host has waited for them.
   virtual std::vector<LaneSpan> take_spans() = 0;
 };
@@ -78,7 +81,7 @@ class InlineLane final : public LaneQueue {
 // A thread that does jobs in the order in which they were posted.
 class ThreadLane final : public LaneQueue {
  public:
-  ThreadLane();
+  explicit ThreadLane(bool of_the_host = false);
   ~ThreadLane() override;  // finishes what was posted
   ThreadLane(const ThreadLane&) = delete;
   ThreadLane& operator=(const ThreadLane&) = delete;
@@ -87,6 +90,7 @@ class ThreadLane final : public LaneQueue {
   void after(const Ticket& ticket) override;
   void wait(int64_t number) override;
   Ticket mark() override;
+  bool is_of_the_host() const override { return of_the_host_; }
   std::vector<LaneSpan> take_spans() override;
 
  private:
@@ -98,6 +102,7 @@ class ThreadLane final : public LaneQueue {
   int64_t enqueue(Item item);
   void run();
 
+  const bool of_the_host_;
   std::mutex mutex_;
   std::condition_variable posted_, finished_;
   std::deque<Item> jobs_;
