@@ -23,12 +23,20 @@ function(onefold_warnings target)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer
                                              -fno-sanitize-recover=all)
     target_link_options(${target} PUBLIC -fsanitize=${ONEFOLD_SANITIZE})
+    # Each compiler has a way of its own to tell its code.
+    target_compile_definitions(${target} PRIVATE ONEFOLD_SANITIZED)
+    if(ONEFOLD_SANITIZE MATCHES "address")
+      target_compile_definitions(${target} PRIVATE ONEFOLD_ASAN)
+    endif()
   endif()
 endfunction()
 
 # For code in which no run spends time (tests, command line, configuration): it compiles faster, and runs slower.
 function(onefold_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(ONEFOLD_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
 endfunction()
 
 # Headers that half of all sources would read again: parsing them once takes a third off a clean build. Targets with the
@@ -82,7 +90,8 @@ function(onefold_layer name)
     endif()
   endforeach()
   onefold_warnings(onefold_${name})
-  if(L_COLD)
+  # Under a sanitizer time goes into kernels, buffers and parsers of text; the rest only has to compile.
+  if(L_COLD OR (ONEFOLD_SANITIZE AND NOT name MATCHES "^(base|tensor|kernels|device|data)$"))
     onefold_cold(onefold_${name})
   endif()
   # Kernels include themselves; their cases and the model's units give one name several meanings.

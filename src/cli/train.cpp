@@ -198,9 +198,9 @@ int run_train(TrainArguments arguments) {
     if (!quiet)
       say("{}{}\n", arguments.verbose ? configuration_text(config) : "",
           with_headings(plan_text(config, plan), Stream::err));
-    if (config.run.device == "cpu")
-      require_available(plan.rank.peak_bytes + plan.rank.host_bytes, ranks.ranks_here(),
-                        "run.memory");
+    const bool on_host = config.run.device == "cpu";
+    require_available((on_host ? plan.rank.peak_bytes : 0) + plan.rank.host_bytes,
+                      ranks.ranks_here(), on_host ? "run.memory" : "offload_optimizer.ratio");
     if (plan.rank.disk_bytes > 0)
       require_disk(plan.options.offload.folder, plan.rank.disk_bytes * ranks.ranks_here());
     if (!writes) return;

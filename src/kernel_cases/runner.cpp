@@ -10,7 +10,7 @@ namespace {
 
 // Behind each tensor, for what a kernel writes beyond the end. The address sanitizer sees more, and
 // only if nothing is there.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(ONEFOLD_ASAN)
 constexpr int64_t kGuardBytes = 0;
 #else
 constexpr int64_t kGuardBytes = 64;

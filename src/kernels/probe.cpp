@@ -24,7 +24,7 @@ constexpr Orientation kOrientations[] = {{false, true}, {false, false}, {true, f
 
 // Of the product that is measured. Under a sanitizer rates mean nothing, and every run would wait
 // seconds for them.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ONEFOLD_SANITIZED)
 constexpr int64_t kColumns = 192;
 #else
 constexpr int64_t kColumns = 3072;

@@ -1,9 +1,10 @@
 #include "kernels/cpu/sgemm.h"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/error.h"
+
+extern "C" void omp_set_num_threads(int threads);  // of oneDNN's own OpenMP, GCC's
 
 namespace onefold::cpu {
 
