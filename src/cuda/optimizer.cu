@@ -1,6 +1,7 @@
 // Clipping's factor, and optimizer steps: one pass over flat tensors, bound by memory.
 #include "cuda/launch.cuh"
 #include "cuda/pack.cuh"
+#include "cuda/segments.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -164,7 +165,8 @@ struct Stepping {
   int64_t first;
   bool aligned;
 
-  explicit Stepping(const SteppedArgs& s, bool is_aligned)
+  Stepping() = default;
+  Stepping(const SteppedArgs& s, bool is_aligned)
       : elems(s.elems),
         params(static_cast<P*>(s.params.data)),
         grads(static_cast<const G*>(s.grads.data)),
@@ -253,8 +255,6 @@ __device__ void each_lot(int64_t base, int64_t elems, const Body& body) {
   }
 }
 
-inline dim3 lots_grid(int64_t elems) { return grid_of(ceil_div(elems, kTurn)); }
-
 // Everything is under way before the flags are waited for.
 __device__ inline bool may_step(const ControlFlags& control, float& scale) {
   const int32_t finite = *control.finite;
@@ -304,11 +304,23 @@ __device__ void step_four(const AdamWFactors& f, float scale,
 }
 
 template <class P, class G, class M, int kLot, bool kMaster>
+struct AdamWItem {
+  AdamWFactors factors;
+  Stepping<P, G, kLot, kMaster> stepping;
+  M *moment1, *moment2;
+};
+
+template <class P, class G, class M, int kLot, bool kMaster>
 __global__ void __launch_bounds__(kThreads, kLot == 8 ? 5 : 4)
-    adamw_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kLot, kMaster> stepping, M* m,
-                 M* v) {
+    adamw_kernel(ControlFlags control,
+                 const __grid_constant__ Segments<AdamWItem<P, G, M, kLot, kMaster>> segments) {
   after_the_last_kernel();
-  const int64_t elems = stepping.elems, base = static_cast<int64_t>(blockIdx.x) * kTurn;
+  const int mine = segments.mine();
+  const auto& item = segments.items[mine];
+  const AdamWFactors& f = item.factors;
+  const auto& stepping = item.stepping;
+  const auto m = item.moment1, v = item.moment2;
+  const int64_t elems = stepping.elems, base = segments.block_of(mine) * kTurn;
   Loaded<P, G, kLot, kMaster> loaded[kLots<kLot>];
   Lot<M, kLot> means[kLots<kLot>], squares[kLots<kLot>];
   each_lot<kLot>(base, elems, [&](int l, int64_t at) {
@@ -410,13 +422,25 @@ struct Codes {
   }
 };
 
+template <class P, class G>
+struct AdamW8Item {
+  AdamWFactors factors;
+  Stepping<P, G, kEach8, true> stepping;
+  Codes8 moment1, moment2;
+};
+
 // A warp for each block: the largest magnitude of its new moments is their scale.
 template <class P, class G>
 __global__ void __launch_bounds__(kThreads)
-    adamw8_kernel(AdamWFactors f, ControlFlags control, Stepping<P, G, kEach8, true> stepping,
-                  Codes8 m, Codes8 v) {
+    adamw8_kernel(ControlFlags control,
+                  const __grid_constant__ Segments<AdamW8Item<P, G>> segments) {
   after_the_last_kernel();
-  const int64_t block = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
+  const int mine = segments.mine();
+  const auto& item = segments.items[mine];
+  const AdamWFactors& f = item.factors;
+  const auto& stepping = item.stepping;
+  const auto m = item.moment1, v = item.moment2;
+  const int64_t block = segments.block_of(mine) * (kThreads / 32) + threadIdx.x / 32;
   const int64_t elems = stepping.elems, at = block * kBlock8 + threadIdx.x % 32 * kEach8;
   if (block * kBlock8 >= elems) return;
   const bool whole = stepping.whole(at);
@@ -461,11 +485,23 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class P, class G, class M, int kLot, bool kMaster>
+struct SgdItem {
+  SgdFactors factors;
+  Stepping<P, G, kLot, kMaster> stepping;
+  M* momentum;
+};
+
+template <class P, class G, class M, int kLot, bool kMaster>
 __global__ void __launch_bounds__(kThreads)
-    sgd_kernel(SgdFactors f, ControlFlags control, Stepping<P, G, kLot, kMaster> stepping,
-               M* momentum) {
+    sgd_kernel(ControlFlags control,
+               const __grid_constant__ Segments<SgdItem<P, G, M, kLot, kMaster>> segments) {
   after_the_last_kernel();
-  const int64_t elems = stepping.elems, base = static_cast<int64_t>(blockIdx.x) * kTurn;
+  const int mine = segments.mine();
+  const auto& item = segments.items[mine];
+  const SgdFactors& f = item.factors;
+  const auto& stepping = item.stepping;
+  M* const momentum = item.momentum;
+  const int64_t elems = stepping.elems, base = segments.block_of(mine) * kTurn;
   Loaded<P, G, kLot, kMaster> loaded[kLots<kLot>];
   Lot<M, kLot> moved[kLots<kLot>];
   each_lot<kLot>(base, elems, [&](int l, int64_t at) {
@@ -498,6 +534,12 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// Whether one kernel can take both.
+bool same_kind(const SteppedArgs& a, const SteppedArgs& b) {
+  return a.params.type == b.params.type && a.grads.type == b.grads.type &&
+         (a.master == nullptr) == (b.master == nullptr);
+}
+
 // launch_one(P, G, M, kLot, kMaster) for the types of parameters, gradients and moments, f32 or
 // bf16, and elements at a time: 16 bytes of each if all have 16 bits.
 template <class LaunchOne>
@@ -519,52 +561,79 @@ void clip(const ClipArgs& args, cudaStream_t stream) {
   launch(clip_kernel, grid_of(1), 1, 0, stream, args);
 }
 
-void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-           Vector moment1, Vector moment2, cudaStream_t stream) {
-  const bool is_aligned =
-      all_aligned(stepped.params, stepped.grads, stepped.master, moment1, moment2);
-  with_stepped_types(stepped, moment1.type,
-                     [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
-                       using P = decltype(param);
-                       using G = decltype(gradient);
-                       using M = decltype(moment);
-                       constexpr int kLot = decltype(lot)::value;
-                       constexpr bool kMaster = decltype(has_master)::value;
-                       launch_early(adamw_kernel<P, G, M, kLot, kMaster>, lots_grid(stepped.elems),
-                                    kThreads, 0, stream, factors, control,
-                                    Stepping<P, G, kLot, kMaster>(stepped, is_aligned),
-                                    static_cast<M*>(moment1.data), static_cast<M*>(moment2.data));
-                     });
-}
-
-void adamw8(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-            Codes8 moment1, Codes8 moment2, cudaStream_t stream) {
-  constexpr int64_t kElems = int64_t{kThreads} / 32 * kBlock8;  // of a block of threads
-  const bool is_aligned = all_aligned(stepped.params, stepped.grads, stepped.master);
-  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
-    using P = decltype(param);
-    using G = decltype(gradient);
-    launch_early(adamw8_kernel<P, G>, grid_of(ceil_div(stepped.elems, kElems)), kThreads, 0, stream,
-                 factors, control, Stepping<P, G, kEach8, true>(stepped, is_aligned), moment1,
-                 moment2);
+void adamw(const ControlFlags& control, std::span<const AdamWArgs> list, cudaStream_t stream) {
+  const auto alike = [](const AdamWArgs& a, const AdamWArgs& b) {
+    return same_kind(a.stepped, b.stepped) && a.moment1.type == b.moment1.type;
+  };
+  each_part(list, alike, [&](std::span<const AdamWArgs> part) {
+    with_stepped_types(part[0].stepped, part[0].moment1.type,
+                       [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
+                         using P = decltype(param);
+                         using G = decltype(gradient);
+                         using M = decltype(moment);
+                         constexpr int kLot = decltype(lot)::value;
+                         constexpr bool kMaster = decltype(has_master)::value;
+                         Segments<AdamWItem<P, G, M, kLot, kMaster>> segments;
+                         for (const auto& [factors, stepped, moment1, moment2] : part) {
+                           const bool is_aligned = all_aligned(stepped.params, stepped.grads,
+                                                               stepped.master, moment1, moment2);
+                           segments.add({factors,
+                                         {stepped, is_aligned},
+                                         static_cast<M*>(moment1.data),
+                                         static_cast<M*>(moment2.data)},
+                                        ceil_div(stepped.elems, kTurn));
+                         }
+                         launch_early(adamw_kernel<P, G, M, kLot, kMaster>, segments.grid(),
+                                      kThreads, 0, stream, control, segments);
+                       });
   });
 }
 
-void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-         Vector momentum, cudaStream_t stream) {
-  const bool is_aligned = all_aligned(stepped.params, stepped.grads, stepped.master, momentum);
-  with_stepped_types(stepped, momentum.type,
-                     [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
-                       using P = decltype(param);
-                       using G = decltype(gradient);
-                       using M = decltype(moment);
-                       constexpr int kLot = decltype(lot)::value;
-                       constexpr bool kMaster = decltype(has_master)::value;
-                       launch_early(sgd_kernel<P, G, M, kLot, kMaster>, lots_grid(stepped.elems),
-                                    kThreads, 0, stream, factors, control,
-                                    Stepping<P, G, kLot, kMaster>(stepped, is_aligned),
-                                    static_cast<M*>(momentum.data));
-                     });
+void adamw8(const ControlFlags& control, std::span<const AdamW8Args> list, cudaStream_t stream) {
+  constexpr int64_t kElems = int64_t{kThreads} / 32 * kBlock8;  // of a block of threads
+  const auto alike = [](const AdamW8Args& a, const AdamW8Args& b) {
+    return same_kind(a.stepped, b.stepped);
+  };
+  each_part(list, alike, [&](std::span<const AdamW8Args> part) {
+    const SteppedArgs& first = part[0].stepped;
+    with_types(first.params.type, first.grads.type, [&](auto param, auto gradient) {
+      using P = decltype(param);
+      using G = decltype(gradient);
+      Segments<AdamW8Item<P, G>> segments;
+      for (const auto& [factors, stepped, moment1, moment2] : part) {
+        const bool is_aligned = all_aligned(stepped.params, stepped.grads, stepped.master);
+        segments.add({factors, {stepped, is_aligned}, moment1, moment2},
+                     ceil_div(stepped.elems, kElems));
+      }
+      launch_early(adamw8_kernel<P, G>, segments.grid(), kThreads, 0, stream, control, segments);
+    });
+  });
+}
+
+void sgd(const ControlFlags& control, std::span<const SgdArgs> list, cudaStream_t stream) {
+  const auto alike = [](const SgdArgs& a, const SgdArgs& b) {
+    return same_kind(a.stepped, b.stepped) && a.momentum.type == b.momentum.type;
+  };
+  each_part(list, alike, [&](std::span<const SgdArgs> part) {
+    with_stepped_types(part[0].stepped, part[0].momentum.type,
+                       [&](auto param, auto gradient, auto moment, auto lot, auto has_master) {
+                         using P = decltype(param);
+                         using G = decltype(gradient);
+                         using M = decltype(moment);
+                         constexpr int kLot = decltype(lot)::value;
+                         constexpr bool kMaster = decltype(has_master)::value;
+                         Segments<SgdItem<P, G, M, kLot, kMaster>> segments;
+                         for (const auto& [factors, stepped, momentum] : part) {
+                           const bool is_aligned =
+                               all_aligned(stepped.params, stepped.grads, stepped.master, momentum);
+                           segments.add(
+                               {factors, {stepped, is_aligned}, static_cast<M*>(momentum.data)},
+                               ceil_div(stepped.elems, kTurn));
+                         }
+                         launch_early(sgd_kernel<P, G, M, kLot, kMaster>, segments.grid(), kThreads,
+                                      0, stream, control, segments);
+                       });
+  });
 }
 
 }  // namespace onefold::cuda

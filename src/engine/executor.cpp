@@ -333,13 +333,16 @@ void Executor::squares(const Action& action) {
   const UnitState& own = state_.unit(action.unit);
   Kernels& kernels = device_.kernels();
   const Tensor gradient = own.gradient_shard();
+  std::vector<Squares> list;
+  int64_t scratch_bytes = 0;
   for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
-    const Arena::Scope scope(arena_);
-    const Tensor scratch = arena_.take_bytes(kernels.sum_squares_scratch_bytes(piece.elems));
-    kernels.sum_squares(gradient.col_range(piece.offset, piece.elems),
-                        scalars_.squares(action.unit, piece.param), scratch);
+    list.push_back({gradient.col_range(piece.offset, piece.elems),
+                    scalars_.squares(action.unit, piece.param)});
+    scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
   }
-  kernels.sum(scalars_.squares(action.unit), scalars_.sum_of(action.unit));
+  const Arena::Scope scope(arena_);
+  kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
+                      arena_.take_bytes(scratch_bytes));
 }
 
 // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
@@ -360,7 +363,7 @@ void Executor::clip(const Walk& walk) {
                 .control = scalars_.control()});
 }
 
-void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Walk& walk) {
+SteppedParam Executor::stepped_param(const UnitState& own, const SlabPiece& piece) const {
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
   const auto part = [&](Tensor slab, int64_t block = 1) {
     return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
@@ -375,14 +378,16 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece, const Wa
     stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
-  optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates, param.decay,
-                 scalars_.control(), stepped, states);
+  return {param.decay, stepped, std::move(states)};
 }
 
 void Executor::step(const Action& action, Walk& walk) {
   UnitState& own = state_.unit(action.unit);
   compute(action, [&] {
-    for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, walk);
+    std::vector<SteppedParam> params;
+    for (const SlabPiece& piece : own.stepped_pieces()) params.push_back(stepped_param(own, piece));
+    optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates,
+                   scalars_.control(), params);
   });
   if (!options_.keep_gradients) own.drop_gradients();
 }

@@ -95,7 +95,7 @@ class Executor {
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
-  void step_piece(const UnitState& unit, const SlabPiece& piece, const Walk& walk);
+  SteppedParam stepped_param(const UnitState& unit, const SlabPiece& piece) const;
   void communicate(const Action& action, Walk& walk, int64_t bytes,
                    std::function<void(const std::string& what)> call);
   void compute(const Action& action, const std::function<void()>& job);
