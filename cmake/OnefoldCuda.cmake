@@ -41,6 +41,15 @@ else()
   message(STATUS "No headers of cuDNN and its frontend: attention in 16 bits will run on slower kernels")
   list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_attention[.]cpp$")
 endif()
+# Ranges for profilers, where NVTX's headers are found (the wheel nvidia-nvtx, or the toolkit's own).
+find_path(NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${ONEFOLD_CUDA_WHEELS}/nvidia/cu13/include
+  ${ONEFOLD_CUDA_WHEELS}/nvidia/nvtx/include)
+mark_as_advanced(NVTX_INCLUDE)
+if(NVTX_INCLUDE)
+  list(FILTER cuda_sources EXCLUDE REGEX "/no_ranges[.]cpp$")
+else()
+  list(FILTER cuda_sources EXCLUDE REGEX "/ranges[.]cpp$")
+endif()
 # The plugin and the program must size things alike: the same file is in both.
 add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp
   ${CMAKE_SOURCE_DIR}/src/tensor/memory_source.cpp)
@@ -49,7 +58,10 @@ onefold_interface_hash(onefold_cuda)
 if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)
   target_include_directories(onefold_cuda SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE})
 endif()
-target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt)
+if(NVTX_INCLUDE)
+  target_include_directories(onefold_cuda SYSTEM PRIVATE ${NVTX_INCLUDE})
+endif()
+target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
 target_link_options(onefold_cuda PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)
 target_compile_options(onefold_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off>

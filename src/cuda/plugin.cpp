@@ -12,6 +12,7 @@
 #include "cuda/cuda_kernels.h"
 #include "cuda/device_memory.h"
 #include "cuda/rank_memory.h"
+#include "cuda/ranges.h"
 #include "cuda/staging.h"
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
@@ -59,6 +60,7 @@ class CudaDevice final : public Device {
     });
   }
   double now() const override { return now_seconds(); }
+  bool shows_names() const override { return ranges_are_shown(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
   std::unique_ptr<RankMemory> rank_memory(LaneQueue& lane) override {

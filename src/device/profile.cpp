@@ -223,6 +223,7 @@ class ProfiledDevice final : public Device {
                         bytes);
   }
   double now() const override { return inner_->now(); }
+  bool shows_names() const override { return inner_->shows_names(); }
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
   bool dry() const override { return inner_->dry(); }

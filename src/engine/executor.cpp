@@ -104,7 +104,7 @@ void Executor::execute(const Action& action, Walk& walk) {
 
 JobLabel Executor::label_of(const Action& action, int64_t bytes) const {
   JobLabel label{.tag = static_cast<int>(action.verb), .bytes = bytes};
-  if (times_.tracing()) label.name = describe(action, unit(action.unit).name());
+  if (named()) label.name = describe(action, unit(action.unit).name());
   return label;
 }
 
@@ -135,7 +135,7 @@ void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   JobLabel label = label_of(action, bytes);
-  if (times_.tracing()) label.name = what;
+  if (named()) label.name = what;
   const Ticket ticket = queue->post(
       std::move(label), [call = std::move(call), what = std::move(what)] { call(what); });
   if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;

@@ -109,6 +109,8 @@ class Executor {
   Walk::Held& held(Walk& walk, int unit, int micro) const {
     return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];
   }
+  // Whether someone looks at the names of jobs.
+  bool named() const { return times_.tracing() || device_.shows_names(); }
   JobLabel label_of(const Action& action, int64_t bytes = 0) const;
   LaneQueue* lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
 
