@@ -16,6 +16,7 @@
 #include "cuda/staging.h"
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
+#include "device/cuda_architectures.h"
 #include "device/device.h"
 #include "interface_hash.h"
 
@@ -122,11 +123,7 @@ CudaCard describe(int number) {
   check(cudaGetDeviceProperties(&properties, number), "describe the card");
   CudaCard card{properties.name, properties.major, properties.minor,
                 static_cast<int64_t>(properties.totalGlobalMem), ""};
-  constexpr int kLeastMajor = 9;  // of what the kernels are compiled for
-  if (card.major < kLeastMajor)
-    card.problem =
-        fmt::format("has compute capability {}.{}, and the device cuda needs {}.0 or later",
-                    card.major, card.minor, kLeastMajor);
+  card.problem = problem_of_architecture(ONEFOLD_CUDA_ARCHITECTURES, card.major, card.minor);
   return card;
 }
 
