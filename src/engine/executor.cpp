@@ -61,9 +61,7 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
         const Action what{.verb = verb, .unit = unit, .micro = micro, .joined = joined};
         return describe(what, this->unit(unit).name());
       });
-      if (options_.before_action && !device_.dry()) options_.before_action(action);
-      wait_for(action, walk);
-      execute(action, walk);
+      perform(action, walk);
     }
     finish_lanes();
   } catch (const PeerError&) {
@@ -73,6 +71,18 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   } catch (const std::exception& error) {
     control_.abort(error.what());
     throw;
+  }
+}
+
+// A device that fails says what it could not do; where that was is the next question.
+void Executor::perform(const Action& action, Walk& walk) {
+  try {
+    if (options_.before_action && !device_.dry()) options_.before_action(action);
+    wait_for(action, walk);
+    execute(action, walk);
+  } catch (const InternalError& error) {
+    internal_error("{}, step {}: {}", describe(action, unit(action.unit).name()), step_ + 1,
+                   error.what());
   }
 }
 

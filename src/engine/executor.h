@@ -81,6 +81,7 @@ class Executor {
   const Times& times() const { return times_; }
 
  private:
+  void perform(const Action& action, Walk& walk);
   void execute(const Action& action, Walk& walk);
   void wait_for(const Action& action, Walk& walk);
   void finish_lanes();
