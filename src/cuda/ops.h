@@ -137,8 +137,8 @@ struct SquaresArgs {
 void sum_squares(std::span<const SquaresArgs> list, const double* all, int64_t count, double* total,
                  double* scratch, cudaStream_t stream);
 
-// optimizer.cu: operation by operation what kernels/cpu/optimizer.cpp does on a processor with
-// fused multiply-add, so that host and card have the same bits.
+// optimizer.cu, optimizer8.cu: operation by operation what kernels/cpu/optimizer.cpp does on a
+// processor with fused multiply-add, so that host and card have the same bits.
 struct ControlFlags {
   const float* factor;
   const int32_t* finite;
