@@ -72,9 +72,12 @@ tidy: build  ## Run clang-tidy over the library and the program
 install: build  ## Install the program, completions, manual page and library (DESTDIR and PREFIX apply)
 	@cmake --install build/$(PRESET) $(if $(PREFIX),--prefix $(PREFIX))
 
-bundle: program  ## Pack the program, plugins and libraries into build/bundle/onefold-VERSION-linux-ARCH.tar.gz
-	@cmake --build --preset $(PRESET) -j $(JOBS)
-	@scripts/bundle.sh build/$(PRESET) build/bundle
+# In a build of its own: for every card, and without the tests.
+bundle: setup  ## Pack the program, plugins and libraries into build/bundle/onefold-VERSION-linux-ARCH.tar.gz
+	@scripts/cuda.sh
+	@cmake --preset dist > build/configure-dist.log 2>&1 || { cat build/configure-dist.log; exit 1; }
+	@cmake --build --preset dist -j $(JOBS)
+	@scripts/bundle.sh build/dist build/bundle
 
 clean:  ## Remove what was built
 	@rm -rf build

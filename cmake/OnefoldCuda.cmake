@@ -1,5 +1,5 @@
 # The device cuda is a plugin, found at run time: the program starts without CUDA, and says what it lacks. Built where
-# there is a CUDA toolkit. Code for sm_90 (Hopper), and PTX for what comes after it.
+# there is a CUDA toolkit.
 if(ONEFOLD_SANITIZE)  # the sanitizers of the host see nothing of the card; compute-sanitizer does
   return()
 endif()
@@ -15,7 +15,31 @@ if(NOT CUDAToolkit_FOUND)
   return()
 endif()
 set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
-set(CMAKE_CUDA_ARCHITECTURES 90)
+# For which cards: CMake's list of architectures; `release`: every card since 2020, and PTX for what comes after them.
+# Empty: the cards of this machine, or Hopper where there are none.
+set(ONEFOLD_CUDA_ARCHITECTURES "" CACHE STRING "Cards to compile for: 90a-real;100, or release")
+set(architectures ${ONEFOLD_CUDA_ARCHITECTURES})
+if(architectures STREQUAL "release")
+  set(architectures 80-real 89-real 90a-real 100 120)
+elseif(NOT architectures)
+  find_program(NVIDIA_SMI nvidia-smi)
+  mark_as_advanced(NVIDIA_SMI)
+  if(NVIDIA_SMI)
+    execute_process(COMMAND ${NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities
+      ERROR_QUIET)
+    string(REGEX MATCHALL "[0-9]+[.][0-9]" architectures "${capabilities}")
+    list(REMOVE_DUPLICATES architectures)
+    list(TRANSFORM architectures REPLACE "[.]" "")
+    list(FILTER architectures EXCLUDE REGEX "^[1-7][0-9]$")  # which the kernels cannot do with
+    list(TRANSFORM architectures REPLACE "^90$" "90a")
+    list(TRANSFORM architectures APPEND "-real")
+  endif()
+  if(NOT architectures)
+    set(architectures 90a-real)
+  endif()
+endif()
+message(STATUS "The device cuda is compiled for ${architectures}")
+set(CMAKE_CUDA_ARCHITECTURES ${architectures})
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
@@ -41,15 +65,30 @@ else()
   message(STATUS "No headers of cuDNN and its frontend: attention in 16 bits will run on slower kernels")
   list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_attention[.]cpp$")
 endif()
+# Ranges for profilers, where NVTX's headers are found (the wheel nvidia-nvtx, or the toolkit's own).
+find_path(NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${ONEFOLD_CUDA_WHEELS}/nvidia/cu13/include
+  ${ONEFOLD_CUDA_WHEELS}/nvidia/nvtx/include)
+mark_as_advanced(NVTX_INCLUDE)
+if(NVTX_INCLUDE)
+  list(FILTER cuda_sources EXCLUDE REGEX "/no_ranges[.]cpp$")
+else()
+  list(FILTER cuda_sources EXCLUDE REGEX "/ranges[.]cpp$")
+endif()
 # The plugin and the program must size things alike: the same file is in both.
 add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp
+  ${CMAKE_SOURCE_DIR}/src/device/cuda_architectures.cpp
   ${CMAKE_SOURCE_DIR}/src/tensor/memory_source.cpp)
 onefold_own_folder(onefold_cuda cuda)
 onefold_interface_hash(onefold_cuda)
 if(CUDNN_INCLUDE AND CUDNN_FRONTEND_INCLUDE)
   target_include_directories(onefold_cuda SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE} ${CUDNN_INCLUDE})
 endif()
-target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt)
+if(NVTX_INCLUDE)
+  target_include_directories(onefold_cuda SYSTEM PRIVATE ${NVTX_INCLUDE})
+endif()
+target_link_libraries(onefold_cuda PRIVATE onefold_device_headers onefold_base CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
+list(JOIN architectures " " architecture_words)
+target_compile_definitions(onefold_cuda PRIVATE ONEFOLD_CUDA_ARCHITECTURES="${architecture_words}")
 target_link_options(onefold_cuda PRIVATE -Wl,--as-needed -Wl,--exclude-libs,ALL)
 target_compile_options(onefold_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off>

@@ -198,9 +198,11 @@ int run_train(TrainArguments arguments) {
     if (!quiet)
       say("{}{}\n", arguments.verbose ? configuration_text(config) : "",
           with_headings(plan_text(config, plan), Stream::err));
-    const bool on_host = config.run.device == "cpu";
-    require_available((on_host ? plan.rank.peak_bytes : 0) + plan.rank.host_bytes,
-                      ranks.ranks_here(), on_host ? "run.memory" : "offload_optimizer.ratio");
+    if (config.run.device == "cpu")
+      require_available(plan.rank.peak_bytes + plan.rank.host_bytes, ranks.ranks_here(),
+                        "run.memory");
+    else
+      require_host_memory(plan.rank.host_bytes * ranks.ranks_here());
     if (plan.rank.disk_bytes > 0)
       require_disk(plan.options.offload.folder, plan.rank.disk_bytes * ranks.ranks_here());
     if (!writes) return;

@@ -4,6 +4,8 @@
 // of blocks.
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "cuda/launch.cuh"
 #include "cuda/pack.cuh"
 
@@ -107,6 +109,7 @@ __device__ Softmax softmax_of_parts(const PartOfSoftmax& mine) {
   if constexpr (kParts == 1) {
     return {mine.top, mine.sum};
   } else {
+#if __CUDA_ARCH__ >= 900
     namespace cg = cooperative_groups;
     __shared__ PartOfSoftmax shared;
     const cg::cluster_group cluster = cg::this_cluster();
@@ -125,6 +128,10 @@ __device__ Softmax softmax_of_parts(const PartOfSoftmax& mine) {
       sum += parts[i].sum * static_cast<double>(expf(parts[i].top - top));
     cluster.sync();  // no block leaves while others read its memory
     return {top, sum};
+#else
+    __trap();  // such a card is not asked to
+    return {};
+#endif
   }
 }
 
@@ -217,9 +224,15 @@ __global__ void __launch_bounds__(kBlock, kParts == 1 ? 2 : 3)
 template <class T, int kBlock, int kParts>
 void launch_packs(const Matrix& logits, const int32_t* targets, const float* gradient_scale,
                   float* losses, int64_t kept_bytes, cudaStream_t stream) {
-  launch_clusters(packs_kernel<T, kBlock, kParts>, kParts, grid_of(logits.rows * kParts), kBlock,
-                  kept_bytes, stream, view<T>(logits), targets, gradient_scale, losses,
-                  kept_bytes > 0, aligned(logits));
+  const auto start = [&](auto launcher) {
+    launcher(packs_kernel<T, kBlock, kParts>, grid_of(logits.rows * kParts), kBlock, kept_bytes,
+             stream, view<T>(logits), targets, gradient_scale, losses, kept_bytes > 0,
+             aligned(logits));
+  };
+  if constexpr (kParts == 1)
+    start([](auto... args) { launch(args...); });
+  else
+    start([](auto kernel, auto... args) { launch_clusters(kernel, kParts, args...); });
 }
 
 }  // namespace
@@ -234,14 +247,15 @@ void cross_entropy(Matrix logits, const int32_t* targets, const float* gradient_
   const int64_t packs = ceil_div(logits.cols, 8), bytes = packs * 16;
   constexpr int kParts = 4;
   const int64_t part_bytes = ceil_div(packs, kParts) * 16;
+  const CardTraits& card = card_traits();
   with_half(logits.type, [&](auto element) {
     using T = decltype(element);
-    if (!gradient_scale || part_bytes > kMost)
-      launch_packs<T, 512, 1>(logits, targets, gradient_scale, losses, 0, stream);
-    else if (bytes <= kHalf)
+    if (gradient_scale && bytes <= std::min(kHalf, card.shared_bytes))
       launch_packs<T, 512, 1>(logits, targets, gradient_scale, losses, bytes, stream);
-    else
+    else if (gradient_scale && part_bytes <= std::min(kMost, card.shared_bytes) && card.clusters)
       launch_packs<T, 384, kParts>(logits, targets, gradient_scale, losses, part_bytes, stream);
+    else
+      launch_packs<T, 512, 1>(logits, targets, gradient_scale, losses, 0, stream);
   });
 }
 

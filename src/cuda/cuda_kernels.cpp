@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "base/block8.h"
 #include "base/error.h"
@@ -157,6 +158,18 @@ void require_moment(const char* what, const Stepped& s, const Moment& moment) {
     require_elems(what, moment.scales, (n + kBlock8 - 1) / kBlock8);
   require(moment.values.dtype == DType::f32 || s.rounding, "{}: moments of {} without a rounding",
           what, dtype_name(moment.values.dtype));
+}
+
+AdamWFactors factors_of(const AdamW& hyper) {
+  return {hyper.beta1,
+          1.0f - hyper.beta1,
+          hyper.beta2,
+          1.0f - hyper.beta2,
+          hyper.l2 ? 1.0f : 1.0f - hyper.learning_rate * hyper.weight_decay,
+          hyper.learning_rate / hyper.bias_correction1,
+          1.0f / hyper.bias_correction2,
+          hyper.eps,
+          hyper.l2 ? hyper.weight_decay : 0.0f};
 }
 
 Codes8 codes_of(const Moment& moment) {
@@ -409,10 +422,17 @@ class CudaKernels final : public Kernels {
       cuda::sum(x.f32(), x.cols, dst.f64(), stream_);
   }
 
-  void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
-    x = x.flat();
-    require_scratch("sum_squares", scratch, sum_squares_scratch_bytes(x.elems()));
-    cuda::sum_squares(vector(x), x.cols, dst.f64(), static_cast<double*>(scratch.data), stream_);
+  void sum_squares(std::span<const Squares> list, Tensor all, Tensor total,
+                   Tensor scratch) override {
+    std::vector<SquaresArgs> args;
+    int64_t bytes = 0;
+    for (const auto& [x, dst] : list) {
+      args.push_back({vector(x), x.elems(), dst.f64()});
+      bytes += sum_squares_scratch_bytes(x.elems());
+    }
+    require_scratch("sum_squares", scratch, bytes);
+    cuda::sum_squares(args, all.f64(), all.elems(), total.f64(), static_cast<double*>(scratch.data),
+                      stream_);
   }
 
   void clip(const Clip& args) override {
@@ -421,37 +441,36 @@ class CudaKernels final : public Kernels {
                stream_);
   }
 
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-             const Moment& moment1, const Moment& moment2) override {
-    const SteppedArgs args = stepped_args("adamw", stepped);
-    require_moment("adamw: moment 1", stepped, moment1);
-    require_moment("adamw: moment 2", stepped, moment2);
-    require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
-    const AdamWFactors factors{hyper.beta1,
-                               1.0f - hyper.beta1,
-                               hyper.beta2,
-                               1.0f - hyper.beta2,
-                               hyper.l2 ? 1.0f : 1.0f - hyper.learning_rate * hyper.weight_decay,
-                               hyper.learning_rate / hyper.bias_correction1,
-                               1.0f / hyper.bias_correction2,
-                               hyper.eps,
-                               hyper.l2 ? hyper.weight_decay : 0.0f};
+  void adamw(const StepControl& control, std::span<const AdamWStep> list) override {
+    std::vector<AdamWArgs> args;
+    std::vector<AdamW8Args> args8;
+    for (const auto& [hyper, stepped, moment1, moment2] : list) {
+      const SteppedArgs own = stepped_args("adamw", stepped);
+      require_moment("adamw: moment 1", stepped, moment1);
+      require_moment("adamw: moment 2", stepped, moment2);
+      require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
+      if (own.elems == 0) continue;
+      if (moment1.values.dtype == DType::u8)
+        args8.push_back({factors_of(hyper), own, codes_of(moment1), codes_of(moment2)});
+      else
+        args.push_back({factors_of(hyper), own, vector(moment1.values), vector(moment2.values)});
+    }
     const ControlFlags flags{control.factor.f32(), control.finite.i32()};
-    if (args.elems == 0) return;
-    if (moment1.values.dtype == DType::u8)
-      cuda::adamw8(factors, flags, args, codes_of(moment1), codes_of(moment2), stream_);
-    else
-      cuda::adamw(factors, flags, args, vector(moment1.values), vector(moment2.values), stream_);
+    cuda::adamw(flags, args, stream_);
+    cuda::adamw8(flags, args8, stream_);
   }
 
-  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
-           Tensor momentum) override {
-    const SteppedArgs args = stepped_args("sgd", stepped);
-    if (hyper.momentum != 0) require_moment("sgd: momentum", stepped, momentum);
-    const Vector moment = hyper.momentum == 0 ? Vector{} : vector(momentum);
-    cuda::sgd(
-        {hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
-        {control.factor.f32(), control.finite.i32()}, args, moment, stream_);
+  void sgd(const StepControl& control, std::span<const SgdStep> list) override {
+    std::vector<SgdArgs> args;
+    for (const auto& [hyper, stepped, momentum] : list) {
+      const SteppedArgs own = stepped_args("sgd", stepped);
+      if (hyper.momentum != 0) require_moment("sgd: momentum", stepped, momentum);
+      args.push_back(
+          {{hyper.learning_rate, hyper.weight_decay, hyper.momentum, hyper.nesterov, hyper.first},
+           own,
+           hyper.momentum == 0 ? Vector{} : vector(momentum)});
+    }
+    cuda::sgd({control.factor.f32(), control.finite.i32()}, args, stream_);
   }
 
  private:

@@ -5,7 +5,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
+#include "cuda/card_traits.h"
 #include "cuda/check.h"
 
 namespace onefold::cuda {
@@ -18,10 +20,11 @@ inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b
 template <class... Params>
 void ask_for_shared_memory(void (*kernel)(Params...), int64_t bytes) {
   constexpr int64_t kGivenBytes = 48 * 1024;  // what a block may have without asking
-  if (bytes > kGivenBytes)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(bytes)),
-          "ask for a block's shared memory");
+  if (bytes <= kGivenBytes) return;
+  require_shared_memory(bytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "ask for a block's shared memory");
 }
 
 // A grid of no blocks is nothing to do.
@@ -36,8 +39,8 @@ void launch(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_by
 }
 
 template <class... Params, class... Args>
-void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), dim3 grid, int threads,
-                 int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
+void launch_with(std::span<cudaLaunchAttribute> attributes, void (*kernel)(Params...), dim3 grid,
+                 int threads, int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   ask_for_shared_memory(kernel, shared_bytes);
   cudaLaunchConfig_t config{};
@@ -45,12 +48,12 @@ void launch_with(cudaLaunchAttribute attribute, void (*kernel)(Params...), dim3 
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "launch a kernel");
 }
 
-// In clusters of `blocks` blocks along x.
+// In clusters of `blocks` blocks along x, on a card that has them.
 template <class... Params, class... Args>
 void launch_clusters(void (*kernel)(Params...), int blocks, dim3 grid, int threads,
                      int64_t shared_bytes, cudaStream_t stream, const Args&... args) {
@@ -58,25 +61,29 @@ void launch_clusters(void (*kernel)(Params...), int blocks, dim3 grid, int threa
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  launch_with(cluster, kernel, grid, threads, shared_bytes, stream, args...);
+  launch_with({&cluster, 1}, kernel, grid, threads, shared_bytes, stream, args...);
 }
 
 // A kernel that begins with after_the_last_kernel(), so that its blocks may be on their way while
-// the last blocks of the kernel before it still run: a step has hundreds of small ones.
+// the last blocks of the kernel before it still run, on cards that can do that: a step has hundreds
+// of small ones.
 template <class... Params, class... Args>
 void launch_early(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes,
                   cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
-  launch_with(early, kernel, grid, threads, shared_bytes, stream, args...);
+  launch_with({&early, card_traits().clusters ? size_t{1} : size_t{0}}, kernel, grid, threads,
+              shared_bytes, stream, args...);
 }
 
 // Lets the next kernel be launched early, and waits until the one before has ended and its results
 // can be seen. Every thread calls it before anything else.
 __device__ inline void after_the_last_kernel() {
+#if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+#endif
 }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1) {

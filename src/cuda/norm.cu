@@ -99,11 +99,13 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
   }
 }
 
+// Whether it could: a card may have too little shared memory.
 template <class T, bool kCentered, bool kBias>
-void launch_rows(const Matrix& x, const Pieces& pieces, const Vector& weight, const Vector& bias,
+bool launch_rows(const Matrix& x, const Pieces& pieces, const Vector& weight, const Vector& bias,
                  float eps, const Matrix& dst, cudaStream_t stream) {
   const auto with = [&](auto plan) {
     using Plan = decltype(plan);
+    if (RowRing<T, Plan>::kBytes > card_traits().shared_bytes) return false;
     // As many rows as teams in a block, at least.
     const RowChunks most = norm_chunks(pieces.count);
     const int64_t chunk = most.size < Plan::kTeams ? Plan::kTeams : most.size;
@@ -111,6 +113,7 @@ void launch_rows(const Matrix& x, const Pieces& pieces, const Vector& weight, co
            Plan::kBlock, RowRing<T, Plan>::kBytes, stream, view<T>(x), pieces,
            static_cast<const T*>(weight.data), static_cast<const T*>(bias.data), eps, view<T>(dst),
            chunk);
+    return true;
   };
   using Short = TeamPlan<kWarp, 16, 3>;
   using Middle = TeamPlan<kWarp, 16, 4>;
@@ -122,7 +125,7 @@ void launch_rows(const Matrix& x, const Pieces& pieces, const Vector& weight, co
   if (pieces.size <= Middle::kMost) return with(Middle());
   if (pieces.size <= Long::kMost) return with(Long());
   if (pieces.size <= Longer::kMost) return with(Longer());
-  with(VeryLong());
+  return with(VeryLong());
 }
 
 }  // namespace
@@ -132,13 +135,15 @@ void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector
   const Pieces pieces(x, groups);
   const bool is_aligned = all_aligned(x, weight, bias, dst) && pieces_aligned(pieces, x.type);
   const bool has_bias = bias.data != nullptr;
+  bool launched = false;
   if (x.type != Type::f32 && is_aligned && pieces.size % 8 == 0 && pieces.size > kLeastOfRows &&
       pieces.size <= kMostOfRows && centered == has_bias)
-    return with_half(x.type, [&](auto element) {
+    with_half(x.type, [&](auto element) {
       using T = decltype(element);
-      centered ? launch_rows<T, true, true>(x, pieces, weight, bias, eps, dst, stream)
-               : launch_rows<T, false, false>(x, pieces, weight, bias, eps, dst, stream);
+      launched = centered ? launch_rows<T, true, true>(x, pieces, weight, bias, eps, dst, stream)
+                          : launch_rows<T, false, false>(x, pieces, weight, bias, eps, dst, stream);
     });
+  if (launched) return;
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
     with_team<T>(pieces, [&](auto team, auto held) {

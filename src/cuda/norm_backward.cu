@@ -241,23 +241,26 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
     store_partials<Plan>(columns, size, args.partials + int64_t{2} * blockIdx.x * size);
 }
 
+// Whether it could: a card may have too little shared memory.
 template <class T, class Plan, bool kCentered, bool kBias>
-void launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
+bool launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
   constexpr int64_t shared = FusedRing<T, Plan, true>::kBytes;
   static_assert(shared >= 2 * Plan::kMost * static_cast<int64_t>(sizeof(float)));
+  if (shared > card_traits().shared_bytes) return false;
   launch(whole ? fused_kernel<T, Plan, true, kCentered, kBias>
                : fused_kernel<T, Plan, false, kCentered, kBias>,
          grid_of(chunks), Plan::kBlock, shared, stream, fused, view<T>(args.x),
          static_cast<const T*>(args.weight.data), view<T>(args.dy), view<T>(args.dx));
+  return true;
 }
 
 // As many blocks as norm_chunks() makes chunks.
 template <class T, bool kCentered, bool kBias>
-void launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
+bool launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                     cudaStream_t stream) {
   const auto with = [&](auto plan) {
-    launch_fused<T, decltype(plan), kCentered, kBias>(fused, chunks, args, whole, stream);
+    return launch_fused<T, decltype(plan), kCentered, kBias>(fused, chunks, args, whole, stream);
   };
   // Sums of dbias take registers: with them, fewer warps fit.
   using Short = TeamPlan<kWarp, 12, 3>;
@@ -273,7 +276,7 @@ void launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args
   if (size <= Long::kMost) return with(Long());
   if (size <= Longer::kMost) return with(Longer());
   if (size <= VeryLong::kMost) return with(VeryLong());
-  with(Longest());
+  return with(Longest());
 }
 
 void add_weights(const NormBackward& args, const Pieces& pieces, const float* partials,
@@ -282,24 +285,26 @@ void add_weights(const NormBackward& args, const Pieces& pieces, const float* pa
                {args.dweight, args.dbias}, pieces.size, stream);
 }
 
-void fused_backward(const NormBackward& args, const Pieces& pieces, bool is_aligned,
+bool fused_backward(const NormBackward& args, const Pieces& pieces, bool is_aligned,
                     cudaStream_t stream) {
   const RowChunks chunks = norm_chunks(pieces.count);
   const bool wanted = args.dweight.data || args.dbias.data;
   const bool whole = is_aligned && pieces.size % 8 == 0;
   const Fused fused{args.accumulate_dx, pieces, args.eps, chunks.size,
                     wanted ? args.scratch : nullptr};
+  bool launched = false;
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
     // LayerNorm mostly has a bias.
     if (args.centered)
-      launch_planned<T, true, true>(fused, chunks.count, args, whole, stream);
+      launched = launch_planned<T, true, true>(fused, chunks.count, args, whole, stream);
     else if (args.dbias.data)
-      launch_planned<T, false, true>(fused, chunks.count, args, whole, stream);
+      launched = launch_planned<T, false, true>(fused, chunks.count, args, whole, stream);
     else
-      launch_planned<T, false, false>(fused, chunks.count, args, whole, stream);
+      launched = launch_planned<T, false, false>(fused, chunks.count, args, whole, stream);
   });
-  if (wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
+  if (launched && wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
+  return launched;
 }
 
 }  // namespace
@@ -308,8 +313,9 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
   const Pieces pieces(args.x, args.groups);
   const bool is_aligned =
       all_aligned(args.x, args.weight, args.dy, args.dx) && pieces_aligned(pieces, args.x.type);
-  if (args.x.type != Type::f32 && pieces.size <= kHeldElems * kThreads)
-    return fused_backward(args, pieces, is_aligned, stream);
+  if (args.x.type != Type::f32 && pieces.size <= kHeldElems * kThreads &&
+      fused_backward(args, pieces, is_aligned, stream))
+    return;
   auto* stats = reinterpret_cast<Stats*>(args.scratch);
   float* partials = args.scratch + 2 * pieces.count;
   with_type(args.x.type, [&](auto element) {

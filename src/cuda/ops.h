@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "base/philox.h"
 
@@ -126,10 +127,18 @@ void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStrea
 inline constexpr int kSumLanes = 256;  // as kernels/kernels.h has it
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream);
 void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream);
-void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStream_t stream);
+struct SquaresArgs {
+  Vector x;
+  int64_t elems;
+  double* dst;
+};
+// And then total = sum() of `count` doubles, `all`. scratch: a double for each chunk of each
+// tensor.
+void sum_squares(std::span<const SquaresArgs> list, const double* all, int64_t count, double* total,
+                 double* scratch, cudaStream_t stream);
 
-// optimizer.cu: operation by operation what kernels/cpu/optimizer.cpp does on a processor with
-// fused multiply-add, so that host and card have the same bits.
+// optimizer.cu, optimizer8.cu: operation by operation what kernels/cpu/optimizer.cpp does on a
+// processor with fused multiply-add, so that host and card have the same bits.
 struct ControlFlags {
   const float* factor;
   const int32_t* finite;
@@ -157,21 +166,32 @@ struct AdamWFactors {
   float beta1, rest1, beta2, rest2, keep, step, inv_bc2, eps;
   float l2;  // times the parameter is added to the gradient; 0: nothing is
 };
-void adamw(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-           Vector moment1, Vector moment2, cudaStream_t stream);
+struct AdamWArgs {
+  AdamWFactors factors;
+  SteppedArgs stepped;
+  Vector moment1, moment2;
+};
+void adamw(const ControlFlags& control, std::span<const AdamWArgs> list, cudaStream_t stream);
 // Codes of 8 bits with a scale for each 256.
 struct Codes8 {
   uint8_t* values;
   float* scales;
 };
-void adamw8(const AdamWFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-            Codes8 moment1, Codes8 moment2, cudaStream_t stream);
+struct AdamW8Args {
+  AdamWFactors factors;
+  SteppedArgs stepped;
+  Codes8 moment1, moment2;
+};
+void adamw8(const ControlFlags& control, std::span<const AdamW8Args> list, cudaStream_t stream);
 struct SgdFactors {
   float rate, decay, momentum;
   bool nesterov, first;
 };
-// momentum: its data is null if there is none.
-void sgd(const SgdFactors& factors, const ControlFlags& control, const SteppedArgs& stepped,
-         Vector momentum, cudaStream_t stream);
+struct SgdArgs {
+  SgdFactors factors;
+  SteppedArgs stepped;
+  Vector momentum;  // its data is null if there is none
+};
+void sgd(const ControlFlags& control, std::span<const SgdArgs> list, cudaStream_t stream);
 
 }  // namespace onefold::cuda

@@ -12,9 +12,11 @@
 #include "cuda/cuda_kernels.h"
 #include "cuda/device_memory.h"
 #include "cuda/rank_memory.h"
+#include "cuda/ranges.h"
 #include "cuda/staging.h"
 #include "cuda/stream_lane.h"
 #include "device/cuda_api.h"
+#include "device/cuda_architectures.h"
 #include "device/device.h"
 #include "interface_hash.h"
 
@@ -68,6 +70,7 @@ class CudaDevice final : public Device {
     check(cudaStreamSynchronize(own), "copy between the card and the host");
   }
   double now() const override { return now_seconds(); }
+  bool shows_names() const override { return ranges_are_shown(); }
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
   std::unique_ptr<RankMemory> rank_memory(LaneQueue& lane) override {
@@ -129,11 +132,7 @@ CudaCard describe(int number) {
   check(cudaGetDeviceProperties(&properties, number), "describe the card");
   CudaCard card{properties.name, properties.major, properties.minor,
                 static_cast<int64_t>(properties.totalGlobalMem), ""};
-  constexpr int kLeastMajor = 9;  // of what the kernels are compiled for
-  if (card.major < kLeastMajor)
-    card.problem =
-        fmt::format("has compute capability {}.{}, and the device cuda needs {}.0 or later",
-                    card.major, card.minor, kLeastMajor);
+  card.problem = problem_of_architecture(ONEFOLD_CUDA_ARCHITECTURES, card.major, card.minor);
   return card;
 }
 

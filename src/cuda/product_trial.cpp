@@ -14,6 +14,9 @@ namespace {
 // In a round each algorithm is run as often as takes about so long; its fastest round counts.
 constexpr float kRoundMilliseconds = 3;
 constexpr int kRounds = 2;
+// One that takes so much longer than the fastest in a single run is not run again: most are far
+// behind, and a run's first step waits for all of its trials.
+constexpr float kBehind = 1.08f;
 // Another algorithm must be this much faster than the first.
 constexpr float kMargin = 0.99f;
 
@@ -113,9 +116,16 @@ int fastest_with_the_first_ones_bits(int algorithms, const Gemm& product, bool r
     };
     return timer.milliseconds(multiply) / static_cast<float>(repeats);
   };
-  const int repeats = std::clamp(static_cast<int>(kRoundMilliseconds / time_of(0, 1)), 2, 20);
+  const int repeats = std::clamp(static_cast<int>(kRoundMilliseconds / time_of(0, 1)), 1, 20);
   time_of(0, repeats);  // the card's clock and temperature follow its work
-  std::vector<float> best(alike.size(), std::numeric_limits<float>::max());
+  std::vector<float> best;
+  for (const int algorithm : alike) best.push_back(time_of(algorithm, 1));
+  const float bound = kBehind * *std::min_element(best.begin(), best.end());
+  std::vector<int> near = {0};
+  for (size_t i = 1; i < alike.size(); ++i)
+    if (best[i] <= bound) near.push_back(alike[i]);
+  alike = near;
+  best.assign(alike.size(), std::numeric_limits<float>::max());
   for (int round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < alike.size(); ++i)
       best[i] = std::min(best[i], time_of(alike[i], repeats));

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "cuda/check.h"
+#include "cuda/ranges.h"
 
 namespace onefold::cuda {
 namespace {
@@ -48,6 +49,7 @@ StreamLane::~StreamLane() {
 }
 
 Ticket StreamLane::post(JobLabel label, Job job) {
+  const NamedRange range(label.name);
   SharedEvent begin = record();
   job();
   SharedEvent end = record();

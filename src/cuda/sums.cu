@@ -1,6 +1,7 @@
 // Sums over rows and over everything.
 #include "cuda/pack.cuh"
 #include "cuda/partials.cuh"
+#include "cuda/segments.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -90,14 +91,12 @@ __global__ void __launch_bounds__(kThreads)
   dst[col] = narrow<T>(accumulate ? widen(dst[col]) + sum : sum);
 }
 
-// kSumLanes interleaved sums, one thread to each, and then these by halves.
+// One of kSumLanes interleaved sums.
 template <class T>
-__global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elems, double* dst) {
-  after_the_last_kernel();
+__device__ double lane_sum(const T* x, int64_t elems, int lane) {
   constexpr int kBatch = 16;
-  __shared__ double lanes[kSumLanes];
   double sum = 0;
-  for (int64_t first = threadIdx.x; first < elems; first += kBatch * kSumLanes) {
+  for (int64_t first = lane; first < elems; first += kBatch * kSumLanes) {
     T values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i)
@@ -106,27 +105,53 @@ __global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elem
     for (int i = 0; i < kBatch; ++i)
       if (first + i * kSumLanes < elems) sum += static_cast<double>(values[i]);
   }
-  lanes[threadIdx.x] = sum;
+  return sum;
+}
+
+// Their sum, by halves, in lane 0. `lanes` is memory for the sums of these lanes; all of a block's
+// threads call together.
+__device__ double sum_of_lanes(double sum, int lane, double* lanes) {
+  lanes[lane] = sum;
   for (int half = kSumLanes / 2; half >= kWarp; half /= 2) {
     __syncthreads();
-    if (threadIdx.x < half) {
-      sum += lanes[threadIdx.x + half];
-      lanes[threadIdx.x] = sum;
+    if (lane < half) {
+      sum += lanes[lane + half];
+      lanes[lane] = sum;
     }
   }
-  if (threadIdx.x >= kWarp) return;
-  for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(~0u, sum, half);
-  if (threadIdx.x == 0) *dst = sum;
+  if (lane < kWarp)
+    for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_down_sync(~0u, sum, half);
+  return sum;
 }
+
+template <class T>
+__global__ void __launch_bounds__(kSumLanes) sum_kernel(const T* x, int64_t elems, double* dst) {
+  after_the_last_kernel();
+  __shared__ double lanes[kSumLanes];
+  const auto lane = static_cast<int>(threadIdx.x);
+  const double sum = sum_of_lanes(lane_sum(x, elems, lane), lane, lanes);
+  if (lane == 0) *dst = sum;
+}
+
+template <class T>
+struct SquaresItem {
+  const T* x;
+  int64_t elems, chunk;
+  double* sums;  // of chunks
+  bool is_aligned;
+};
 
 // One block to a chunk, each thread with every 256th pack. In double throughout: squares of large
 // gradients must not overflow, and the norm of billions of elements must not drift.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
-    squares_kernel(const T* x, int64_t elems, int64_t chunk, double* sums, bool is_aligned) {
+    squares_kernel(const __grid_constant__ Segments<SquaresItem<T>> segments) {
   after_the_last_kernel();
+  const int mine = segments.mine();
+  const auto& [x, elems, chunk, sums, is_aligned] = segments.items[mine];
+  const int64_t block = segments.block_of(mine);
   constexpr int kElems = kWide<T>, kBatch = 32 / kElems;
-  const int64_t begin = blockIdx.x * chunk;
+  const int64_t begin = block * chunk;
   const int64_t end = begin + chunk < elems ? begin + chunk : elems;
   double sum = 0;
   for (int64_t first = begin + threadIdx.x * kElems; first < end;
@@ -147,7 +172,38 @@ __global__ void __launch_bounds__(kThreads, 4)
     }
   }
   sum = team_sum<kThreads>(sum);
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  if (threadIdx.x == 0) sums[block] = sum;
+}
+
+// Sums of chunks of one tensor.
+struct ChunksItem {
+  const double* sums;
+  int64_t count;
+  double* dst;
+};
+constexpr int kSumTeams = 4;
+
+// Adds up the chunks of each tensor, a few tensors at a time; and then everything, where that is
+// wanted, among it what was just added up. One block: the next kernels wait for the last sum.
+__global__ void __launch_bounds__(kSumTeams* kSumLanes)
+    chunks_kernel(const __grid_constant__ Segments<ChunksItem> segments, const double* all,
+                  int64_t count, double* total) {
+  after_the_last_kernel();
+  __shared__ double lanes[kSumTeams][kSumLanes];
+  const int team = static_cast<int>(threadIdx.x) / kSumLanes,
+            lane = static_cast<int>(threadIdx.x) % kSumLanes;
+  for (int first = 0; first < segments.count; first += kSumTeams) {
+    const int index = first + team;
+    double sum = 0;
+    if (index < segments.count)
+      sum = lane_sum(segments.items[index].sums, segments.items[index].count, lane);
+    sum = sum_of_lanes(sum, lane, lanes[team]);
+    if (index < segments.count && lane == 0) *segments.items[index].dst = sum;
+    __syncthreads();  // dst is written, lanes are read
+  }
+  if (!total) return;
+  const double sum = sum_of_lanes(team == 0 ? lane_sum(all, count, lane) : 0.0, lane, lanes[team]);
+  if (threadIdx.x == 0) *total = sum;
 }
 
 }  // namespace
@@ -186,16 +242,35 @@ void sum(const double* x, int64_t elems, double* dst, cudaStream_t stream) {
   launch_early(sum_kernel<double>, grid_of(1), kSumLanes, 0, stream, x, elems, dst);
 }
 
-// scratch: one double for each chunk.
-void sum_squares(Vector x, int64_t elems, double* dst, double* scratch, cudaStream_t stream) {
-  const int64_t chunk = squares_chunk(elems), chunks = ceil_div(elems, chunk);
-  with_type(x.type, [&](auto element) {
-    using T = decltype(element);
-    launch_early(squares_kernel<T>, grid_of(chunks), kThreads, 0, stream,
-                 static_cast<const T*>(x.data), elems, chunk, chunks == 1 ? dst : scratch,
-                 aligned(x));
+void sum_squares(std::span<const SquaresArgs> list, const double* all, int64_t count, double* total,
+                 double* scratch, cudaStream_t stream) {
+  const auto alike = [](const SquaresArgs& a, const SquaresArgs& b) {
+    return a.x.type == b.x.type;
+  };
+  const auto add_chunks = [&](const Segments<ChunksItem>& chunked, bool last) {
+    if (chunked.count > 0 || last)
+      launch_early(chunks_kernel, grid_of(1), kSumTeams * kSumLanes, 0, stream, chunked, all, count,
+                   last ? total : nullptr);
+  };
+  each_part(list, alike, [&](std::span<const SquaresArgs> part) {
+    Segments<ChunksItem> chunked;
+    with_type(part[0].x.type, [&](auto element) {
+      using T = decltype(element);
+      Segments<SquaresItem<T>> segments;
+      for (const auto& [x, elems, dst] : part) {
+        const int64_t chunk = squares_chunk(elems), chunks = ceil_div(elems, chunk);
+        segments.add(
+            {static_cast<const T*>(x.data), elems, chunk, chunks == 1 ? dst : scratch, aligned(x)},
+            chunks);
+        if (chunks == 1) continue;
+        chunked.add({scratch, chunks, dst}, 0);
+        scratch += chunks;
+      }
+      launch_early(squares_kernel<T>, segments.grid(), kThreads, 0, stream, segments);
+    });
+    add_chunks(chunked, part.data() + part.size() == list.data() + list.size());
   });
-  if (chunks != 1) sum(scratch, chunks, dst, stream);
+  if (list.empty()) add_chunks({}, true);
 }
 
 }  // namespace onefold::cuda

@@ -36,6 +36,8 @@ class Device {
   // The same at once, from any thread, in no lane's order.
   virtual void copy_now(void* dst, const void* src, int64_t bytes) = 0;
   virtual double now() const = 0;  // seconds on the clock that spans are measured by
+  // Whether a profiler shows the names of jobs, so that they are worth making without a trace too.
+  virtual bool shows_names() const { return false; }
 
   virtual int threads() const = 0;  // of the host that work for this rank
   // Idle between calls; null on a device that starts no thread.

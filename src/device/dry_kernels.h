@@ -90,16 +90,22 @@ class DryKernels final : public Kernels {
   void add(Tensor a, Tensor b, Tensor dst) override { touch({a, b, dst}); }
   void scale(Tensor x, float, Tensor dst) override { touch({x, dst}); }
   void sum(Tensor x, Tensor) override { touch({x}); }
-  void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
-  void clip(const Clip& args) override { touch({args.sums}); }
-  void adamw(const AdamW&, const StepControl&, const Stepped& stepped, const Moment& moment1,
-             const Moment& moment2) override {
-    touch(stepped);
-    touch({moment1.values, moment1.values, moment2.values, moment2.values});
+  void sum_squares(std::span<const Squares> list, Tensor all, Tensor, Tensor) override {
+    for (const Squares& one : list) touch({one.x});
+    touch({all});
   }
-  void sgd(const Sgd&, const StepControl&, const Stepped& stepped, Tensor momentum) override {
-    touch(stepped);
-    touch({momentum, momentum});
+  void clip(const Clip& args) override { touch({args.sums}); }
+  void adamw(const StepControl&, std::span<const AdamWStep> list) override {
+    for (const auto& [hyper, stepped, moment1, moment2] : list) {
+      touch(stepped);
+      touch({moment1.values, moment1.values, moment2.values, moment2.values});
+    }
+  }
+  void sgd(const StepControl&, std::span<const SgdStep> list) override {
+    for (const auto& [hyper, stepped, momentum] : list) {
+      touch(stepped);
+      touch({momentum, momentum});
+    }
   }
 
  private:

@@ -22,6 +22,20 @@ std::string shape_of(const AttentionShape& s) {
                      s.head_dim);
 }
 
+int64_t elems_of(const Squares& one) { return one.x.elems(); }
+template <class Step>
+int64_t elems_of(const Step& one) {
+  return one.stepped.params.elems();
+}
+
+// Of a list: how many tensors, and their elements.
+template <class One>
+std::string shape_of(std::span<const One> list) {
+  int64_t elems = 0;
+  for (const One& one : list) elems += elems_of(one);
+  return fmt::format("{} of {}", list.size(), elems);
+}
+
 // The kernels of the device within; scratch sizes are theirs.
 class ProfiledKernels final : public Kernels {
  public:
@@ -131,21 +145,18 @@ class ProfiledKernels final : public Kernels {
   void sum(Tensor x, Tensor dst) override {
     timed("sums", x, [&](Kernels& k) { k.sum(x, dst); });
   }
-  void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
-    timed("squares", x, [&](Kernels& k) { k.sum_squares(x, dst, scratch); });
+  void sum_squares(std::span<const Squares> list, Tensor all, Tensor total,
+                   Tensor scratch) override {
+    timed("squares", list, [&](Kernels& k) { k.sum_squares(list, all, total, scratch); });
   }
   void clip(const Clip& args) override {
     timed("sums", args.sums, [&](Kernels& k) { k.clip(args); });
   }
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-             const Moment& moment1, const Moment& moment2) override {
-    timed("optimizer", stepped.params,
-          [&](Kernels& k) { k.adamw(hyper, control, stepped, moment1, moment2); });
+  void adamw(const StepControl& control, std::span<const AdamWStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.adamw(control, list); });
   }
-  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
-           Tensor momentum) override {
-    timed("optimizer", stepped.params,
-          [&](Kernels& k) { k.sgd(hyper, control, stepped, momentum); });
+  void sgd(const StepControl& control, std::span<const SgdStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.sgd(control, list); });
   }
 
  private:
@@ -215,6 +226,7 @@ class ProfiledDevice final : public Device {
     inner_->copy_now(dst, src, bytes);
   }
   double now() const override { return inner_->now(); }
+  bool shows_names() const override { return inner_->shows_names(); }
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
   bool dry() const override { return inner_->dry(); }

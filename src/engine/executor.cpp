@@ -58,6 +58,9 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
   const auto host_steps = [&](int u) { return state.unit(u).host_steps(); };
   const auto units = std::views::iota(0, state.units());
   if (std::ranges::none_of(units, host_steps)) return;
+  // A plan is of a step among others.
+  for (int u : units)
+    if (device.dry() && host_steps(u)) pending_[static_cast<size_t>(u)].emplace();
   host_ = open_host_side(device);
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
@@ -85,9 +88,7 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
         const Action what{.verb = verb, .unit = unit, .micro = micro, .joined = joined};
         return describe(what, this->unit(unit).name());
       });
-      if (options_.before_action && !device_.dry()) options_.before_action(action);
-      wait_for(action, walk);
-      execute(action, walk);
+      perform(action, walk);
     }
     finish_lanes();
   } catch (const PeerError&) {
@@ -97,6 +98,18 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   } catch (const std::exception& error) {
     control_.abort(error.what());
     throw;
+  }
+}
+
+// A device that fails says what it could not do; where that was is the next question.
+void Executor::perform(const Action& action, Walk& walk) {
+  try {
+    if (options_.before_action && !device_.dry()) options_.before_action(action);
+    wait_for(action, walk);
+    execute(action, walk);
+  } catch (const InternalError& error) {
+    internal_error("{}, step {}: {}", describe(action, unit(action.unit).name()), step_ + 1,
+                   error.what());
   }
 }
 
@@ -129,7 +142,7 @@ void Executor::execute(const Action& action, Walk& walk) {
 
 JobLabel Executor::label_of(const Action& action, int64_t bytes) const {
   JobLabel label{.tag = static_cast<int>(action.verb), .bytes = bytes};
-  if (times_.tracing()) label.name = describe(action, unit(action.unit).name());
+  if (named()) label.name = describe(action, unit(action.unit).name());
   return label;
 }
 
@@ -161,7 +174,7 @@ void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   JobLabel label = label_of(action, bytes);
-  if (times_.tracing()) label.name = what;
+  if (named()) label.name = what;
   const Ticket ticket = queue->post(
       std::move(label), [call = std::move(call), what = std::move(what)] { call(what); });
   if (action.ticket >= 0 && queue != &device_.compute()) walk.tickets[action.ticket] = ticket;
@@ -368,13 +381,16 @@ void Executor::squares(const Action& action) {
   const UnitState& own = state_.unit(action.unit);
   Kernels& kernels = device_.kernels();
   const Tensor gradient = own.gradient_shard();
+  std::vector<Squares> list;
+  int64_t scratch_bytes = 0;
   for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
-    const Arena::Scope scope(arena_);
-    const Tensor scratch = arena_.take_bytes(kernels.sum_squares_scratch_bytes(piece.elems));
-    kernels.sum_squares(gradient.col_range(piece.offset, piece.elems),
-                        scalars_.squares(action.unit, piece.param), scratch);
+    list.push_back({gradient.col_range(piece.offset, piece.elems),
+                    scalars_.squares(action.unit, piece.param)});
+    scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
   }
-  kernels.sum(scalars_.squares(action.unit), scalars_.sum_of(action.unit));
+  const Arena::Scope scope(arena_);
+  kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
+                      arena_.take_bytes(scratch_bytes));
 }
 
 // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
@@ -410,8 +426,7 @@ StepControl Executor::host_control() const {
   return {matrix(memory, 1, 1, DType::f32), matrix(memory + Ledger::kAlignment, 1, 1, DType::i32)};
 }
 
-void Executor::step_piece(const UnitState& own, const SlabPiece& piece,
-                          const StepPlace& place) const {
+SteppedParam Executor::stepped_param(const UnitState& own, const SlabPiece& piece) const {
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
   const auto part = [&](Tensor slab, int64_t block = 1) {
     return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
@@ -423,11 +438,16 @@ void Executor::step_piece(const UnitState& own, const SlabPiece& piece,
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
   const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
   if (rounds || options_.precision.moments != DType::f32)
-    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(place.step),
+    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
-  optimizer_step(place.kernels, options_.optimizer, place.updates + 1, place.rates, param.decay,
-                 place.control, stepped, states);
+  return {param.decay, stepped, std::move(states)};
+}
+
+std::vector<SteppedParam> Executor::stepped_params(const UnitState& own) const {
+  std::vector<SteppedParam> params;
+  for (const SlabPiece& piece : own.stepped_pieces()) params.push_back(stepped_param(own, piece));
+  return params;
 }
 
 void Executor::step(const Action& action, Walk& walk) {
@@ -435,24 +455,25 @@ void Executor::step(const Action& action, Walk& walk) {
   if (own.host_steps())
     host_step(action, walk);
   else
-    compute(action, [&, place = StepPlace{device_.kernels(), scalars_.control(), walk.rates, step_,
-                                          walk.updates}] {
-      for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, place);
+    compute(action, [&] {
+      optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates,
+                     scalars_.control(), stepped_params(own));
     });
   if (!options_.keep_gradients) own.drop_gradients();
 }
 
 // It may outlive the walk: the next one waits for it where it reads what was stepped.
 void Executor::host_step(const Action& action, Walk& walk) {
+  const UnitState& own = state_.unit(action.unit);
   LaneQueue& queue = host_.lane ? *host_.lane : device_.compute();
   if (host_.lane) queue.after(device_.compute().mark());
-  const StepPlace place{host_.lane ? *host_.kernels : device_.kernels(), host_control(), walk.rates,
-                        step_, walk.updates};
-  const Ticket ticket =
-      queue.post(label_of(action), [this, place, &own = state_.unit(action.unit)] {
-        for (const SlabPiece& piece : own.stepped_pieces()) step_piece(own, piece, place);
-        if (!device_.dry() && *place.control.finite.i32() == 0) own.fill_outbox();
-      });
+  const auto job = [this, &own, &kernels = host_.lane ? *host_.kernels : device_.kernels(),
+                    step = walk.updates + 1, rates = walk.rates, control = host_control(),
+                    params = stepped_params(own)] {
+    optimizer_step(kernels, options_.optimizer, step, rates, control, params);
+    if (!device_.dry() && *control.finite.i32() == 0) own.fill_outbox();
+  };
+  const Ticket ticket = queue.post(label_of(action), job);
   pending_[static_cast<size_t>(action.unit)] = ticket;
   if (action.ticket >= 0) walk.tickets[action.ticket] = ticket;
 }

@@ -87,6 +87,7 @@ class Executor {
   const Times& times() const { return times_; }
 
  private:
+  void perform(const Action& action, Walk& walk);
   void execute(const Action& action, Walk& walk);
   void wait_for(const Action& action, Walk& walk);
   void finish_lanes();
@@ -101,14 +102,8 @@ class Executor {
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
-  // What a step needs beside a unit's state; a host's step may outlive the walk.
-  struct StepPlace {
-    Kernels& kernels;
-    StepControl control;
-    StepRates rates;
-    int64_t step, updates;
-  };
-  void step_piece(const UnitState& unit, const SlabPiece& piece, const StepPlace& place) const;
+  std::vector<SteppedParam> stepped_params(const UnitState& unit) const;
+  SteppedParam stepped_param(const UnitState& unit, const SlabPiece& piece) const;
   void host_step(const Action& action, Walk& walk);
   void bring_control();
   StepControl host_control() const;
@@ -125,6 +120,8 @@ class Executor {
   Walk::Held& held(Walk& walk, int unit, int micro) const {
     return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];
   }
+  // Whether someone looks at the names of jobs.
+  bool named() const { return times_.tracing() || device_.shows_names(); }
   JobLabel label_of(const Action& action, int64_t bytes = 0) const;
   LaneQueue* lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
 

@@ -75,7 +75,8 @@ struct EngineOptions {
   double clipping = 0;                            // largest global gradient norm; 0: off
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
   // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without
-  // it: random ones, by the seed. Called from one thread. Adapters have one of their own.
+  // it: random ones, by the seed. Called from many threads, for parts of one parameter at a time.
+  // Adapters have one of their own.
   std::function<void(const ParamSpec&param, int64_t first, std::span<float> dst)> initial,
       initial_adapters;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults

@@ -96,12 +96,12 @@ void RankState::initialise() {
   const auto random = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
     onefold::initialise(param, model_.spec, options_.seed, first, dst);
   };
-  if (!options_.initial && !options_.initial_adapters)
-    return write_parameters(random, Device::Calls::shared_out);
-  write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
-    const Fill& given = param.adapter ? options_.initial_adapters : options_.initial;
-    given ? given(param, first, dst) : random(param, first, dst);
-  });
+  write_parameters(
+      [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+        const Fill& given = param.adapter ? options_.initial_adapters : options_.initial;
+        given ? given(param, first, dst) : random(param, first, dst);
+      },
+      Device::Calls::shared_out);
 }
 
 // On the device by a kernel, which is quicker.

@@ -1,5 +1,8 @@
 #include "inspect/parameter_source.h"
 
+#include <mutex>
+#include <optional>
+
 #include "base/error.h"
 
 namespace onefold {
@@ -9,10 +12,49 @@ std::vector<int64_t> file_shape(const ParamSpec& param) {
   return {param.rows, param.cols};
 }
 
+namespace {
+
+// Parameters are released when they have been read whole or the next one is begun, and not while
+// other threads read parts of them: those would be read from the file again.
+class ReleasingReader {
+ public:
+  explicit ReleasingReader(std::shared_ptr<const ParameterSource> source)
+      : source_(std::move(source)) {}
+
+  void read(const ParamSpec& param, int64_t first, std::span<float> dst) {
+    begin(param);
+    source_->read(param, first, dst);
+    end(param, static_cast<int64_t>(dst.size()));
+  }
+
+ private:
+  void begin(const ParamSpec& param) {
+    const std::lock_guard lock(mutex_);
+    if (current_ && current_->name == param.name) return;
+    if (current_) source_->release(*current_);
+    current_ = param;
+    read_elems_ = 0;
+  }
+  void end(const ParamSpec& param, int64_t elems) {
+    const std::lock_guard lock(mutex_);
+    read_elems_ += elems;
+    if (read_elems_ < param.elems()) return;
+    source_->release(param);
+    current_.reset();
+  }
+
+  const std::shared_ptr<const ParameterSource> source_;
+  std::mutex mutex_;
+  std::optional<ParamSpec> current_;
+  int64_t read_elems_ = 0;
+};
+
+}  // namespace
+
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source) {
-  return [source = std::move(source)](const ParamSpec& param, int64_t first, std::span<float> dst) {
-    source->read(param, first, dst);
-    source->release(param);  // or the mapped files would stay in memory beside what was read
+  return [reader = std::make_shared<ReleasingReader>(std::move(source))](
+             const ParamSpec& param, int64_t first, std::span<float> dst) {
+    reader->read(param, first, dst);
   };
 }
 

@@ -32,7 +32,8 @@ class ParameterSource {
   virtual void release(const ParamSpec&) const {}
 };
 
-// The same as a function, for filling memory.
+// The same as a function, for filling memory: for any number of threads that read parts of one
+// parameter at a time. What was read is released: mapped files would stay in memory beside it.
 using ParameterReader =
     std::function<void(const ParamSpec& param, int64_t first, std::span<float> dst)>;
 ParameterReader reader_of(std::shared_ptr<const ParameterSource> source);

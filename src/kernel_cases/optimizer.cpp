@@ -124,7 +124,7 @@ HostTensor squares(int64_t n) {
   return values;
 }
 
-// Whole, or in shards that begin anywhere.
+// Whole, or as a list of shards that begin anywhere.
 Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false, Held held = {}) {
   Case c;
   const bool skipped = std::isnan(factor);
@@ -136,14 +136,14 @@ Case adamw_case(const AdamW& hyper, int64_t n, float factor, bool shards = false
   const int m = state("m", normals(1, n, 3).as(held.moments)),
             v = state("v", squares(n).as(held.moments));
   c.run = [=](Call& call) {
-    const auto step = [&](int64_t begin, int64_t end) {
-      const auto shard = [&](int tensor) { return call[tensor].col_range(begin, end - begin); };
-      call.kernels().adamw(hyper, control.of(call), t.shard(call, held, begin, end - begin),
-                           shard(m), shard(v));
+    std::vector<AdamWStep> list;
+    const auto add = [&](int64_t begin, int64_t count) {
+      const auto shard = [&](int tensor) { return call[tensor].col_range(begin, count); };
+      list.push_back({hyper, t.shard(call, held, begin, count), shard(m), shard(v)});
     };
-    if (!shards) return step(0, n);
-    for (int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 7 + 3)
-      step(begin, std::min(n, begin + size));
+    for (int64_t begin = 0, size = shards ? 0 : n; begin < n; begin += size, size += 7)
+      add(begin, std::min(n - begin, size));
+    call.kernels().adamw(control.of(call), list);
   };
   c.expected = [=](const Case& in) {
     if (skipped) return std::vector<Expected>{};  // what is an input keeps its bits
@@ -234,7 +234,7 @@ void add_expected_codes(std::vector<Expected>& all, Moment8 moment, const CodedM
   all.push_back(std::move(scales));
 }
 
-// Whole, or in shards that begin at blocks.
+// Whole, or as a list of shards that begin at blocks.
 Case adamw8_case(const AdamW& hyper, int64_t n, float factor, bool shards = false, Held held = {}) {
   Case c;
   const bool skipped = std::isnan(factor);
@@ -244,14 +244,14 @@ Case adamw8_case(const AdamW& hyper, int64_t n, float factor, bool shards = fals
   const CodedMoment m = add_coded(c, Moment8::first, normals(1, n, 3), skipped),
                     v = add_coded(c, Moment8::second, squares(n), skipped);
   c.run = [=](Call& call) {
-    const auto step = [&](int64_t begin, int64_t end) {
-      const int64_t count = end - begin;
-      call.kernels().adamw(hyper, control.of(call), t.shard(call, held, begin, count),
-                           m.shard(call, begin, count), v.shard(call, begin, count));
+    std::vector<AdamWStep> list;
+    const auto add = [&](int64_t begin, int64_t count) {
+      list.push_back({hyper, t.shard(call, held, begin, count), m.shard(call, begin, count),
+                      v.shard(call, begin, count)});
     };
-    if (!shards) return step(0, n);
-    for (int64_t begin = 0, size = kBlock8; begin < n; begin += size, size *= 2)
-      step(begin, std::min(n, begin + size));
+    for (int64_t begin = 0, size = shards ? kBlock8 : n; begin < n; begin += size, size *= 2)
+      add(begin, std::min(n - begin, size));
+    call.kernels().adamw(control.of(call), list);
   };
   c.expected = [=](const Case& in) {
     if (skipped) return std::vector<Expected>{};
@@ -305,8 +305,8 @@ Case sgd_case(Sgd hyper, int64_t n, float factor, Held held = {}) {
           : state("m",
                   (hyper.first ? HostTensor(1, n).clear() : normals(1, n, 3)).as(held.moments));
   c.run = [=](Call& call) {
-    call.kernels().sgd(hyper, control.of(call), t.shard(call, held, 0, n),
-                       momentum ? call[m] : Tensor{});
+    const SgdStep step{hyper, t.shard(call, held, 0, n), momentum ? call[m] : Tensor{}};
+    call.kernels().sgd(control.of(call), {&step, 1});
   };
   c.expected = [=](const Case& in) {
     if (skipped) return std::vector<Expected>{};
@@ -353,7 +353,8 @@ Case small_step_case(const Held& held, float step) {
   const Sgd hyper{
       .learning_rate = 1, .momentum = 0, .weight_decay = 0, .nesterov = false, .first = false};
   c.run = [=](Call& call) {
-    call.kernels().sgd(hyper, control.of(call), t.shard(call, held, 0, kElems), {});
+    const SgdStep one{hyper, t.shard(call, held, 0, kElems)};
+    call.kernels().sgd(control.of(call), {&one, 1});
   };
   c.expected = [=](const Case&) {
     std::vector<Expected> all;  // 1 + step * unit is exact in f32

@@ -59,22 +59,80 @@ Case sum_case(const HostTensor& values) {
   return c;
 }
 
+// Both sums are in double, where squares of floats are exact; each rounds at most n - 1 times.
+double squares_error(int64_t n) {
+  return 2 * std::max(0.0, static_cast<double>(n) - 1) * kDoubleUnit;
+}
+
+void run_squares(Call& call, std::span<const Squares> list, Tensor all, Tensor total) {
+  int64_t bytes = 0;
+  for (const Squares& one : list) bytes += call.kernels().sum_squares_scratch_bytes(one.x.elems());
+  call.kernels().sum_squares(list, all, total, call.scratch(bytes));
+}
+
 Case sum_squares_case(const HostTensor& values) {
   Case c;
-  const int x = c.input("x", values), dst = c.output("dst", empty_double());
+  const int x = c.input("x", values), dst = c.output("dst", empty_double()),
+            total = c.output("total", empty_double());
   c.run = [=](Call& call) {
-    call.kernels().sum_squares(
-        call[x], call[dst],
-        call.scratch(call.kernels().sum_squares_scratch_bytes(call[x].elems())));
+    const Squares one{call[x], call[dst]};
+    run_squares(call, {&one, 1}, call[dst], call[total]);
   };
   c.expected = [=](const Case& in) {
-    double total = 0;
-    for (const double value : in[x].doubles()) total += value * value;
-    // Both sums are in double, where squares of floats are exact; each rounds at most n - 1 times.
-    const double error = 2 * std::max(0.0, static_cast<double>(in[x].elems()) - 1) * kDoubleUnit;
-    return std::vector{close(dst, {total}, 0, error)};
+    double sum = 0;
+    for (const double value : in[x].doubles()) sum += value * value;
+    const double error = squares_error(in[x].elems());
+    return std::vector{close(dst, {sum}, 0, error), close(total, {sum}, 0, error)};
   };
   return c;
+}
+
+// Of successive parts of one tensor, of these sizes, with an element between them that is nobody's.
+// Twice as many sums as there are parts: every other one is 7, and left alone.
+Case sum_squares_list_case(const std::vector<int64_t>& sizes, DType dtype, bool together = true) {
+  int64_t elems = 0;
+  for (const int64_t size : sizes) elems += size + 1;
+  Case c;
+  const auto count = static_cast<int64_t>(sizes.size());
+  const int x = c.input("x", normals(1, elems, 1).as(dtype)),
+            dst = c.output("dst", row_of(Doubles(2 * sizes.size(), 7.0))),
+            total = c.output("total", empty_double());
+  c.run = [=](Call& call) {
+    std::vector<Squares> list;
+    int64_t begin = 0;
+    for (int64_t i = 0; i < count; begin += sizes[static_cast<size_t>(i++)] + 1)
+      list.push_back(
+          {call[x].col_range(begin, sizes[static_cast<size_t>(i)]), call[dst].col_range(2 * i, 1)});
+    if (together) return run_squares(call, list, call[dst], call[total]);
+    for (const Squares& one : list) run_squares(call, {&one, 1}, call[dst], call[total]);
+  };
+  c.expected = [=](const Case& in) {
+    const Doubles values = in[x].doubles();
+    Doubles sums, errors;
+    double sum_of_all = 0;
+    size_t i = 0;
+    for (const int64_t size : sizes) {
+      double sum = 0;
+      for (const size_t end = i + static_cast<size_t>(size); i < end; ++i)
+        sum += values[i] * values[i];
+      ++i;
+      sums.insert(sums.end(), {sum, 7});
+      errors.insert(errors.end(), {sum * squares_error(size), 0});
+      sum_of_all += sum + 7;
+    }
+    return std::vector{Expected{dst, sums, errors},
+                       close(total, {sum_of_all}, 0, squares_error(elems))};
+  };
+  if (together && count > 0)
+    c.twin = Twin{[=] { return sum_squares_list_case(sizes, dtype, false); }, {{"dst"}, {"total"}}};
+  return c;
+}
+
+// More than a device takes at a time, a few of several chunks among them, one that is empty.
+std::vector<int64_t> many_sizes() {
+  std::vector<int64_t> sizes = {0, 100003, 8192, 8193};
+  for (int64_t i = 0; i < 45; ++i) sizes.push_back(i % 11 == 10 ? 30011 : 7 * i + 1);
+  return sizes;
 }
 
 struct ClipParams {
@@ -150,6 +208,8 @@ void add_half_cases(CaseList& list, DType dtype) {
   for (const int64_t n : {0, 1, 7, 33, 1031, 100003})
     list.push_back({"sums", fmt::format("sum_squares of {}{}", n, suffix),
                     [=] { return sum_squares_case(normals(1, n, 1).as(dtype)); }});
+  list.push_back({"sums", "sum_squares of a list" + suffix,
+                  [=] { return sum_squares_list_case(many_sizes(), dtype); }});
   list.push_back({"sums", "sum_squares of large values does not overflow" + suffix, [=] {
                     const float most = dtype == DType::f16 ? 65504.0f : 1e38f;
                     return sum_squares_case(row_of(std::vector<float>(70, most)).as(dtype));
@@ -191,6 +251,10 @@ void add_sums_cases(CaseList& list) {
                     [=] { return sum_squares_case(normals(1, n, 1)); }});
   list.push_back(
       {"sums", "sum_squares of 7x13", [] { return sum_squares_case(normals(7, 13, 1)); }});
+  list.push_back({"sums", "sum_squares of a list",
+                  [] { return sum_squares_list_case(many_sizes(), DType::f32); }});
+  list.push_back(
+      {"sums", "sum_squares of no list", [] { return sum_squares_list_case({}, DType::f32); }});
   list.push_back({"sums", "sum_squares of large values does not overflow",
                   [] { return sum_squares_case(row_of(std::vector<float>(3, 1e38f))); }});
   list.push_back({"sums", "sum_squares of infinity",

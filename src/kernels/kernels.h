@@ -135,6 +135,26 @@ struct Sgd {
   bool first;  // no momentum yet: it starts as the gradient
 };
 
+// Optimizers and sums of squares take lists: most parameters are small (biases, weights of norms),
+// and a card would take longer to start a kernel for each than to run it. What a list does to a
+// tensor has the bits of a list of that tensor alone.
+struct AdamWStep {
+  AdamW hyper;
+  Stepped stepped;
+  Moment moment1, moment2;
+};
+
+struct SgdStep {
+  Sgd hyper;
+  Stepped stepped;
+  Tensor momentum = {};  // empty where hyper.momentum is 0
+};
+
+struct Squares {
+  Tensor x;    // flat
+  Tensor dst;  // [1, 1] f64
+};
+
 // Near which a processor wants the head's logits: larger chunks feed its matrix products better
 // (512 rows run 6 % faster than 256 on GPT-2's vocabulary), smaller ones save memory.
 inline constexpr int64_t kLogitsBytes = int64_t{100} << 20;
@@ -229,16 +249,17 @@ class Kernels : public KernelScratch {
   // dst [1, 1] f64 = the sum of a flat f32 or f64 tensor in double: of every kSumLanes-th element,
   // in order; then the upper half of these sums is added to the lower one, until one is left.
   virtual void sum(Tensor x, Tensor dst) = 0;
-  // dst [1, 1] f64 = the sum of squares of a flat tensor, in double, chunk by chunk in order.
-  // Values that are not finite come through as such.
-  virtual void sum_squares(Tensor x, Tensor dst, Tensor scratch) = 0;
+  // Each dst = the sum of squares of its x, in double, chunk by chunk in order; values that are not
+  // finite come through as such. Then total [1, 1] f64 = sum() of `all`, f64, which has the dsts
+  // among its elements. Scratch: sum_squares_scratch_bytes() of each x, together.
+  virtual void sum_squares(std::span<const Squares> list, Tensor all, Tensor total,
+                           Tensor scratch) = 0;
   virtual void clip(const Clip& args) = 0;
 
-  // One pass over flat, equally long tensors; nothing if control.finite says so.
-  virtual void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-                     const Moment& moment1, const Moment& moment2) = 0;
-  virtual void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
-                   Tensor momentum) = 0;
+  // One pass over flat tensors, equally long in each step of the list; nothing if control.finite
+  // says so.
+  virtual void adamw(const StepControl& control, std::span<const AdamWStep> list) = 0;
+  virtual void sgd(const StepControl& control, std::span<const SgdStep> list) = 0;
 };
 
 class ThreadPool;

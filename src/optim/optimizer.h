@@ -48,10 +48,16 @@ struct StepRates {
   StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
 };
 
-// One optimizer step (counted from 1) on one parameter and its state: states(), but for the master,
-// which is `stepped`'s. `decay`: whether the parameter is a matrix or a table.
+// A parameter and its state: states(), but for the master, which is `stepped`'s.
+struct SteppedParam {
+  bool decay;  // whether it is a matrix or a table
+  Stepped stepped;
+  std::vector<Tensor> state;
+};
+
+// One optimizer step (counted from 1) on these parameters.
 void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
-                    const StepRates& rates, bool decay, const StepControl& control,
-                    const Stepped& stepped, std::span<const Tensor> state);
+                    const StepRates& rates, const StepControl& control,
+                    std::span<const SteppedParam> params);
 
 }  // namespace onefold

@@ -204,6 +204,16 @@ void require_available(int64_t peak_bytes, int ranks, const char* key) {
         format_bytes(needed), format_bytes(available), key, format_bytes(available / ranks));
 }
 
+void require_host_memory(int64_t bytes) {
+  const int64_t available = available_memory_bytes();
+  if (available <= 0 || bytes <= available) return;
+  user_error(
+      "offloaded state takes {} of the host's memory, which has {} left: leave more on the card "
+      "(zero_optimization.offload_optimizer.ratio), or use fewer bytes for each parameter "
+      "(data_types)",
+      format_bytes(bytes), format_bytes(available));
+}
+
 void require_disk(const std::string& folder, int64_t bytes) {
   std::filesystem::path there = std::filesystem::absolute(folder);
   std::error_code ignored;

@@ -38,6 +38,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options,
 // Refusing is better than being ended by the system's out-of-memory killer. `ranks`: those that
 // share the machine; `key`: what sets a limit.
 void require_available(int64_t peak_bytes, int ranks, const char* key);
+// The same of what a card's ranks keep in the host's memory.
+void require_host_memory(int64_t bytes);
 // The same of the file system of a folder, which may still have to be made.
 void require_disk(const std::string& folder, int64_t bytes);
 

@@ -25,10 +25,11 @@ double stepped(const char* optimizer, bool matrix, int64_t step = 3, StepRates r
   };
   ThreadPool pool(1);
   const auto kernels = make_cpu_kernels(pool);
-  const std::array<Tensor, 2> moments = {view(values[2], DType::f32), view(values[3], DType::f32)};
-  optimizer_step(*kernels, config.optimizer, step, rates, matrix,
-                 {view(factor, DType::f32), view(finite, DType::i32)},
-                 {view(values[0], DType::f32), view(values[1], DType::f32)}, moments);
+  const SteppedParam param{matrix,
+                           {view(values[0], DType::f32), view(values[1], DType::f32)},
+                           {view(values[2], DType::f32), view(values[3], DType::f32)}};
+  optimizer_step(*kernels, config.optimizer, step, rates,
+                 {view(factor, DType::f32), view(finite, DType::i32)}, {&param, 1});
   return values[0];
 }
 

@@ -335,6 +335,31 @@ TEST_P(CudaRanks, FollowTheRanksOfTheHost) {
     EXPECT_NEAR(card.losses[step], host.losses[step], 1e-4 * host.losses[step]);
 }
 
+// A call of NCCL's table that fails, of any rank and at any time: all ranks end, and the error
+// names rank, channel and call.
+TEST_P(CudaRanks, AnErrorOfNcclEndsAllRanksByName) {
+  test::nccl_double::Faults& faults = test::nccl_double::faults();
+  const auto train = [&](int stage) {
+    faults.calls = 0;
+    return error_text(
+        [&] { test::train_on_ranks(spec_, options(stage), kRanks, kSteps, over_the_double); });
+  };
+  for (const int stage : {0, 3}) {
+    ASSERT_EQ(train(stage), "");
+    const int calls = faults.calls;
+    for (int i = 0; i < 3; ++i) {
+      faults.fails_at = calls * i / 3 + i;
+      const std::string error = train(stage);
+      faults.fails_at = -1;
+      EXPECT_TRUE(contains(error, "rank ")) << error;
+      EXPECT_TRUE(contains(error, "channel \"")) << error;
+      EXPECT_TRUE(contains(error, ", step ") || contains(error, "does not open")) << error;
+      EXPECT_TRUE(contains(error, "unhandled system error") || contains(error, "was ended"))
+          << error;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Setups, CudaRanks, testing::ValuesIn(kCardSetups),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -32,6 +32,23 @@ class EveryPreset : public testing::TestWithParam<std::string> {
   }
 };
 
+TEST(EngineErrors, OfADeviceNameTheActionAndTheStep) {
+  ModelSpec spec = spec_from_preset("llama-tiny", "test");
+  spec.vocab_size = 101;
+  EngineOptions options = tiny_options();
+  options.before_action = [seen = 0](const Action& action) mutable {
+    if (action.verb == Verb::backward && ++seen == 2) internal_error("the card is gone");
+  };
+  Engine engine(spec, options);
+  const std::string last = fmt::format("block.{}.mlp", spec.num_layers - 1);
+  try {
+    test::train(engine, 1);
+    FAIL() << "nothing was thrown";
+  } catch (const InternalError& error) {
+    EXPECT_EQ(error.what(), fmt::format("backward {}, micro 0, step 1: the card is gone", last));
+  }
+}
+
 TEST_P(EveryPreset, SameBitsWithOneTwoAndFourThreads) {
   // Longer than one attention tile and wider than one matrix tile, so that there is something to
   // share out.

@@ -69,7 +69,8 @@ TEST(DryKernels, CountTwoCausalProductsForwardAndFiveBackward) {
 TEST(DryKernels, CountTheBytesThatAStepReadsAndWrites) {
   DryKernels kernels(make_cpu_scratch(1));
   const Tensor x = no_memory(1, 10);
-  kernels.adamw({}, {}, {x, x}, x, x);  // gradients are read; parameters and moments written too
+  const AdamWStep step{{}, {x, x}, x, x};
+  kernels.adamw({}, {&step, 1});  // gradients are read; parameters and moments written too
   EXPECT_EQ(kernels.work().bytes, 28 * 10);
 }
 

@@ -25,6 +25,16 @@ class Refusals : public testing::Test {
   }
   Tensor scratch(int64_t bytes) { return tensor(1, bytes, DType::u8); }
 
+  void adamw(const StepControl& control, const Stepped& stepped, const Moment& moment1,
+             const Moment& moment2) {
+    const AdamWStep step{{}, stepped, moment1, moment2};
+    kernels().adamw(control, {&step, 1});
+  }
+  void sgd(const StepControl& control, const Stepped& stepped, Tensor momentum) {
+    const SgdStep step{{.momentum = 0.9f}, stepped, momentum};
+    kernels().sgd(control, {&step, 1});
+  }
+
  private:
   std::vector<Buffer> blocks_;
 };
@@ -82,7 +92,9 @@ TEST_F(Refusals, ScratchThatIsTooSmall) {
     EXPECT_THROW(k.column_sum(x, six, false, less(bytes)), InternalError);
   }
   if (const int64_t bytes = k.sum_squares_scratch_bytes(240); bytes > 0) {
-    EXPECT_THROW(k.sum_squares(x, tensor(1, 1, DType::f64), less(bytes)), InternalError);
+    const Tensor dst = tensor(1, 1, DType::f64);
+    const Squares one{x, dst};
+    EXPECT_THROW(k.sum_squares({&one, 1}, dst, dst, less(bytes)), InternalError);
   }
   if (const int64_t bytes = k.embedding_backward_scratch_bytes(40, 3); bytes > 0) {
     EXPECT_THROW(
@@ -164,12 +176,11 @@ TEST_F(Refusals, OptimizersOfTypesThatDoNotGoTogether) {
   const Tensor x = tensor(1, 8), half = tensor(1, 8, DType::bf16);
   const StepControl control{tensor(1, 1), copied(row_of(std::vector<int32_t>{1}))};
   const StochasticRounding rounding{{1, 2}, 0};
-  EXPECT_THROW(kernels().adamw({}, control, {x, x, x}, x, x), InternalError);
-  EXPECT_THROW(kernels().adamw({}, control, {x, x}, half, half), InternalError);
-  EXPECT_THROW(kernels().adamw({}, control, {x, x, {}, rounding}, half, x), InternalError);
-  EXPECT_THROW(kernels().sgd({.momentum = 0.9f}, control, {x, x}, half), InternalError);
-  EXPECT_THROW(kernels().adamw({}, control, {half, tensor(1, 8, DType::f16), x}, x, x),
-               InternalError);
+  EXPECT_THROW(adamw(control, {x, x, x}, x, x), InternalError);
+  EXPECT_THROW(adamw(control, {x, x}, half, half), InternalError);
+  EXPECT_THROW(adamw(control, {x, x, {}, rounding}, half, x), InternalError);
+  EXPECT_THROW(sgd(control, {x, x}, half), InternalError);
+  EXPECT_THROW(adamw(control, {half, tensor(1, 8, DType::f16), x}, x, x), InternalError);
 }
 
 TEST_F(Refusals, CopyBetweenTypes) {
@@ -180,8 +191,8 @@ TEST_F(Refusals, CopyBetweenTypes) {
 TEST_F(Refusals, OptimizerTensorsOfOtherLengths) {
   const Tensor x = tensor(1, 8), shorter = tensor(1, 7);
   const StepControl control{tensor(1, 1), tensor(1, 1, DType::i32)};
-  EXPECT_THROW(kernels().adamw({}, control, {x, shorter}, x, x), InternalError);
-  EXPECT_THROW(kernels().sgd({.momentum = 0.9f}, control, {x, x}, shorter), InternalError);
+  EXPECT_THROW(adamw(control, {x, shorter}, x, x), InternalError);
+  EXPECT_THROW(sgd(control, {x, x}, shorter), InternalError);
 }
 
 // Values, which only the CPU looks at before it uses them.

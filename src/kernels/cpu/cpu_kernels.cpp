@@ -97,17 +97,19 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void add(Tensor a, Tensor b, Tensor dst) override { cpu::add(pool_, a, b, dst); }
   void scale(Tensor x, float factor, Tensor dst) override { cpu::scale(pool_, x, factor, dst); }
   void sum(Tensor x, Tensor dst) override { cpu::sum(x, dst); }
-  void sum_squares(Tensor x, Tensor dst, Tensor scratch) override {
-    cpu::sum_squares(pool_, x, dst, scratch);
+  void sum_squares(std::span<const Squares> list, Tensor all, Tensor total,
+                   Tensor scratch) override {
+    for (const auto& [x, dst] : list) cpu::sum_squares(pool_, x, dst, scratch);
+    cpu::sum(all, total);
   }
   void clip(const Clip& args) override { cpu::clip(args); }
-  void adamw(const AdamW& hyper, const StepControl& control, const Stepped& stepped,
-             const Moment& moment1, const Moment& moment2) override {
-    cpu::adamw(pool_, hyper, control, stepped, moment1, moment2);
+  void adamw(const StepControl& control, std::span<const AdamWStep> list) override {
+    for (const auto& [hyper, stepped, moment1, moment2] : list)
+      cpu::adamw(pool_, hyper, control, stepped, moment1, moment2);
   }
-  void sgd(const Sgd& hyper, const StepControl& control, const Stepped& stepped,
-           Tensor momentum) override {
-    cpu::sgd(pool_, hyper, control, stepped, momentum);
+  void sgd(const StepControl& control, std::span<const SgdStep> list) override {
+    for (const auto& [hyper, stepped, momentum] : list)
+      cpu::sgd(pool_, hyper, control, stepped, momentum);
   }
 
  private:
