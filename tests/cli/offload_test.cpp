@@ -34,6 +34,23 @@ TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
   expect_in(host.err, {"in the host's memory; a step brings", "host peak"});
 }
 
+// Checkpoints in the middle and validation look at what the host has stepped, too.
+TEST_F(CliOffload, WhatTheHostStepsHasTheSameBits) {
+  const Arguments mixed = {R"(bf16={"enabled":true})", "run.save_every=2",
+                           "data.validation_fraction=0.2", "run.eval_every=2"};
+  const Outcome plain = train(with(mixed, {"run.output=plain"}));
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  int runs = 0;
+  for (const char* share : {"0", "0.5", "1"}) {
+    const std::string output = fmt::format("host{}", ++runs);
+    const Outcome host =
+        train(with(mixed, {R"(zero_optimization.offload_optimizer={"device":"cpu"})",
+                           fmt::format("run.host_step={}", share), "run.output=" + output}));
+    ASSERT_EQ(host.code, 0) << host.err;
+    EXPECT_TRUE(read(output + "/weights.safetensors") == read("plain/weights.safetensors"));
+  }
+}
+
 TEST_F(CliOffload, ACheckpointIsLoadedOnAnyTier) {
   ASSERT_EQ(train({"run.output=plain", "run.steps=4"}).code, 0);
   ASSERT_EQ(train(with(on_disk(), {"run.output=part", "run.steps=2"})).code, 0);

@@ -377,6 +377,19 @@ TEST(Run, RefusesWhatHasNoEffect) {
                "run.output");
 }
 
+TEST(Config, HowMuchTheHostStepsIsAShareOfWhatIsThere) {
+  const auto with_share = [](const char* share, const char* device) {
+    return config(fmt::format(R"({{"zero_optimization": {{"offload_optimizer": {{"device": "{}"}}}},
+                                  "run": {{"host_step": {}}}}})",
+                              device, share)
+                      .c_str());
+  };
+  EXPECT_EQ(with_share("0.25", "cpu").offload.host_step_ratio, 0.25);
+  EXPECT_EQ(config("{}").offload.host_step_ratio, 1);
+  EXPECT_ERROR(with_share("1.5", "cpu"), "run.host_step must be from 0 to 1");
+  EXPECT_ERROR(with_share("0.5", "none"), "run.host_step has no effect", "device cpu");
+}
+
 TEST(Run, DevicesHaveNamesAndSumsAreForCards) {
   EXPECT_EQ(config("{}").run.device, "cpu");
   EXPECT_EQ(config(R"({"run": {"device": "cuda:3"}})").run.device, "cuda:3");
