@@ -120,6 +120,7 @@ class OffloadBits : public testing::TestWithParam<std::tuple<std::string, int>> 
 TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
   const ModelSpec spec = offload_model(std::get<0>(GetParam()));
   const int ranks = std::get<1>(GetParam());
+  if (ranks > 2 && !std::getenv("ONEFOLD_SLOW_TESTS")) GTEST_SKIP() << "ctest -L slow runs it";
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
   for (const int micros : {1, 3}) {
@@ -149,7 +150,7 @@ TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, OffloadBits,
                          testing::Combine(testing::Values("gpt2-tiny", "llama-tiny"),
-                                          testing::Values(1, 2)),
+                                          testing::Values(1, 2, 4)),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param);
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -247,6 +248,8 @@ class OffloadFaults : public testing::TestWithParam<int> {};
 
 TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
   using test::Call;
+  if (GetParam() >= 4 && !std::getenv("ONEFOLD_SLOW_TESTS"))
+    GTEST_SKIP() << "ctest -L slow runs it";
   const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
@@ -290,7 +293,7 @@ TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, OffloadFaults, testing::Range(0, 4));
+INSTANTIATE_TEST_SUITE_P(Seeds, OffloadFaults, testing::Range(0, 20));
 
 TEST(Offload, ADiskWithoutRoomOrFolderIsNamed) {
   const ModelSpec spec = offload_model("gpt2-tiny");
