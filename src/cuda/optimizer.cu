@@ -269,7 +269,9 @@ struct AdamWResult {
 };
 __device__ inline AdamWResult adamw_of(const AdamWFactors& f, float gradient, float mean,
                                        float square, float param) {
+  constexpr float kLargest = 1e18f;  // kLargestGradient of kernels.h
   if (f.l2 != 0) gradient = fmaf(f.l2, param, gradient);
+  gradient = fminf(fmaxf(gradient, -kLargest), kLargest);
   mean = fmaf(f.beta1, mean, f.rest1 * gradient);
   square = fmaf(f.beta2, square, f.rest2 * (gradient * gradient));
   const float denominator = sqrtf(square * f.inv_bc2) + f.eps;
@@ -361,8 +363,10 @@ __device__ uint32_t encode8(float value, float scale, uint32_t word) {
   const float root = kSecond ? sqrtf(sqrtf(share)) : sqrtf(share);
   float k = fminf(fmaxf(floorf(root * kLast), 0.0f), kLast - 1);
   const float low = level8<kSecond>(k), high = level8<kSecond>(k + 1);
-  if (share - low > static_cast<float>(word >> 16) * 0x1p-16f * (high - low)) k += 1;
-  if (kSecond) return static_cast<uint32_t>(share > 0 ? fmaxf(k, 1.0f) : k);
+  // In the middle of one of 2^16 parts, so that next to nothing is never drawn up.
+  const float threshold = static_cast<float>(word >> 16) * 0x1p-16f + 0x1p-17f;
+  if (share - low > threshold * (high - low)) k += 1;
+  if (kSecond) return static_cast<uint32_t>(value > 0 ? fmaxf(k, 1.0f) : k);
   return static_cast<uint32_t>(copysignf(k, value) + 128.0f);
 }
 
