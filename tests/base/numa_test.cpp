@@ -9,8 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <set>
+#include <thread>
+#include <vector>
 
 #include "base/thread_pool.h"
 

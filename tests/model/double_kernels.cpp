@@ -1,5 +1,6 @@
 #include "model/double_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>

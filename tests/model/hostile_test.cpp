@@ -4,9 +4,15 @@
 // a reference in double throughout: the kernels may add nothing to what rounding does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "base/philox.h"
 #include "base/thread_pool.h"
