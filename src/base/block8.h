@@ -65,7 +65,7 @@ inline uint8_t encode8(Moment8 moment, float value, float scale, float threshold
   int k = block8::level_below(moment, share);
   const float low = block8::level(moment, k), high = block8::level(moment, k + 1);
   k += share - low > threshold * (high - low);
-  if (moment == Moment8::second) return static_cast<uint8_t>(k == 0 && share > 0 ? 1 : k);
+  if (moment == Moment8::second) return static_cast<uint8_t>(k == 0 && value > 0 ? 1 : k);
   return static_cast<uint8_t>(128 + (value < 0 ? -k : k));
 }
 

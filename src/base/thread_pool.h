@@ -12,25 +12,30 @@
 #include <thread>
 #include <vector>
 
+#include "base/numa.h"
+
 namespace onefold {
 
 class ThreadPool {
  public:
   // `threads` counts the caller, who works too; 0 means one for each core this process may use.
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads) : ThreadPool(threads, numa_nodes()) {}
+  // The other threads are bound to these nodes, divided as their cores are. The caller may run on
+  // all of them: what it starts later inherits its cores.
+  ThreadPool(int threads, const std::vector<NumaNode>& nodes);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls work(chunk, thread) once for each chunk in [0, chunks), in no particular order, thread in
-  // [0, threads()). Returns when all are done; the first exception is rethrown. Calls must not
-  // nest.
+  // Calls work(chunk, thread) once for each chunk in [0, chunks), thread in [0, threads()). Chunks
+  // are begun in their order: one may wait for what those of lower numbers do, if these do not
+  // throw. Returns when all are done; the first exception is rethrown. Calls must not nest.
   void run(int64_t chunks, const std::function<void(int64_t chunk, int thread)>& work);
 
  private:
-  void worker(int thread);
+  void worker(int thread, int spins);
   void drain(int thread);
   void run_chunk(int64_t chunk, int thread);
 
@@ -48,6 +53,9 @@ class ThreadPool {
   std::condition_variable wake_;
   std::exception_ptr error_;
 };
+
+// What a thread calls between two looks at what it waits for without sleeping.
+void relax();
 
 // Cores that this process may run on (its affinity mask, not the machine's count).
 int available_cores();

@@ -34,8 +34,10 @@ __device__ uint32_t encode8(float value, float scale, uint32_t word) {
   const float root = kSecond ? sqrtf(sqrtf(share)) : sqrtf(share);
   float k = fminf(fmaxf(floorf(root * kLast), 0.0f), kLast - 1);
   const float low = level8<kSecond>(k), high = level8<kSecond>(k + 1);
-  if (share - low > static_cast<float>(word >> 16) * 0x1p-16f * (high - low)) k += 1;
-  if (kSecond) return static_cast<uint32_t>(share > 0 ? fmaxf(k, 1.0f) : k);
+  // In the middle of one of 2^16 parts, so that next to nothing is never drawn up.
+  const float threshold = static_cast<float>(word >> 16) * 0x1p-16f + 0x1p-17f;
+  if (share - low > threshold * (high - low)) k += 1;
+  if (kSecond) return static_cast<uint32_t>(value > 0 ? fmaxf(k, 1.0f) : k);
   return static_cast<uint32_t>(copysignf(k, value) + 128.0f);
 }
 

@@ -227,7 +227,9 @@ struct AdamWResult {
 };
 __device__ inline AdamWResult adamw_of(const AdamWFactors& f, float gradient, float mean,
                                        float square, float param) {
+  constexpr float kLargest = 1e18f;  // kLargestGradient of kernels.h
   if (f.l2 != 0) gradient = fmaf(f.l2, param, gradient);
+  gradient = fminf(fmaxf(gradient, -kLargest), kLargest);
   mean = fmaf(f.beta1, mean, f.rest1 * gradient);
   square = fmaf(f.beta2, square, f.rest2 * (gradient * gradient));
   const float denominator = sqrtf(square * f.inv_bc2) + f.eps;

@@ -278,6 +278,122 @@ Case adamw8_case(const AdamW& hyper, int64_t n, float factor, bool shards = fals
   return c;
 }
 
+// Gradients [steps, n] that are hard on moments of few bits: element by element, in every block.
+struct HostileGradients {
+  const char* name;
+  double (*at)(int64_t step, int64_t element, double normal);
+};
+
+constexpr HostileGradients kHostileGradients[] = {
+    // One element of a block is a million once, the others are 1e-8.
+    {"spikes", [](int64_t step, int64_t i,
+                  double normal) { return i % kBlock8 == 7 && step == 2 ? 1e6 : 1e-8 * normal; }},
+    {"zeros", [](int64_t step, int64_t i,
+                 double normal) { return i % 3 != 0 || step % 3 != 0 ? 0.0 : normal; }},
+    // From 1e-30 to 1e6, each element its own: squares underflow, alone and beside the block's.
+    {"ranges",
+     [](int64_t, int64_t i, double normal) {
+       return std::pow(10.0, static_cast<double>(i * 5 % 37) - 30) * normal;
+     }},
+    {"alternating signs", [](int64_t step, int64_t i,
+                             double) { return (step % 2 == 0 ? 1e3 : -1e3) * (i % 2 ? 1 : -1); }},
+    // Squares that overflow.
+    {"beyond all squares",
+     [](int64_t step, int64_t i, double normal) {
+       return i % 1000 == 5 && step == 1 ? -1e25 : normal;
+     }},
+};
+
+// How far AdamW can move a parameter in step t (from 1), in learning rates: by Cauchy's inequality
+// m <= r sqrt(v) for any gradients.
+double largest_move(const AdamW& hyper, int step) {
+  const double b1 = hyper.beta1, b2 = hyper.beta2;
+  double sum = 0;
+  for (int i = 0; i < step; ++i) sum += std::pow(b1 * b1 / b2, i);
+  return (1 - b1) * std::sqrt(sum / (1 - b2)) * std::sqrt(1 - std::pow(b2, step)) /
+         (1 - std::pow(b1, step));
+}
+
+// Steps from moments of zero, against AdamW in double without any rounding. What may be off: in
+// f32, arithmetic. In bf16, the rounding of moments: an eighth of the way at most. In codes a
+// second moment lies between levels that are up to 16 times apart, and a step is divided by its
+// root: four times the way. What has no gradient only decays.
+Case hostile_case(const HostileGradients& hostile, const Held& held) {
+  constexpr int kSteps = 8;
+  constexpr int64_t n = 70001;
+  const bool codes = held.moments == DType::u8;
+  Case c;
+  const Control control = add_control(c, 1);
+  HostTensor gradients = normals(kSteps, n, 5);
+  for (int64_t step = 0; step < kSteps; ++step)
+    for (int64_t i = 0; i < n; ++i)
+      gradients.set(step, i,
+                    static_cast<float>(hostile.at(step, i, double{gradients.at(step, i)})));
+  const int g = c.input("g", gradients.as(held.grads)),
+            p = c.output("p", normals(1, n, 1).as(held.params));
+  const HostTensor zeros = HostTensor(1, n);
+  CodedMoment m8{}, v8{};
+  int m = -1, v = -1;
+  if (codes) {
+    m8 = add_coded(c, Moment8::first, zeros, false);
+    v8 = add_coded(c, Moment8::second, zeros, false);
+  } else {
+    m = c.output("m", zeros.as(held.moments));
+    v = c.output("v", zeros.as(held.moments));
+  }
+  const auto hyper_of = [](int step) {
+    AdamW hyper = kAdamW;
+    hyper.bias_correction1 = static_cast<float>(1 - std::pow(double{hyper.beta1}, step));
+    hyper.bias_correction2 = static_cast<float>(1 - std::pow(double{hyper.beta2}, step));
+    return hyper;
+  };
+  c.run = [=](Call& call) {
+    for (int step = 1; step <= kSteps; ++step) {
+      Stepped stepped{call[p], call[g].row_range(step - 1, 1)};
+      if (held.rounds()) stepped.rounding = StochasticRounding{{1, static_cast<uint32_t>(step)}};
+      call.kernels().adamw(hyper_of(step), control.of(call), stepped,
+                           codes ? m8.shard(call, 0, n) : Moment(call[m]),
+                           codes ? v8.shard(call, 0, n) : Moment(call[v]));
+    }
+  };
+  c.expected = [=](const Case& in) {
+    const double unit = held.params == DType::bf16 ? 0x1p-8 : kUnit;
+    double way = 0;  // that a parameter can go
+    for (int step = 1; step <= kSteps; ++step)
+      way += kAdamW.learning_rate * largest_move(kAdamW, step);
+    Expected params{p, {}, {}};
+    for (int64_t i = 0; i < n; ++i) {
+      double value = in[p].at(0, i), mean = 0, square = 0, largest_value = std::abs(value);
+      bool moves = false;
+      for (int step = 1; step <= kSteps; ++step) {
+        const AdamW hyper = hyper_of(step);
+        const double limit = double{kLargestGradient},
+                     gradient = std::clamp(double{in[g].at(step - 1, i)}, -limit, limit);
+        moves = moves || gradient != 0;
+        mean = hyper.beta1 * mean + (1 - hyper.beta1) * gradient;
+        square = hyper.beta2 * square + (1 - hyper.beta2) * gradient * gradient;
+        value = value * (1 - hyper.learning_rate * hyper.weight_decay) -
+                hyper.learning_rate * (mean / hyper.bias_correction1) /
+                    (std::sqrt(square / hyper.bias_correction2) + hyper.eps);
+        largest_value = std::max(largest_value, std::abs(value));
+      }
+      const double share = codes ? 4 : held.moments == DType::bf16 ? 0.125 : 1e-5;
+      params.values.push_back(value);
+      // Each step rounds the parameter twice.
+      params.bounds.push_back(kSteps * 4 * unit * (largest_value + 0.1) +
+                              (moves ? share * way : 0));
+    }
+    std::vector<Expected> all = {std::move(params)};
+    // Moments that are not finite are outside of any bound.
+    for (const int moment : codes ? std::vector{m8.scales, v8.scales} : std::vector{m, v}) {
+      const auto count = static_cast<size_t>(in[moment].elems());
+      all.push_back({moment, Doubles(count), Doubles(count, 1e37)});
+    }
+    return all;
+  };
+  return c;
+}
+
 // PyTorch's SGD with dampening 0.
 void sgd_oracle(const Sgd& hyper, double factor, const Doubles& g, Doubles& p, Doubles& buffer) {
   for (size_t i = 0; i < p.size(); ++i) {
@@ -447,6 +563,16 @@ void add_optimizer_cases(CaseList& list) {
     list.push_back({"optimizer", fmt::format("{} 5003 in shards", name),
                     [=] { return adamw8_case(kAdamW, 5003, 0.5f, true, held); }});
   }
+  for (const HostileGradients& hostile : kHostileGradients)
+    for (const DType moments : {DType::f32, DType::bf16, DType::u8})
+      for (const bool wide : {true, false}) {
+        const DType type = wide ? DType::f32 : DType::bf16;
+        const Held held{type, type, false, !wide, moments};
+        list.push_back({"optimizer",
+                        fmt::format("adamw by {}, {} with moments of {}", hostile.name,
+                                    dtype_name(type), dtype_name(moments)),
+                        [=] { return hostile_case(hostile, held); }});
+      }
 }
 
 void add_optimizer_benchmarks(CaseList& list) {

@@ -123,6 +123,11 @@ struct Moment {
       : values(of_values), scales(of_scales) {}
 };
 
+// A gradient further from zero than this counts as this to AdamW, so that its square is finite: an
+// infinite second moment would keep its parameter where it is for ever and, in 8 bits, its whole
+// block.
+inline constexpr float kLargestGradient = 1e18f;
+
 struct AdamW {
   float learning_rate, beta1, beta2, eps, weight_decay;
   float bias_correction1, bias_correction2;  // 1 - beta^t, or 1 for none

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "base/numa.h"
 #include "tensor/ledger.h"
 
 namespace onefold {
@@ -29,6 +30,7 @@ class HostMemory final : public MemorySource {
     void* block = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED) return nullptr;
+    if (!nodes_.empty()) interleave_pages(block, bytes, nodes_);
     ask_for_huge_pages(block, bytes);
     return block;
   }
@@ -40,7 +42,7 @@ class HostMemory final : public MemorySource {
       ::munmap(block, static_cast<size_t>(bytes));
   }
 
-  // The pages move with their contents: only what a block grows by costs faults.
+  // The pages move with their contents and their nodes: only what a block grows by costs faults.
   void* resize(void* block, int64_t from, int64_t to) override {
     if (from < kMapped || to < kMapped) return nullptr;
     void* moved =
@@ -58,6 +60,10 @@ class HostMemory final : public MemorySource {
   static void ask_for_huge_pages(void* block, int64_t bytes) {
     if (bytes >= kHugePage) ::madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   }
+
+  // Of the thread that made this. Threads take work as they become free, so no part of a block is
+  // nearer to one of them than to another.
+  const std::vector<NumaNode> nodes_ = numa_nodes();
 };
 
 class DryMemory final : public MemorySource {

@@ -36,7 +36,8 @@ class MemorySource {
 
 // The system's memory. Blocks of a megabyte and more are whole pages of their own mapping (on huge
 // pages where the system grants them); smaller ones come from the C library, aligned to
-// Ledger::kAlignment.
+// Ledger::kAlignment. Where the calling thread may use several NUMA nodes (base/numa.h), pages of
+// large blocks lie on them in turn.
 std::unique_ptr<MemorySource> make_host_memory();
 
 // Books blocks, and has none: of the sizes of the system's memory, or of whole `block` bytes.

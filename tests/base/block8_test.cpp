@@ -67,6 +67,7 @@ TEST(Block8, ANeighbourIsTakenAndTheMeanIsTheValue) {
 TEST(Block8, ASecondMomentIsZeroOnlyIfItIs) {
   EXPECT_EQ(encode8(Moment8::second, 0, 1), 0);
   EXPECT_EQ(encode8(Moment8::second, 1e-30f, 1, 0.99f), 1);
+  EXPECT_EQ(encode8(Moment8::second, 1e-30f, 1e30f, 0.99f), 1);  // no share is left of it
   EXPECT_EQ(encode8(Moment8::second, 0, 0), 0);
   EXPECT_EQ(decode8(Moment8::first, encode8(Moment8::first, -0.5f, 0.5f), 0.5f), -0.5f);
 }

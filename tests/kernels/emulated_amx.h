@@ -79,7 +79,10 @@ inline __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int control) {
 inline void _mm512_store_si512(void* to, __m512i a) { std::memcpy(to, &a, sizeof(a)); }
 
 // The eight registers of 16 rows of 64 bytes.
-inline uint8_t emulated_tiles[8][16][64];
+enum { _MM_HINT_T0, _MM_HINT_T1 };
+inline void _mm_prefetch(const void*, int) {}
+
+inline thread_local uint8_t emulated_tiles[8][16][64];
 
 inline void _tile_loadconfig(const void*) {}
 inline void _tile_release() {}

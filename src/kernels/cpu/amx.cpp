@@ -26,9 +26,12 @@ namespace onefold::cpu {
 namespace {
 
 constexpr int64_t kLines = 16, kTerms = 32, kTileElems = kLines * kTerms;
-// Of a line that are multiplied at a time: two lines of b stay in the first caches while a passes
-// by.
-constexpr int64_t kSteps = 16;
+// Of a line that are multiplied at a time: two lines of b stay near the first cache while a passes
+// by, and sums are seldom loaded and stored. 24 steps, with what comes next asked for in time, run
+// at 1.2 to 1.5 times the rate of 16 without on 16 Sapphire Rapids cores, from the last cache.
+constexpr int64_t kSteps = 24;
+// Cache lines of b's next lines that are asked for in each step.
+constexpr int64_t kAhead = 4;
 
 uint32_t lowest_bits(int64_t count, int64_t most) {
   const int64_t n = std::clamp<int64_t>(count, 0, most);
@@ -111,10 +114,27 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// 32 by 32 elements from `steps` tiles of each of two lines of tiles; `next` elements after a line
-// of tiles the other one begins.
-ONEFOLD_AMX inline void multiply_block(const uint16_t* a, const uint16_t* b, int64_t next,
-                                       int64_t steps, bool onto, float* c, int64_t c_stride) {
+const uint16_t* bits(const Bf16* x) { return reinterpret_cast<const uint16_t*>(x); }
+
+// To the first cache, or to the second.
+ONEFOLD_AVX512 inline void ask_for_tile(const uint16_t* tile, int64_t bytes) {
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kLines; ++i)
+    _mm_prefetch(reinterpret_cast<const char*>(tile) + i * bytes, _MM_HINT_T0);
+}
+ONEFOLD_AVX512 inline void ask_for_lines(const uint16_t* from) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kAhead; ++i)
+    _mm_prefetch(reinterpret_cast<const char*>(from) + i * 64, _MM_HINT_T1);
+}
+
+// 32 by 32 elements from `steps` tiles of each of two lines of tiles; of b the other one begins
+// `next` elements after the first. `ahead`: of b, what will be multiplied soon; moves on.
+ONEFOLD_AMX inline void multiply_block(const LinesOfA& lines, const uint16_t* b, int64_t next,
+                                       int64_t steps, bool onto, float* c, int64_t c_stride,
+                                       const uint16_t*& ahead) {
+  const uint16_t *a = bits(lines.data), *a_below = a + lines.next;
+  const int64_t a_bytes = lines.stride * 2, a_step = lines.step;
   const int64_t bytes = c_stride * 4;
   float* const below = c + kLines * c_stride;
   if (onto) {
@@ -128,13 +148,17 @@ ONEFOLD_AMX inline void multiply_block(const uint16_t* a, const uint16_t* b, int
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t step = 0; step < steps; ++step, a += kTileElems, b += kTileElems) {
+  for (int64_t step = 0; step < steps; ++step, a += a_step, a_below += a_step, b += kTileElems) {
     _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, 64);
+    _tile_loadd(4, a, a_bytes);
     _tile_loadd(7, b + next, 64);
+    ask_for_tile(a + a_step, a_bytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + next, 64);
+    _tile_loadd(5, a_below, a_bytes);
     _tile_dpbf16ps(1, 4, 7);
+    ask_for_tile(a_below + a_step, a_bytes);
+    ask_for_lines(ahead);
+    ahead += kAhead * 32;
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
@@ -150,35 +174,39 @@ void copy_rows(const float* src, int64_t src_stride, float* dst, int64_t dst_str
     std::memcpy(dst + row * dst_stride, src + row * src_stride, static_cast<size_t>(cols) * 4);
 }
 
-ONEFOLD_AMX void multiply(const uint16_t* a, const uint16_t* b, int64_t m, int64_t n, int64_t terms,
+ONEFOLD_AMX void multiply(const LinesOfA& a, const uint16_t* b, int64_t m, int64_t n, int64_t terms,
                           bool onto, float* c, int64_t c_stride) {
-  const TileShapes shapes;
-  _tile_loadconfig(&shapes);
+  // Static, as the intrinsic does not tell the compiler that all of it is read.
+  static constexpr TileShapes kShapes;
+  _tile_loadconfig(&kShapes);
   alignas(64) float edge[32 * 32];
   const int64_t all_steps = (terms + kTerms - 1) / kTerms, next = all_steps * kTileElems;
   for (int64_t step = 0; step < all_steps; step += kSteps) {
     const int64_t steps = std::min(kSteps, all_steps - step);
     const bool add = onto || step > 0;
-    for (int64_t col = 0; col < n; col += 32)
+    for (int64_t col = 0; col < n; col += 32) {
+      // While the first half of a passes by, the first of b's next two lines of tiles is asked for.
+      const int64_t soon = std::min(col + 32, (n - 1) / 32 * 32) / kLines;
+      const uint16_t* ahead = b + soon * next + step * kTileElems;
       for (int64_t row = 0; row < m; row += 32) {
-        const int64_t at = step * kTileElems;
-        const uint16_t* const from_a = a + row / kLines * next + at;
-        const uint16_t* const from_b = b + col / kLines * next + at;
+        if (row == m / 64 * 32) ahead = b + (soon + 1) * next + step * kTileElems;
+        LinesOfA from_a = a;
+        from_a.data += row / kLines * a.next + step * a.step;
+        const uint16_t* const from_b = b + col / kLines * next + step * kTileElems;
         float* const to = c + row * c_stride + col;
         const int64_t rows = std::min<int64_t>(32, m - row), cols = std::min<int64_t>(32, n - col);
         if (rows == 32 && cols == 32) {
-          multiply_block(from_a, from_b, next, steps, add, to, c_stride);
+          multiply_block(from_a, from_b, next, steps, add, to, c_stride, ahead);
         } else {
           if (add) copy_rows(to, c_stride, edge, 32, rows, cols);
-          multiply_block(from_a, from_b, next, steps, add, edge, 32);
+          multiply_block(from_a, from_b, next, steps, add, edge, 32, ahead);
           copy_rows(edge, 32, to, c_stride, rows, cols);
         }
       }
+    }
   }
   _tile_release();
 }
-
-const uint16_t* bits(const Bf16* x) { return reinterpret_cast<const uint16_t*>(x); }
 
 }  // namespace
 
@@ -197,9 +225,17 @@ void amx_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t l
   pack(side, bits(x), stride, by_terms, lines, terms, reinterpret_cast<uint16_t*>(dst));
 }
 
-void amx_multiply(const Bf16* packed_a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
+LinesOfA packed_lines(const Bf16* packed_a, int64_t terms) {
+  return {packed_a, kTerms, kTileElems, (terms + kTerms - 1) / kTerms * kTileElems};
+}
+
+LinesOfA rows_as_lines(const Bf16* x, int64_t stride) {
+  return {x, stride, kTerms, kLines * stride};
+}
+
+void amx_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
                   bool onto, float* c, int64_t c_stride) {
-  multiply(bits(packed_a), bits(packed_b), m, n, terms, onto, c, c_stride);
+  multiply(a, bits(packed_b), m, n, terms, onto, c, c_stride);
 }
 
 }  // namespace onefold::cpu
@@ -212,7 +248,9 @@ bool has_amx() { return false; }
 void amx_pack(Side, const Bf16*, int64_t, bool, int64_t, int64_t, Bf16*) {
   internal_error("no matrix unit on this processor");
 }
-void amx_multiply(const Bf16*, const Bf16*, int64_t, int64_t, int64_t, bool, float*, int64_t) {
+LinesOfA packed_lines(const Bf16*, int64_t) { internal_error("no matrix unit on this processor"); }
+LinesOfA rows_as_lines(const Bf16*, int64_t) { internal_error("no matrix unit on this processor"); }
+void amx_multiply(const LinesOfA&, const Bf16*, int64_t, int64_t, int64_t, bool, float*, int64_t) {
   internal_error("no matrix unit on this processor");
 }
 

@@ -31,8 +31,19 @@ enum class Side { a, b };
 void amx_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t lines, int64_t terms,
               Bf16* dst);
 
-// c (+)= a · b for m by n elements; a and b from a multiple of 32 lines on.
-void amx_multiply(const Bf16* packed_a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
+// Lines of a, from a multiple of 32 on: packed, or where they are. In elements.
+struct LinesOfA {
+  const Bf16* data;
+  int64_t stride;  // from a line to the next
+  int64_t step;    // from 32 terms to the next 32
+  int64_t next;    // from 16 lines to the next 16
+};
+LinesOfA packed_lines(const Bf16* packed_a, int64_t terms);
+// The rows of a matrix. Lines and terms must be multiples of 32: what is beyond would be read.
+LinesOfA rows_as_lines(const Bf16* x, int64_t stride);
+
+// c (+)= a · b for m by n elements; b from a multiple of 32 lines on.
+void amx_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
                   bool onto, float* c, int64_t c_stride);
 
 }  // namespace onefold::cpu

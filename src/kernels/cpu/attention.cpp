@@ -297,9 +297,9 @@ class TileProducts {
     if (!on_unit_)
       return sgemm(false, true, rows, cols, hd, factor, a.floats.data, a.floats.stride,
                    b.floats.data, b.floats.stride, 0, scores, kTile);
-    amx_pack(Side::a, a.tensor.as<Bf16>(), a.tensor.stride, false, rows, hd, a_);
     amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, false, cols, hd, b_);
-    amx_multiply(a_, b_, rows, cols, hd, false, scores, kTile);
+    amx_multiply(lines_of(a.tensor.as<Bf16>(), a.tensor.stride, rows, hd), b_, rows, cols, hd,
+                 false, scores, kTile);
     if (factor != 1) HWY_DYNAMIC_DISPATCH(ScaleTile)(scores, rows, cols, factor);
   }
 
@@ -318,12 +318,21 @@ class TileProducts {
                    b.floats.stride, onto ? 1.0f : 0.0f, dst.data, dst.stride);
     amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, true, hd, terms, b_);
     for (int part = 0; part < kParts; ++part) {
-      amx_pack(Side::a, parts_ + part * kTile * kTile, kTile, transposed, rows, terms, a_);
-      amx_multiply(a_, b_, rows, hd, terms, onto || part > 0, dst.data, dst.stride);
+      const Bf16* const x = parts_ + part * kTile * kTile;
+      if (transposed) amx_pack(Side::a, x, kTile, true, rows, terms, a_);
+      amx_multiply(transposed ? packed_lines(a_, terms) : lines_of(x, kTile, rows, terms), b_, rows,
+                   hd, terms, onto || part > 0, dst.data, dst.stride);
     }
   }
 
  private:
+  // Where they are if they are whole, else packed.
+  LinesOfA lines_of(const Bf16* x, int64_t stride, int64_t rows, int64_t terms) const {
+    if (rows % kPackedLines == 0 && terms % kPackedTerms == 0) return rows_as_lines(x, stride);
+    amx_pack(Side::a, x, stride, false, rows, terms, a_);
+    return packed_lines(a_, terms);
+  }
+
   static int64_t packed_tile(const AttentionShape& s) {
     return std::max(packed_elems(kTile, kTile), packed_elems(s.head_dim, kTile));
   }

@@ -1,12 +1,20 @@
-// A large product is cut into slabs, one after the other, whose packed operands are bounded. Where
+// All of a product is one list of chunks: a slab's lines are packed, then its tiles multiplied,
+// then the next slab's lines are packed into the other buffer, and so on. A chunk waits for what it
+// needs of those before it, so that a thread that is done early goes on with the next slab's
+// packing instead of waiting for the slowest. Whole rows of a are multiplied where they are. Where
 // the terms take several slabs and dst is of 16 bits, sums wait in scratch.
 //
 // Tried, on 16 Sapphire Rapids cores and GPT-2's shapes, from warm caches: oneDNN's matmul on tiles
-// (5.0 TFLOP/s), and operands packed anew for each tile (4.9). A large product packed once has 5.2
-// to 5.8, and tiles that do not matter for the bits.
+// (5.0 TFLOP/s), and operands packed anew for each tile (4.9). With a barrier after each slab's
+// packing all of a step's products take 2 % longer for 1024 tokens, and 19 % for 8192. With a tile
+// for each thread they take 15 and 2 % longer than with more and smaller ones; with a packed, 4 and
+// 6 %.
 #include "kernels/cpu/gemm_packed.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_tile.h"
@@ -14,8 +22,6 @@
 namespace onefold::cpu {
 namespace {
 
-// Of a slab, at most.
-constexpr int64_t kSlabLines = 4096, kSlabTerms = 3072;
 // Lines of an operand that a thread packs at a time.
 constexpr int64_t kPackLines = 2 * kPackedLines;
 
@@ -30,10 +36,11 @@ struct TileSize {
 };
 
 // Of those that fit in a core's second cache, the tile whose product takes least time on so many
-// threads. Beside its multiplications, a tile costs what reading its packed operands does.
+// threads. Beside its multiplications, a tile costs what reading its packed operands does; and as
+// threads are not equally fast, one tile more is waited for at the end.
 TileSize tile_size(int64_t rows, int64_t cols, int threads) {
   constexpr int64_t kSizes[] = {32, 64, 96, 128, 192, 256, 384, 512, 640, 768};
-  constexpr int64_t kMost = 512 * 384, kReading = 128;
+  constexpr int64_t kMost = 512 * 384, kReading = 64;
   TileSize best{32, 32};
   int64_t least = INT64_MAX;
   for (const int64_t r : kSizes)
@@ -42,97 +49,208 @@ TileSize tile_size(int64_t rows, int64_t cols, int threads) {
       const TileSize size{even_part(rows, r), even_part(cols, c)};
       const int64_t tiles = ceil_div(rows, size.rows) * ceil_div(cols, size.cols);
       const int64_t cost =
-          ceil_div(tiles, threads) * (size.rows * size.cols + kReading * (size.rows + size.cols));
+          (tiles + threads) * (size.rows * size.cols + kReading * (size.rows + size.cols));
       if (cost < least) least = cost, best = size;
     }
   return best;
 }
 
+// Where everything of a product is in its scratch, and what its chunks are.
 struct Layout {
   Chunks rows, cols, terms;  // slabs
   TileSize tile;
-  bool sums_wait;              // for the next terms
-  int64_t a, b, sums, thread;  // bytes: packed operands; sums of a slab; a thread's tile
+  bool whole_rows;                    // of a: multiplied where they are, if their terms are whole
+  bool sums_wait;                     // for the next terms
+  int64_t tile_rows, tile_cols;       // tiles of a whole slab
+  int64_t packs_a, packs_b;           // chunks of packing
+  int64_t a, b, sums, thread, flags;  // bytes: a packed operand; sums of a slab; a thread's tile;
+                                      // the flags of a slab
 
-  Layout(const Gemm& g, int threads)
-      : rows{g.dst.rows, even_part(g.dst.rows, kSlabLines)},
-        cols{g.dst.cols, even_part(g.dst.cols, kSlabLines)},
-        terms{cpu::terms(g), even_part(cpu::terms(g), kSlabTerms)},
+  Layout(const Gemm& g, int threads, const SlabLimits& limits)
+      : rows{g.dst.rows, even_part(g.dst.rows, limits.lines)},
+        cols{g.dst.cols, even_part(g.dst.cols, limits.lines)},
+        terms{cpu::terms(g), even_part(cpu::terms(g), limits.terms)},
         tile(tile_size(std::min(rows.size, g.dst.rows), std::min(cols.size, g.dst.cols), threads)),
+        whole_rows(!g.a_transposed && g.a.rows % kPackedLines == 0),
         sums_wait(g.dst.dtype != DType::f32 && terms.count() > 1),
-        a(2 * packed_elems(rows.size, terms.size)),
+        tile_rows(ceil_div(rows.size, tile.rows)),
+        tile_cols(ceil_div(cols.size, tile.cols)),
+        packs_a(all_in_place() ? 0 : ceil_div(rows.size, kPackLines)),
+        packs_b(ceil_div(cols.size, kPackLines)),
+        a(all_in_place() ? 0 : 2 * packed_elems(rows.size, terms.size)),
         b(2 * packed_elems(cols.size, terms.size)),
         sums(sums_wait ? 4 * rows.size * cols.size : 0),
-        thread(g.dst.dtype == DType::f32 || sums_wait ? 0 : 4 * tile.rows * tile.cols) {}
+        thread(g.dst.dtype == DType::f32 || sums_wait ? 0 : 4 * tile.rows * tile.cols),
+        flags(ceil_div(packs_a + packs_b + tile_rows * tile_cols, 64) * 64) {}
 
-  int64_t bytes(int threads) const { return a + b + sums + threads * thread; }
+  bool all_in_place() const { return whole_rows && terms.total % kPackedTerms == 0; }
+  int64_t slabs() const { return rows.count() * cols.count() * terms.count(); }
+  int64_t buffers() const { return slabs() > 1 ? 2 : 1; }  // of each operand
+  // From the beginning of scratch, in this order: flags, operands, sums, tiles.
+  int64_t packed_at() const { return slabs() * flags; }
+  int64_t sums_at() const { return packed_at() + buffers() * (a + b); }
+  int64_t bytes(int threads) const { return sums_at() + sums + threads * thread; }
 };
 
-// A slab's operands, packed by all threads; one that is there already stays.
-class Packed {
- public:
-  Packed(const Gemm& g, const Layout& layout, std::byte* scratch)
-      : g_(g),
-        a_(reinterpret_cast<Bf16*>(scratch)),
-        b_(reinterpret_cast<Bf16*>(scratch + layout.a)) {}
+struct Slab {
+  int64_t row, col, term;  // numbers
+  Range rows, cols, terms;
+  bool a_in_place;
+  bool packs_a, packs_b;  // else they are packed already
+};
 
-  void pack(ThreadPool& pool, Range rows, Range cols, Range terms) {
-    const bool new_a = held_rows_ != rows.begin || held_terms_ != terms.begin,
-               new_b = held_cols_ != cols.begin || held_terms_ != terms.begin;
-    held_rows_ = rows.begin, held_cols_ = cols.begin, held_terms_ = terms.begin;
-    const Chunks of_a{new_a ? rows.size() : 0, kPackLines},
-        of_b{new_b ? cols.size() : 0, kPackLines};
-    pool.run(of_a.count() + of_b.count(), [&](int64_t chunk, int) {
-      if (chunk < of_a.count())
-        pack_lines(Side::a, g_.a, g_.a_transposed, rows, of_a[chunk], terms, a_);
-      else
-        pack_lines(Side::b, g_.b, !g_.b_transposed, cols, of_b[chunk - of_a.count()], terms, b_);
-    });
+// The slabs of a product, one after the other, with as many chunks each.
+class Product {
+ public:
+  Product(const Gemm& g, const Layout& layout) : g_(g), layout_(layout) {
+    scratch_ = static_cast<std::byte*>(g.scratch.data);
+    std::memset(scratch_, 0, static_cast<size_t>(layout.packed_at()));
   }
 
-  // From a line of the slab on.
-  const Bf16* a(int64_t line, int64_t terms) const { return a_ + packed_elems(line, terms); }
-  const Bf16* b(int64_t line, int64_t terms) const { return b_ + packed_elems(line, terms); }
+  int64_t chunks() const { return layout_.slabs() * chunks_of_slab(); }
+
+  void run(int64_t chunk, int thread) {
+    const int64_t number = chunk / chunks_of_slab();
+    const Slab slab = slab_of(number);
+    int64_t at = chunk % chunks_of_slab();
+    if (at < layout_.packs_b) return pack(Side::b, number, slab, at);
+    at -= layout_.packs_b;
+    if (at < layout_.packs_a) return pack(Side::a, number, slab, at);
+    multiply(number, slab, at - layout_.packs_a, thread);
+  }
 
  private:
-  static void pack_lines(Side side, const Tensor& x, bool by_terms, Range slab, Range lines,
-                         Range terms, Bf16* dst) {
-    const Range from{slab.begin + lines.begin, slab.begin + lines.end};
-    const Tensor part = panel_of(x, by_terms, from, terms.begin, terms.size());
-    amx_pack(side, part.as<Bf16>(), part.stride, by_terms, lines.size(), terms.size(),
-             dst + packed_elems(lines.begin, terms.size()));
+  int64_t chunks_of_slab() const {
+    return layout_.packs_a + layout_.packs_b + layout_.tile_rows * layout_.tile_cols;
+  }
+
+  // Terms change first, then rows, then columns. An operand is packed when its lines or terms
+  // change.
+  Slab slab_of(int64_t number) const {
+    const int64_t terms = layout_.terms.count(), rows = layout_.rows.count();
+    Slab slab{number / terms % rows, number / terms / rows, number % terms, {}, {}, {}, {}, {}, {}};
+    slab.rows = layout_.rows[slab.row];
+    slab.cols = layout_.cols[slab.col];
+    slab.terms = layout_.terms[slab.term];
+    const bool first = number == 0, new_terms = terms > 1;
+    slab.a_in_place = layout_.whole_rows && slab.terms.size() % kPackedTerms == 0;
+    slab.packs_a = !slab.a_in_place && (first || new_terms || rows > 1);
+    slab.packs_b = first || new_terms || slab.row == 0;
+    return slab;
+  }
+  // The number of times that an operand was packed before this slab: which of two buffers it is in.
+  int64_t packings(Side side, int64_t number) const {
+    const int64_t terms = layout_.terms.count(), rows = layout_.rows.count();
+    if (terms > 1) return number;
+    return side == Side::a ? (rows > 1 ? number : 0) : number / rows;
+  }
+  Bf16* operand(Side side, int64_t number) const {
+    const int64_t buffer = packings(side, number) % layout_.buffers();
+    const int64_t at =
+        side == Side::a ? buffer * layout_.a : layout_.buffers() * layout_.a + buffer * layout_.b;
+    return reinterpret_cast<Bf16*>(scratch_ + layout_.packed_at() + at);
+  }
+
+  // What is done of a slab: lines of b and of a that are packed, and tiles.
+  std::atomic_ref<uint8_t> flag(int64_t number, int64_t of_slab) const {
+    return std::atomic_ref<uint8_t>(
+        *reinterpret_cast<uint8_t*>(scratch_ + number * layout_.flags + of_slab));
+  }
+  void set(int64_t number, int64_t of_slab) const {
+    flag(number, of_slab).store(1, std::memory_order_release);
+  }
+  // Chunks are handed out in order, so what is waited for is being computed or done.
+  void wait(int64_t number, int64_t of_slab) const {
+    for (int spin = 0; flag(number, of_slab).load(std::memory_order_acquire) == 0; ++spin)
+      if (spin < 1000)
+        relax();
+      else
+        std::this_thread::yield();
+  }
+  int64_t tile_flag(int64_t row, int64_t col) const {
+    return layout_.packs_b + layout_.packs_a + col * layout_.tile_rows + row;
+  }
+  void wait_for_tiles(int64_t number) const {
+    for (int64_t i = 0; i < layout_.tile_rows * layout_.tile_cols; ++i)
+      wait(number, layout_.packs_b + layout_.packs_a + i);
+  }
+  void wait_for_lines(int64_t number, int64_t first_flag, Range lines) const {
+    for (int64_t i = lines.begin / kPackLines; i * kPackLines < lines.end; ++i)
+      wait(number, first_flag + i);
+  }
+
+  void pack(Side side, int64_t number, const Slab& slab, int64_t chunk) {
+    const bool is_a = side == Side::a;
+    const int64_t at = is_a ? layout_.packs_b + chunk : chunk;
+    const Range of_slab = is_a ? slab.rows : slab.cols;
+    const Chunks chunks{of_slab.size(), kPackLines};
+    if ((is_a ? slab.packs_a : slab.packs_b) && chunk < chunks.count()) {
+      // What the buffer held was read by earlier slabs than the last. Those before these two were
+      // waited for when these were packed.
+      for (int64_t ago = layout_.buffers(); ago <= layout_.buffers() + 1; ++ago)
+        if (number >= ago) wait_for_tiles(number - ago);
+      const Range lines = chunks[chunk];
+      const bool by_terms = is_a ? g_.a_transposed : !g_.b_transposed;
+      const Tensor part = panel_of(is_a ? g_.a : g_.b, by_terms,
+                                   {of_slab.begin + lines.begin, of_slab.begin + lines.end},
+                                   slab.terms.begin, slab.terms.size());
+      amx_pack(side, part.as<Bf16>(), part.stride, by_terms, lines.size(), slab.terms.size(),
+               operand(side, number) + packed_elems(lines.begin, slab.terms.size()));
+    }
+    set(number, at);
+  }
+
+  void multiply(int64_t number, const Slab& slab, int64_t chunk, int thread) {
+    const Chunks tile_rows{slab.rows.size(), layout_.tile.rows},
+        tile_cols{slab.cols.size(), layout_.tile.cols};
+    const int64_t r = chunk % layout_.tile_rows, c = chunk / layout_.tile_rows;
+    if (r < tile_rows.count() && c < tile_cols.count()) {
+      const Range row = tile_rows[r], col = tile_cols[c];
+      const int64_t packed_a = packed_with(Side::a, number),
+                    packed_b = packed_with(Side::b, number);
+      if (!slab.a_in_place) wait_for_lines(packed_a, layout_.packs_b, row);
+      wait_for_lines(packed_b, 0, col);
+      // The same place in dst, or in the sums that wait.
+      if (layout_.terms.count() > 1 && number > 0) wait(number - 1, tile_flag(r, c));
+      multiply_tile(number, slab, row, col, thread);
+    }
+    set(number, tile_flag(r, c));
+  }
+  // The slab with which an operand of this one was packed.
+  int64_t packed_with(Side side, int64_t number) const {
+    const int64_t rows = layout_.rows.count();
+    if (layout_.terms.count() > 1) return number;
+    return side == Side::a ? (rows > 1 ? number : 0) : number / rows * rows;
+  }
+
+  void multiply_tile(int64_t number, const Slab& slab, Range row, Range col, int thread) {
+    const bool first = slab.terms.begin == 0, last = slab.terms.end == layout_.terms.total;
+    const Range dst_rows{slab.rows.begin + row.begin, slab.rows.begin + row.end},
+        dst_cols{slab.cols.begin + col.begin, slab.cols.begin + col.end};
+    auto* const room = reinterpret_cast<float*>(scratch_ + layout_.sums_at());
+    Tile tile;
+    if (layout_.sums_wait) {
+      tile = {dst_rows, dst_cols, room + row.begin * layout_.cols.size + col.begin,
+              layout_.cols.size};
+      if (first && g_.accumulate) load_tile(g_, tile);
+    } else {
+      tile = begin_tile(g_, dst_rows, dst_cols, room + thread * layout_.thread / 4);
+    }
+    const int64_t terms = slab.terms.size();
+    const LinesOfA lines =
+        slab.a_in_place
+            ? rows_as_lines(panel_of(g_.a, false, dst_rows, slab.terms.begin, terms).as<Bf16>(),
+                            g_.a.stride)
+            : packed_lines(operand(Side::a, number) + packed_elems(row.begin, terms), terms);
+    amx_multiply(lines, operand(Side::b, number) + packed_elems(col.begin, terms), row.size(),
+                 col.size(), terms, g_.accumulate || !first, tile.data, tile.stride);
+    if (last) end_tile(g_, tile);
   }
 
   const Gemm& g_;
-  Bf16 *a_, *b_;
-  int64_t held_rows_ = -1, held_cols_ = -1, held_terms_ = -1;
+  const Layout& layout_;
+  std::byte* scratch_;
 };
-
-void multiply_slab(ThreadPool& pool, const Gemm& g, const Layout& layout, const Packed& packed,
-                   Range rows, Range cols, Range terms, std::byte* scratch) {
-  const Chunks tile_rows{rows.size(), layout.tile.rows}, tile_cols{cols.size(), layout.tile.cols};
-  const bool first = terms.begin == 0, last = terms.end == layout.terms.total;
-  pool.run(tile_rows.count() * tile_cols.count(), [&](int64_t chunk, int thread) {
-    const Range row = tile_rows[chunk % tile_rows.count()],
-                col = tile_cols[chunk / tile_rows.count()];
-    const Range dst_rows{rows.begin + row.begin, rows.begin + row.end},
-        dst_cols{cols.begin + col.begin, cols.begin + col.end};
-    std::byte* const room = scratch + layout.a + layout.b;
-    Tile tile;
-    if (layout.sums_wait) {
-      tile = {dst_rows, dst_cols,
-              reinterpret_cast<float*>(room) + row.begin * layout.cols.size + col.begin,
-              layout.cols.size};
-      if (first && g.accumulate) load_tile(g, tile);
-    } else {
-      tile = begin_tile(g, dst_rows, dst_cols,
-                        reinterpret_cast<float*>(room + thread * layout.thread));
-    }
-    amx_multiply(packed.a(row.begin, terms.size()), packed.b(col.begin, terms.size()), row.size(),
-                 col.size(), terms.size(), g.accumulate || !first, tile.data, tile.stride);
-    if (last) end_tile(g, tile);
-  });
-}
 
 }  // namespace
 
@@ -140,21 +258,14 @@ bool packed_gemm_suits(const Gemm& g) {
   return g.a.dtype == DType::bf16 && g.dst.elems() > 0 && terms(g) > 0 && has_amx();
 }
 
-int64_t packed_gemm_scratch_bytes(const Gemm& g, int threads) {
-  return Layout(g, threads).bytes(threads);
+int64_t packed_gemm_scratch_bytes(const Gemm& g, int threads, const SlabLimits& limits) {
+  return Layout(g, threads, limits).bytes(threads);
 }
 
-void packed_gemm(ThreadPool& pool, const Gemm& g) {
-  const Layout layout(g, pool.threads());
-  auto* const scratch = static_cast<std::byte*>(g.scratch.data);
-  Packed packed(g, layout, scratch);
-  for (int64_t col = 0; col < layout.cols.count(); ++col)
-    for (int64_t row = 0; row < layout.rows.count(); ++row)
-      for (int64_t term = 0; term < layout.terms.count(); ++term) {
-        const Range rows = layout.rows[row], cols = layout.cols[col], terms = layout.terms[term];
-        packed.pack(pool, rows, cols, terms);
-        multiply_slab(pool, g, layout, packed, rows, cols, terms, scratch);
-      }
+void packed_gemm(ThreadPool& pool, const Gemm& g, const SlabLimits& limits) {
+  const Layout layout(g, pool.threads(), limits);
+  Product product(g, layout);
+  pool.run(product.chunks(), [&](int64_t chunk, int thread) { product.run(chunk, thread); });
 }
 
 }  // namespace onefold::cpu

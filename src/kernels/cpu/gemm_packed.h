@@ -8,9 +8,15 @@
 
 namespace onefold::cpu {
 
+// A large product is cut into slabs of at most so many lines of each operand and so many terms,
+// whose packed operands are bounded.
+struct SlabLimits {
+  int64_t lines = 4096, terms = 3072;
+};
+
 // Whether this processor computes the product so.
 bool packed_gemm_suits(const Gemm& g);
-int64_t packed_gemm_scratch_bytes(const Gemm& g, int threads);
-void packed_gemm(ThreadPool& pool, const Gemm& g);
+int64_t packed_gemm_scratch_bytes(const Gemm& g, int threads, const SlabLimits& limits = {});
+void packed_gemm(ThreadPool& pool, const Gemm& g, const SlabLimits& limits = {});
 
 }  // namespace onefold::cpu

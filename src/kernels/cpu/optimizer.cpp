@@ -119,6 +119,7 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
   const VF step = hn::Set(d, hyper.learning_rate / hyper.bias_correction1);
   const VF inv_bc2 = hn::Set(d, 1.0f / hyper.bias_correction2);
   const VF eps = hn::Set(d, hyper.eps);
+  const VF most = hn::Set(d, kLargestGradient), least = hn::Set(d, -kLargestGradient);
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
     p.Prefetch(i + kPrefetch);
     hwy::Prefetch(g + i + kPrefetch);
@@ -127,6 +128,7 @@ HWY_INLINE void AdamWBlock(const AdamW& hyper, float factor, size_t n, const Par
     const VF old = p.Load(io, i);
     VF gradient = hn::Mul(io.Load(d, g + i), scale);
     if (hyper.l2) gradient = hn::MulAdd(decay, old, gradient);
+    gradient = hn::Clamp(gradient, least, most);
     const VF mean = hn::MulAdd(beta1, io.Load(d, m + i), hn::Mul(rest1, gradient));
     const VF square =
         hn::MulAdd(beta2, io.Load(d, v + i), hn::Mul(rest2, hn::Mul(gradient, gradient)));
@@ -162,6 +164,16 @@ HWY_INLINE void Decode(const uint8_t* codes, float scale, size_t n, float* value
   }
 }
 
+// In the middle of 2^16 equal parts of [0, 1), by the word's upper 16 bits. Were it their lower
+// end, 0 among them, a moment that is next to nothing beside its block's largest would be drawn up
+// to the first level once in 2^16 times, and be divided by a second moment of its own size.
+HWY_INLINE VF Threshold(VU word) {
+  const DF d;
+  const hn::RebindToSigned<DF> d32;
+  const VF part = hn::ConvertTo(d, hn::BitCast(d32, hn::ShiftRight<16>(word)));
+  return hn::Add(hn::Mul(part, hn::Set(d, 0x1p-16f)), hn::Set(d, 0x1p-17f));
+}
+
 template <Moment8 kMoment, class WordOf>
 HWY_INLINE float Encode(const float* values, const uint32_t* words, const WordOf& word_of, size_t n,
                         uint8_t* codes) {
@@ -180,14 +192,11 @@ HWY_INLINE float Encode(const float* values, const uint32_t* words, const WordOf
     const VF below =
         hn::Min(hn::Max(hn::Floor(hn::Mul(root, hn::Set(d, last))), zero), hn::Set(d, last - 1));
     const VF low = Level<kMoment>(below), high = Level<kMoment>(hn::Add(below, one));
-    // [0, 1) by the word's upper 16 bits.
-    const VF threshold = hn::Mul(
-        hn::ConvertTo(d, hn::BitCast(d32, hn::ShiftRight<16>(word_of(hn::Load(DU(), words + i))))),
-        hn::Set(d, 0x1p-16f));
+    const VF threshold = Threshold(word_of(hn::Load(DU(), words + i)));
     const auto up = hn::Gt(hn::Sub(share, low), hn::Mul(threshold, hn::Sub(high, low)));
     VF k = hn::IfThenElse(up, hn::Add(below, one), below);
     if (kMoment == Moment8::second)
-      k = hn::IfThenElse(hn::Gt(share, zero), hn::Max(k, one), k);
+      k = hn::IfThenElse(hn::Gt(value, zero), hn::Max(k, one), k);
     else
       k = hn::Add(hn::CopySign(k, value), hn::Set(d, 128.0f));
     hn::Store(hn::DemoteTo(d8, hn::ConvertTo(d32, k)), d8, padded + i);
