@@ -2,10 +2,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
@@ -13,6 +20,8 @@
 #include "comm/mpi.h"
 #include "comm/mpi_library.h"
 #include "device/cuda_library.h"
+#include "device/disk.h"
+#include "device/hardware.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
@@ -73,12 +82,46 @@ std::string cards_text(const Cards& cards, int64_t gpus) {
 struct InfoArguments {
   int threads = 0;
   bool json = false;
+  std::string save, disk;
 };
+
+// GB/s of a disk: the slower of writing and reading a file past the page cache.
+double measure_disk_gb_per_s(const std::string& folder) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  Disk disk(folder);
+  void* const block = disk.take(kBytes);
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, kBytes)), &std::free);
+  if (!memory) user_error("there is no memory for measuring the disk");
+  const std::span<std::byte> bytes(memory.get(), kBytes);
+  std::fill(bytes.begin(), bytes.end(), std::byte{1});
+  double slowest = 0;
+  for (const bool writing : {true, false}) {
+    const double begin = now_seconds();
+    writing ? disk.write(block, bytes) : disk.read(block, bytes);
+    slowest = std::max(slowest, now_seconds() - begin);
+  }
+  return static_cast<double>(kBytes) / slowest / 1e9;
+}
+
+// This machine as a hardware description, for `plan --hardware`.
+void save_description(const InfoArguments& arguments, ThreadPool& pool, double gemm,
+                      double memory) {
+  Hardware machine = this_machine(pool.threads());
+  machine.product_gflops = gemm;
+  machine.half_product_gflops = measure_gemm_gflops(pool, 7, DType::bf16);
+  machine.memory_gb_per_s = memory;
+  machine.host_gb_per_s = memory / 2;  // a copy reads and writes
+  machine.device_bytes = total_memory_bytes();
+  if (!arguments.disk.empty()) machine.disk_gb_per_s = measure_disk_gb_per_s(arguments.disk);
+  write_file(arguments.save, machine.to_json().dump(2) + "\n");
+}
 
 int run_info(const InfoArguments& arguments) {
   ThreadPool pool(arguments.threads);
   const double gemm = measure_gemm_gflops(pool);
   const double memory = measure_memory_gb_per_s(pool);
+  if (!arguments.save.empty()) save_description(arguments, pool, gemm, memory);
   const int64_t gpus = visible_gpus();
   const Cards cards = find_cards();
   const Json result = {{"version", ONEFOLD_VERSION},
@@ -119,7 +162,12 @@ void add_info(CLI::App& app, Run& run) {
       ->check(at_least(0))
       ->capture_default_str();
   info->add_flag("--json", arguments->json, "One JSON object instead of text");
-  info->footer("Example:\n  onefold info --json");
+  info->add_option("--save", arguments->save,
+                   "Write what was measured as a hardware description, for plan --hardware")
+      ->type_name("FILE");
+  info->add_option("--disk", arguments->disk, "With --save: a folder whose disk is measured too")
+      ->type_name("FOLDER");
+  info->footer("Examples:\n  onefold info --json\n  onefold info --save machine.json --disk /tmp");
   info->callback([arguments, &run] { run = [arguments] { return run_info(*arguments); }; });
 }
 

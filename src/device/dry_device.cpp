@@ -19,9 +19,7 @@ class VirtualLane final : public LaneQueue {
     job();
     const Work after = kernels_.work();
     const double begin = ready_;
-    ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes,
-                       after.half_flops - before.half_flops},
-                      label);
+    ready_ += link_seconds(label) + after.seconds - before.seconds;
     ends_.push_back(ready_);
     spans_.push_back({std::move(label), begin, ready_});
     return mark();
@@ -54,14 +52,6 @@ class VirtualLane final : public LaneQueue {
     }
     return hardware_.link_latency_us * 1e-6 + bytes / (hardware_.link_gb_per_s * 1e9);
   }
-  double seconds(const Work& work, const JobLabel& label) const {
-    const double link = link_seconds(label);
-    const double half_gflops = hardware_.half_product_gflops > 0 ? hardware_.half_product_gflops
-                                                                 : hardware_.product_gflops;
-    const double products = (work.flops - work.half_flops) / (hardware_.product_gflops * 1e9) +
-                            work.half_flops / (half_gflops * 1e9);
-    return link + std::max(products, work.bytes / (hardware_.memory_gb_per_s * 1e9));
-  }
 
   DryKernels& kernels_;
   const Hardware& hardware_;
@@ -81,7 +71,7 @@ class DryDevice final : public Device {
   DryDevice(const Hardware& hardware, int threads, std::shared_ptr<const KernelScratch> scratch)
       : hardware_(hardware),
         threads_(threads > 0 ? threads : hardware.cores),
-        kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_)),
+        kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_), &hardware_),
         memory_(make_dry_memory(hardware_.device == "cuda" ? cuda::kMemoryBlockBytes : 0)),
         disk_(make_dry_memory(kDiskBlock)),
         compute_(kernels_, hardware_) {}

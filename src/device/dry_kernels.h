@@ -3,9 +3,11 @@
 // device they stand in for.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <memory>
 
+#include "device/hardware.h"
 #include "kernels/kernels.h"
 
 namespace onefold {
@@ -13,11 +15,14 @@ namespace onefold {
 struct Work {
   double flops = 0, bytes = 0;
   double half_flops = 0;  // of flops, those of 16-bit operands
+  double seconds = 0;     // by the rates of a hardware description; 0 without one
 };
 
 class DryKernels final : public Kernels {
  public:
-  explicit DryKernels(std::shared_ptr<const KernelScratch> like) : like_(std::move(like)) {}
+  // `hardware`: what kernels take their time by. It stays where it is.
+  explicit DryKernels(std::shared_ptr<const KernelScratch> like, const Hardware* hardware = nullptr)
+      : like_(std::move(like)), hardware_(hardware) {}
 
   const Work& work() const { return work_; }
 
@@ -43,76 +48,86 @@ class DryKernels final : public Kernels {
   int64_t logits_bytes() const override { return like_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
-    multiply(2.0 * static_cast<double>(g.dst.elems()) *
-                 static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols),
-             g.a);
-    touch({g.a, g.b, g.dst, g.residual});
-    if (g.accumulate) touch({g.dst});
+    const double flops = 2.0 * static_cast<double>(g.dst.elems()) *
+                         static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
+    book({flops, Kind::product, g.a},
+         {g.a, g.b, g.dst, g.residual, g.accumulate ? g.dst : Tensor{}});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
-    touch({x, dst});
+    book({}, {x, dst});
   }
   void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx,
                      bool accumulate_dx, Tensor, Tensor, bool, Tensor) override {
-    touch({x, dy, dx});
-    if (accumulate_dx) touch({dx});
+    book({}, {x, dy, dx, accumulate_dx ? dx : Tensor{}});
   }
-  void activation_forward(Activation, bool, Tensor x, Tensor dst) override { touch({x, dst}); }
+  void activation_forward(Activation, bool, Tensor x, Tensor dst) override { book({}, {x, dst}); }
   void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {
-    touch({x, dy, dx, y});
+    book({}, {x, dy, dx, y});
   }
-  void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { touch({x, x}); }
+  void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { book({}, {x, x}); }
   void attention_forward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor,
                          const Dropout&, Tensor) override {
-    multiply(2 * product_flops(s), q);
-    touch({q, k, v, out});
+    book({2 * product_flops(s), Kind::attention, q}, {q, k, v, out});
   }
   void attention_backward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out,
                           Tensor dout, Tensor, Tensor dq, Tensor dk, Tensor dv, const Dropout&,
                           Tensor) override {
-    multiply(5 * product_flops(s), q);
-    touch({q, k, v, out, dout, dq, dk, dv});
+    book({5 * product_flops(s), Kind::attention, q}, {q, k, v, out, dout, dq, dk, dv});
   }
   void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
-    touch({x, residual, dst});
+    book({}, {x, residual, dst});
   }
   void embedding_forward(Tensor, Tensor, Tensor, const RowPositions&, Tensor dst) override {
-    touch({dst, dst});
+    book({}, {dst, dst});
   }
   void embedding_backward(Tensor, Tensor dx, const RowPositions&, Tensor dtable, bool, Tensor, bool,
                           Tensor) override {
-    touch({dx, dtable});
+    book({}, {dx, dtable});
   }
-  void cross_entropy(Tensor logits, Tensor, Tensor, Tensor) override { touch({logits, logits}); }
-  void column_sum(Tensor x, Tensor, bool, Tensor) override { touch({x}); }
-  void copy(Tensor src, Tensor dst) override { touch({src, dst}); }
-  void fill(Tensor dst, float) override { touch({dst}); }
-  void add(Tensor a, Tensor b, Tensor dst) override { touch({a, b, dst}); }
-  void scale(Tensor x, float, Tensor dst) override { touch({x, dst}); }
-  void sum(Tensor x, Tensor) override { touch({x}); }
-  void sum_squares(Tensor x, Tensor, Tensor) override { touch({x}); }
-  void clip(const Clip& args) override { touch({args.sums}); }
-  void adamw(const AdamW&, const StepControl&, const Stepped& stepped, const Moment& moment1,
+  void cross_entropy(Tensor logits, Tensor, Tensor, Tensor) override { book({}, {logits, logits}); }
+  void column_sum(Tensor x, Tensor, bool, Tensor) override { book({}, {x}); }
+  void copy(Tensor src, Tensor dst) override { book({}, {src, dst}); }
+  void fill(Tensor dst, float) override { book({}, {dst}); }
+  void add(Tensor a, Tensor b, Tensor dst) override { book({}, {a, b, dst}); }
+  void scale(Tensor x, float, Tensor dst) override { book({}, {x, dst}); }
+  void sum(Tensor x, Tensor) override { book({}, {x}); }
+  void sum_squares(Tensor x, Tensor, Tensor) override { book({}, {x}); }
+  void clip(const Clip& args) override { book({}, {args.sums}); }
+  void adamw(const AdamW&, const StepControl&, const Stepped& s, const Moment& moment1,
              const Moment& moment2) override {
-    touch(stepped);
-    touch({moment1.values, moment1.values, moment2.values, moment2.values});
+    book({}, {s.grads, s.params, s.master, s.master.empty() ? s.params : s.master, moment1.values,
+              moment1.values, moment2.values, moment2.values});
   }
-  void sgd(const Sgd&, const StepControl&, const Stepped& stepped, Tensor momentum) override {
-    touch(stepped);
-    touch({momentum, momentum});
+  void sgd(const Sgd&, const StepControl&, const Stepped& s, Tensor momentum) override {
+    book({},
+         {s.grads, s.params, s.master, s.master.empty() ? s.params : s.master, momentum, momentum});
   }
 
  private:
-  void multiply(double flops, const Tensor& operand) {
-    work_.flops += flops;
-    if (dtype_bytes(operand.dtype) == 2) work_.half_flops += flops;
-  }
-  void touch(const Stepped& s) {
-    touch({s.grads, s.params, s.master, s.master.empty() ? s.params : s.master});
-  }
-  void touch(std::initializer_list<Tensor> tensors) {
+  enum class Kind : uint8_t { product, attention };
+  struct Products {
+    double flops = 0;
+    Kind kind = Kind::product;
+    Tensor operand = {};
+  };
+
+  // One kernel: what it multiplies, and what it reads and writes.
+  void book(const Products& products, std::initializer_list<Tensor> tensors) {
+    double bytes = 0;
     for (const Tensor& tensor : tensors)
-      work_.bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
+      bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
+    const bool half = products.flops > 0 && dtype_bytes(products.operand.dtype) == 2;
+    work_.flops += products.flops;
+    work_.bytes += bytes;
+    if (half) work_.half_flops += products.flops;
+    if (!hardware_) return;
+    const double rate = half && hardware_->half_product_gflops > 0 ? hardware_->half_product_gflops
+                                                                   : hardware_->product_gflops;
+    const double share =
+        products.kind == Kind::attention ? hardware_->attention_share : hardware_->product_share;
+    work_.seconds +=
+        hardware_->kernel_latency_us * 1e-6 +
+        std::max(products.flops / (share * rate * 1e9), bytes / (hardware_->memory_gb_per_s * 1e9));
   }
 
   // One of attention's matrix products, over the causal half.
@@ -123,6 +138,7 @@ class DryKernels final : public Kernels {
   }
 
   std::shared_ptr<const KernelScratch> like_;
+  const Hardware* const hardware_;
   Work work_;
 };
 

@@ -65,6 +65,12 @@ double rate(JsonObject& in, std::string_view key, double otherwise) {
   return value;
 }
 
+double share(JsonObject& in, std::string_view key, double otherwise) {
+  const auto value = in.get<double>(key, otherwise);
+  if (!(value > 0 && value <= 1)) in.fail(key, "must be above 0, and at most 1");
+  return value;
+}
+
 // A number of bytes, or text like "80GiB".
 int64_t size(JsonObject& in, std::string_view key) {
   const Json value = in.get<Json>(key, Json(0));
@@ -85,6 +91,9 @@ Json Hardware::to_json() const {
           {"product_gflops", product_gflops},
           {"half_product_gflops", half_product_gflops},
           {"memory_gb_per_s", memory_gb_per_s},
+          {"product_share", product_share},
+          {"attention_share", attention_share},
+          {"kernel_latency_us", kernel_latency_us},
           {"link_gb_per_s", link_gb_per_s},
           {"link_latency_us", link_latency_us},
           {"host_gb_per_s", host_gb_per_s},
@@ -112,6 +121,9 @@ Hardware hardware_from_json(const Json& json, const std::string& where) {
     hardware.product_gflops = rate(in, "product_gflops", usual.product_gflops);
     hardware.half_product_gflops = in.non_negative("half_product_gflops", 0);
     hardware.memory_gb_per_s = rate(in, "memory_gb_per_s", usual.memory_gb_per_s);
+    hardware.product_share = share(in, "product_share", usual.product_share);
+    hardware.attention_share = share(in, "attention_share", usual.attention_share);
+    hardware.kernel_latency_us = in.non_negative("kernel_latency_us", usual.kernel_latency_us);
     hardware.link_gb_per_s = rate(in, "link_gb_per_s", usual.link_gb_per_s);
     hardware.link_latency_us = rate(in, "link_latency_us", usual.link_latency_us);
     hardware.host_gb_per_s = rate(in, "host_gb_per_s", usual.host_gb_per_s);

@@ -20,6 +20,10 @@ struct Hardware {
   double product_gflops = 100;           // matrix products in fp32, on all cores
   double half_product_gflops = 0;        // the same in 16 bits; 0: as many
   double memory_gb_per_s = 20;
+  // What a step's kernels reach of these: its own products of the rate of a large one, and
+  // attention; and what each kernel takes beside its work.
+  double product_share = 0.87, attention_share = 0.35;
+  double kernel_latency_us = 3;
   double link_gb_per_s = 10;  // to other ranks, one way
   double link_latency_us = 5;
   double host_gb_per_s = 20;  // between the device and the host's memory, one way

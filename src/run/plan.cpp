@@ -87,6 +87,9 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   }
   plan.host_bytes = dry->ledger().peak_bytes(Tier::host);
   plan.disk_bytes = dry->ledger().peak_bytes(Tier::disk);
+  plan.seconds = dry->device().now();
+  plan.waits_for_ranks = dry->exposed_seconds(Lane::gather) + dry->exposed_seconds(Lane::reduce);
+  plan.waits_for_copies = dry->exposed_seconds(Lane::fetch) + dry->exposed_seconds(Lane::spill);
   plan.fetched_bytes = dry->copies(Lane::fetch).bytes;
   plan.spilled_bytes = dry->copies(Lane::spill).bytes;
   return plan;
@@ -254,6 +257,21 @@ std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
                             format_bytes(plan.fetched_bytes), format_bytes(plan.spilled_bytes));
 }
 
+std::string time_text(const Config& config, const RankPlan& plan, const Hardware& hardware) {
+  if (plan.seconds <= 0) return "";
+  const auto share = [&](double seconds) { return 100 * seconds / plan.seconds; };
+  std::string text = fmt::format(
+      "time     {} a step, {} tokens/s, as predicted by the rates of {}",
+      format_duration(plan.seconds),
+      format_count(static_cast<int64_t>(static_cast<double>(step_tokens(config)) / plan.seconds)),
+      hardware.name);
+  if (plan.waits_for_ranks > 0)
+    text += fmt::format("; {:.0f} % of it waits for other ranks", share(plan.waits_for_ranks));
+  if (plan.waits_for_copies > 0)
+    text += fmt::format("; {:.0f} % of it waits for copies", share(plan.waits_for_copies));
+  return text + "\n";
+}
+
 std::string memory_text(const RankPlan& plan) {
   std::vector<std::string> parts;
   for (size_t kind = 0; kind < kKinds; ++kind)
@@ -315,6 +333,7 @@ Json rank_json(const RankPlan& plan) {
           {"planned_disk_bytes", plan.disk_bytes},
           {"planned_fetched_bytes_per_step", plan.fetched_bytes},
           {"planned_spilled_bytes_per_step", plan.spilled_bytes},
+          {"predicted_step_seconds", plan.seconds},
           {"planned_traffic_per_step", traffic}};
 }
 

@@ -33,6 +33,8 @@ struct RankPlan {
   // On the other tiers, which nothing but state is on, and what travels to and from them in a step.
   int64_t host_bytes = 0, disk_bytes = 0;
   int64_t fetched_bytes = 0, spilled_bytes = 0;
+  // Of a step, as the hardware's rates predict it; and what computation waits for in it.
+  double seconds = 0, waits_for_ranks = 0, waits_for_copies = 0;
 };
 
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
@@ -76,6 +78,8 @@ std::string recompute_line(const EngineOptions& options, const ModelSpec& model)
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
 // Which states live on other tiers, what is there, and what travels; "" if there are none.
 std::string offload_text(const EngineOptions& options, const RankPlan& plan);
+// How long a step takes, as predicted for this hardware.
+std::string time_text(const Config& config, const RankPlan& plan, const Hardware& hardware);
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
 // What each "auto" became, remarks, and the keys that change nothing; "" if there are none.

@@ -150,7 +150,8 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
                      "planned_host_bytes",
                      "planned_disk_bytes",
                      "planned_fetched_bytes_per_step",
-                     "planned_spilled_bytes_per_step"});
+                     "planned_spilled_bytes_per_step",
+                     "predicted_step_seconds"});
   EXPECT_EQ(plan["steps"], 7);
   EXPECT_EQ(Config::from_json(plan["configuration"]).effective(), plan["configuration"]);
   int64_t sum = 0;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "device/device.h"
+#include "device/tiers.h"
 
 namespace onefold {
 namespace {
@@ -85,6 +86,10 @@ Hardware described() {
   Hardware hardware;
   hardware.product_gflops = 1;  // a second for 1e9 operations
   hardware.memory_gb_per_s = 1e6;
+  hardware.product_share = 1;
+  hardware.kernel_latency_us = 0;
+  hardware.host_gb_per_s = 2;
+  hardware.disk_gb_per_s = 0.5;
   hardware.link_gb_per_s = 1;  // a second for 1e9 bytes
   hardware.link_latency_us = 1e-9;
   return hardware;
@@ -113,6 +118,36 @@ TEST(VirtualLane, AJobTakesAsLongAsItsWorkAndWaitsForWhatItComesAfter) {
   for (const LaneSpan& span : device->compute().take_spans())
     if (span.awaited == link.get()) waited += span.end - span.begin;
   EXPECT_NEAR(waited, 1, 1e-6);
+}
+
+TEST(VirtualLane, EachKernelTakesTheLongerOfItsTwoLimits) {
+  Hardware hardware = described();
+  hardware.memory_gb_per_s = 0.001;  // 8 MB for a kernel: 8 seconds
+  const std::unique_ptr<Device> slow_memory = open_dry_device(hardware, 1);
+  slow_memory->compute().post({}, [&] {
+    const Tensor x = matrix(nullptr, 1000, 1000);
+    slow_memory->kernels().scale(x, 2, x);
+  });
+  EXPECT_NEAR(slow_memory->now(), 8, 1e-6);
+  hardware.product_share = 0.5;
+  hardware.memory_gb_per_s = 1e6;
+  hardware.kernel_latency_us = 1e6;
+  const std::unique_ptr<Device> slow_start = open_dry_device(hardware, 1);
+  slow_start->compute().post({}, [&] { multiply(*slow_start); });
+  EXPECT_NEAR(slow_start->now(), 4 + 1, 1e-6);
+}
+
+TEST(VirtualLane, CopiesTakeTheirTiersTime) {
+  const std::unique_ptr<Device> device = open_dry_device(described(), 1);
+  const Tiers tiers(*device, "unused");
+  const std::unique_ptr<LaneQueue> lane = device->open_lane();
+  const auto seconds = [&](Tier tier) {
+    tiers.copy(*lane, {}, {.tier = tier, .bytes = 1'000'000'000}, Tiers::Way::in);
+    const std::vector<LaneSpan> spans = lane->take_spans();
+    return spans.back().end - spans.back().begin;
+  };
+  EXPECT_NEAR(seconds(Tier::host), 0.5, 1e-6);
+  EXPECT_NEAR(seconds(Tier::disk), 2, 1e-6);
 }
 
 }  // namespace
