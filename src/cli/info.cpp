@@ -2,26 +2,25 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "cli/cli.h"
+#include "comm/local.h"
 #include "comm/mpi.h"
 #include "comm/mpi_library.h"
 #include "device/cuda_library.h"
-#include "device/disk.h"
-#include "device/hardware.h"
+#include "device/hardware_measured.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
@@ -82,46 +81,89 @@ std::string cards_text(const Cards& cards, int64_t gpus) {
 struct InfoArguments {
   int threads = 0;
   bool json = false;
-  std::string save, disk;
+  std::string save, disk, device = "cpu";
+  int ranks = 1;
 };
 
-// GB/s of a disk: the slower of writing and reading a file past the page cache.
-double measure_disk_gb_per_s(const std::string& folder) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  Disk disk(folder);
-  void* const block = disk.take(kBytes);
-  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
-      static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, kBytes)), &std::free);
-  if (!memory) user_error("there is no memory for measuring the disk");
-  const std::span<std::byte> bytes(memory.get(), kBytes);
-  std::fill(bytes.begin(), bytes.end(), std::byte{1});
-  double slowest = 0;
-  for (const bool writing : {true, false}) {
-    const double begin = now_seconds();
-    writing ? disk.write(block, bytes) : disk.read(block, bytes);
-    slowest = std::max(slowest, now_seconds() - begin);
-  }
-  return static_cast<double>(kBytes) / slowest / 1e9;
+// A link between ranks that are threads: an all-gather takes latency_us and its bytes at gb_per_s.
+struct LinkRates {
+  double gb_per_s = 0, latency_us = 0;
+};
+
+LinkRates measure_link(int ranks) {
+  constexpr int64_t kShard = int64_t{16} << 20;
+  constexpr int kBarriers = 200, kGathers = 5;
+  LocalGroup group(ranks);
+  LinkRates rates;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto communicator = group.join(rank);
+      const auto channel = communicator->open("info", nullptr);
+      std::vector<std::byte> whole(static_cast<size_t>(kShard * ranks));
+      const Message message{whole.data(), whole.data() + rank * kShard,
+                            kShard / dtype_bytes(DType::f32)};
+      const auto seconds = [&](int calls, const auto& call) {
+        call();  // warms up
+        const double begin = now_seconds();
+        for (int i = 0; i < calls; ++i) call();
+        return (now_seconds() - begin) / calls;
+      };
+      const double barrier = seconds(kBarriers, [&] { channel->barrier("info"); }),
+                   gather = seconds(kGathers, [&] {
+                     channel->all_gather("info", {&message, 1});
+                   });
+      if (rank == 0)
+        rates = {static_cast<double>(kShard * (ranks - 1)) / gather / 1e9, 1e6 * barrier};
+    });
+  for (std::thread& thread : threads) thread.join();
+  return rates;
 }
 
-// This machine as a hardware description, for `plan --hardware`.
-void save_description(const InfoArguments& arguments, ThreadPool& pool, double gemm,
-                      double memory) {
-  Hardware machine = this_machine(pool.threads());
-  machine.product_gflops = gemm;
-  machine.half_product_gflops = measure_gemm_gflops(pool, 7, DType::bf16);
-  machine.memory_gb_per_s = memory;
-  machine.host_gb_per_s = memory / 2;  // a copy reads and writes
-  machine.device_bytes = total_memory_bytes();
-  if (!arguments.disk.empty()) machine.disk_gb_per_s = measure_disk_gb_per_s(arguments.disk);
-  write_file(arguments.save, machine.to_json().dump(2) + "\n");
+// What each of these ranks has of this machine, as a hardware description for `plan --hardware`.
+Hardware describe_machine(const InfoArguments& arguments) {
+  const bool card = arguments.device != "cpu";
+  const std::unique_ptr<Device> device = open_device(arguments.device, arguments.threads);
+  Hardware described = this_machine(device->threads(), arguments.device);
+  if (!card) described.device_bytes = total_memory_bytes();
+  if (card) described.host_bytes = total_memory_bytes();
+  Hardware machine = measured(*device, described);
+  if (!arguments.disk.empty()) {
+    const DiskRates disk = measure_disk(arguments.disk);
+    machine.disk_gb_per_s = disk.read;
+    machine.disk_write_gb_per_s = disk.write;
+    int64_t left = 0;
+    if (!files().free_bytes(arguments.disk, left)) machine.disk_bytes = left;
+  }
+  machine = card ? machine : shared_out(machine, arguments.ranks);
+  if (arguments.ranks > 1) {
+    const LinkRates link = measure_link(arguments.ranks);
+    machine.link_gb_per_s = link.gb_per_s;
+    machine.link_latency_us = link.latency_us;
+  }
+  return machine;
+}
+
+int save_description(const InfoArguments& arguments) {
+  const Hardware machine = describe_machine(arguments);
+  const std::string text = machine.to_json().dump(2) + "\n";
+  write_file(arguments.save, text);
+  if (arguments.json)
+    fmt::print("{}", text);
+  else
+    fmt::print("{}: what {} has, as measured; plan with: onefold plan CONFIG --hardware {}\n",
+               arguments.save,
+               arguments.ranks > 1 ? fmt::format("each of {} ranks", arguments.ranks)
+                                   : std::string("a rank"),
+               arguments.save);
+  return kOk;
 }
 
 int run_info(const InfoArguments& arguments) {
+  if (!arguments.save.empty()) return save_description(arguments);
   ThreadPool pool(arguments.threads);
   const double gemm = measure_gemm_gflops(pool);
   const double memory = measure_memory_gb_per_s(pool);
-  if (!arguments.save.empty()) save_description(arguments, pool, gemm, memory);
   const int64_t gpus = visible_gpus();
   const Cards cards = find_cards();
   const Json result = {{"version", ONEFOLD_VERSION},
@@ -162,11 +204,20 @@ void add_info(CLI::App& app, Run& run) {
       ->check(at_least(0))
       ->capture_default_str();
   info->add_flag("--json", arguments->json, "One JSON object instead of text");
-  info->add_option("--save", arguments->save,
-                   "Write what was measured as a hardware description, for plan --hardware")
-      ->type_name("FILE");
+  auto* save = info->add_option("--save", arguments->save,
+                                "Measure a hardware description for plan --hardware, and write it")
+                   ->type_name("FILE");
+  info->add_option("--device", arguments->device, "With --save: cpu, cuda or cuda:N")
+      ->capture_default_str()
+      ->needs(save);
+  info->add_option("--ranks", arguments->ranks,
+                   "With --save: ranks that share this machine, each with its part")
+      ->capture_default_str()
+      ->check(at_least(1))
+      ->needs(save);
   info->add_option("--disk", arguments->disk, "With --save: a folder whose disk is measured too")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->needs(save);
   info->footer("Examples:\n  onefold info --json\n  onefold info --save machine.json --disk /tmp");
   info->callback([arguments, &run] { run = [arguments] { return run_info(*arguments); }; });
 }

@@ -15,7 +15,9 @@ namespace onefold {
 struct Work {
   double flops = 0, bytes = 0;
   double half_flops = 0;  // of flops, those of 16-bit operands
-  double seconds = 0;     // by the rates of a hardware description; 0 without one
+  // By the rates of a hardware description, 0 without one; and of that, in kernels that their
+  // products bound.
+  double seconds = 0, product_seconds = 0;
 };
 
 class DryKernels final : public Kernels {
@@ -50,7 +52,7 @@ class DryKernels final : public Kernels {
   void gemm(const Gemm& g) override {
     const double flops = 2.0 * static_cast<double>(g.dst.elems()) *
                          static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
-    book({flops, Kind::product, g.a},
+    book({.flops = flops, .kind = Kind::product, .operand = g.a},
          {g.a, g.b, g.dst, g.residual, g.accumulate ? g.dst : Tensor{}});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
@@ -60,19 +62,22 @@ class DryKernels final : public Kernels {
                      bool accumulate_dx, Tensor, Tensor, bool, Tensor) override {
     book({}, {x, dy, dx, accumulate_dx ? dx : Tensor{}});
   }
-  void activation_forward(Activation, bool, Tensor x, Tensor dst) override { book({}, {x, dst}); }
+  void activation_forward(Activation, bool, Tensor x, Tensor dst) override {
+    book({.functions = dst.elems()}, {x, dst});
+  }
   void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {
-    book({}, {x, dy, dx, y});
+    book({.functions = dy.elems()}, {x, dy, dx, y});
   }
   void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { book({}, {x, x}); }
   void attention_forward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor,
                          const Dropout&, Tensor) override {
-    book({2 * product_flops(s), Kind::attention, q}, {q, k, v, out});
+    book({.flops = 2 * product_flops(s), .kind = Kind::attention, .operand = q}, {q, k, v, out});
   }
   void attention_backward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out,
                           Tensor dout, Tensor, Tensor dq, Tensor dk, Tensor dv, const Dropout&,
                           Tensor) override {
-    book({5 * product_flops(s), Kind::attention, q}, {q, k, v, out, dout, dq, dk, dv});
+    book({.flops = 5 * product_flops(s), .kind = Kind::attention, .operand = q},
+         {q, k, v, out, dout, dq, dk, dv});
   }
   void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
     book({}, {x, residual, dst});
@@ -84,7 +89,11 @@ class DryKernels final : public Kernels {
                           Tensor) override {
     book({}, {dx, dtable});
   }
-  void cross_entropy(Tensor logits, Tensor, Tensor, Tensor) override { book({}, {logits, logits}); }
+  void cross_entropy(Tensor logits, Tensor, Tensor gradient_scale, Tensor) override {
+    const bool backward = !gradient_scale.empty();
+    book({.functions = logits.elems() * (backward ? 2 : 1)},
+         {logits, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
+  }
   void column_sum(Tensor x, Tensor, bool, Tensor) override { book({}, {x}); }
   void copy(Tensor src, Tensor dst) override { book({}, {src, dst}); }
   void fill(Tensor dst, float) override { book({}, {dst}); }
@@ -105,29 +114,52 @@ class DryKernels final : public Kernels {
 
  private:
   enum class Kind : uint8_t { product, attention };
-  struct Products {
+  // What a kernel computes.
+  struct Arithmetic {
     double flops = 0;
     Kind kind = Kind::product;
     Tensor operand = {};
+    int64_t functions = 0;  // elements that an exponential is taken of
   };
 
-  // One kernel: what it multiplies, and what it reads and writes.
-  void book(const Products& products, std::initializer_list<Tensor> tensors) {
+  // One kernel: what it computes, and what it reads and writes. It takes the longest of the three
+  // times, and what it takes to begin one.
+  void book(const Arithmetic& arithmetic, std::initializer_list<Tensor> tensors) {
     double bytes = 0;
     for (const Tensor& tensor : tensors)
       bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
-    const bool half = products.flops > 0 && dtype_bytes(products.operand.dtype) == 2;
-    work_.flops += products.flops;
+    const bool half = arithmetic.flops > 0 && dtype_bytes(arithmetic.operand.dtype) == 2;
+    work_.flops += arithmetic.flops;
     work_.bytes += bytes;
-    if (half) work_.half_flops += products.flops;
+    if (half) work_.half_flops += arithmetic.flops;
     if (!hardware_) return;
-    const double rate = half && hardware_->half_product_gflops > 0 ? hardware_->half_product_gflops
-                                                                   : hardware_->product_gflops;
-    const double share =
-        products.kind == Kind::attention ? hardware_->attention_share : hardware_->product_share;
-    work_.seconds +=
-        hardware_->kernel_latency_us * 1e-6 +
-        std::max(products.flops / (share * rate * 1e9), bytes / (hardware_->memory_gb_per_s * 1e9));
+    const Hardware& h = *hardware_;
+    double seconds = bytes / memory_rate(bytes);
+    if (arithmetic.flops > 0) {
+      const double products = arithmetic.flops / product_rate(arithmetic.kind, half);
+      if (products >= seconds) work_.product_seconds += products;
+      seconds = std::max(seconds, products);
+    }
+    if (h.function_gelems_per_s > 0)
+      seconds = std::max(
+          seconds, static_cast<double>(arithmetic.functions) / (h.function_gelems_per_s * 1e9));
+    work_.seconds += h.kernel_latency_us * 1e-6 + seconds;
+  }
+
+  // Bytes a second.
+  double memory_rate(double bytes) const {
+    const bool cached =
+        hardware_->cache_gb_per_s > 0 && bytes <= static_cast<double>(hardware_->cache_bytes);
+    return 1e9 * (cached ? hardware_->cache_gb_per_s : hardware_->memory_gb_per_s);
+  }
+  // Operations a second.
+  double product_rate(Kind kind, bool half) const {
+    const Hardware& h = *hardware_;
+    const double gflops =
+        half && h.half_product_gflops > 0 ? h.half_product_gflops : h.product_gflops;
+    const double attention =
+        half && h.half_attention_share > 0 ? h.half_attention_share : h.attention_share;
+    return 1e9 * gflops * (kind == Kind::attention ? attention : h.product_share);
   }
 
   // One of attention's matrix products, over the causal half.
