@@ -94,11 +94,15 @@ int run_fit(const FitQuestion& question) {
       context.ranks == 1 ? "" : "s", limit_text(question.limits.device),
       limit_text(question.limits.host), limit_text(question.limits.disk));
   if (!fits) {
+    const Layout& least = found.least;
+    const auto also = [](int64_t bytes, const char* where) {
+      return bytes > 0 ? fmt::format(", {} of {}", format_bytes(bytes), where) : std::string();
+    };
     fmt::print(
-        "nothing fits. The least of {} plans takes {} of the device ({}): allow more, use more "
+        "nothing fits. The least of {} plans takes {} of the device{}{} ({}): allow more, use more "
         "ranks, or name --host-memory or --disk for what may live there\n",
-        found.plans, format_bytes(found.least.device_bytes),
-        layout_text(found.least.options, spec, context.ranks));
+        found.plans, format_bytes(least.device_bytes), also(least.host_bytes, "the host's memory"),
+        also(least.disk_bytes, "the disk"), layout_text(least.options, spec, context.ranks));
     return kUserError;
   }
   fmt::print("{}\n{}\n{} plans, by the rates of {}\n", table(found, spec, context.ranks),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -147,6 +148,7 @@ double measure_copy(Device& device, int repeats) {
   Ledger here(*device.memory(Tier::device)), there(*device.memory(Tier::host));
   const Buffer to = here.allocate(Kind::workspace, kBytes, "copy probe"),
                from = there.allocate(Kind::workspace, kBytes, "copy probe");
+  std::memset(from.data(), 1, kBytes);  // so that there are pages
   const std::unique_ptr<LaneQueue> lane = device.open_lane();
   std::vector<double> times;
   for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
@@ -189,7 +191,8 @@ Hardware measured(Device& device, Hardware described, int repeats) {
 }
 
 DiskRates measure_disk(const std::string& folder) {
-  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr size_t kBytes = size_t{256} << 20, kPiece = size_t{16} << 20;
+  constexpr int kPasses = 3;
   Disk disk(folder);
   void* const block = disk.take(kBytes);
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
@@ -197,15 +200,21 @@ DiskRates measure_disk(const std::string& folder) {
   if (!memory) user_error("there is no memory for measuring the disk");
   const std::span<std::byte> bytes(memory.get(), kBytes);
   std::fill(bytes.begin(), bytes.end(), std::byte{1});
+  // In pieces like those of a unit's state.
   const auto rate = [&](const auto& transfer) {
-    const double begin = now_seconds();
-    transfer();
-    return static_cast<double>(kBytes) / (now_seconds() - begin) / 1e9;
+    std::vector<double> times;
+    for (int repeat = 0; repeat < kPasses; ++repeat) {
+      const double begin = now_seconds();
+      for (size_t at = 0; at < kBytes; at += kPiece)
+        transfer(static_cast<std::byte*>(block) + at, bytes.subspan(at, kPiece));
+      times.push_back(now_seconds() - begin);
+    }
+    return static_cast<double>(kBytes) / median(times) / 1e9;
   };
   disk.write(block, bytes);  // room is made at the first time
   DiskRates rates;
-  rates.write = rate([&] { disk.write(block, bytes); });
-  rates.read = rate([&] { disk.read(block, bytes); });
+  rates.write = rate([&](std::byte* there, auto piece) { disk.write(there, piece); });
+  rates.read = rate([&](std::byte* there, auto piece) { disk.read(there, piece); });
   disk.give_back(block, kBytes);
   return rates;
 }

@@ -316,9 +316,17 @@ class LayoutSearch {
         const EngineOptions options = with(options_of(cell), pair, travel);
         if (farther || !fits(estimate(options))) continue;
         near.push_back(pair);
+        if (keeps_all(options)) continue;
         add(with_less_recomputed(with_ratio(options)));
       }
     }
+  }
+
+  // What recomputes in vain: the same without fits, and is looked at too.
+  bool keeps_all(EngineOptions options) {
+    if (!freedom_.recompute || !options.recompute.any()) return false;
+    options.recompute = {};
+    return fits(estimate(options));
   }
 
   void add(const EngineOptions& options) { candidates_.push_back({options, estimate(options)}); }

@@ -235,8 +235,10 @@ TEST(LayoutSearch, GivesUpOverlapWhereThatAloneFits) {
 }
 
 TEST(LayoutSearch, SaysWhyTheFirstIsFirst) {
-  const SearchResult found =
-      search_layouts(small_model(), four_sequences(), on_ranks(1), {.recompute = true}, {});
+  const ModelSpec spec = small_model();
+  const int64_t whole = planned_as(spec, four_sequences(), on_ranks(1)).device;
+  const SearchResult found = search_layouts(spec, four_sequences(), on_ranks(1),
+                                            {.recompute = true}, {.device = whole - 1});
   ASSERT_GE(found.best.size(), 2u);
   const std::string why = why_first(found);
   EXPECT_NE(why.find("run.recompute"), std::string::npos) << why;
