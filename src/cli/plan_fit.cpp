@@ -49,7 +49,7 @@ std::string table(const SearchResult& found, const ModelSpec& spec, int ranks) {
   for (const Layout& layout : found.best)
     text += fmt::format("  {:>10}{:>10}{:>12}{:>12}{:>12}  {}\n",
                         format_count(static_cast<int64_t>(layout.tokens_per_second(ranks))),
-                        format_duration(layout.seconds), format_bytes(layout.device_bytes),
+                        step_time_text(layout.seconds), format_bytes(layout.device_bytes),
                         format_bytes(layout.host_bytes), format_bytes(layout.disk_bytes),
                         layout_text(layout.options, spec, ranks));
   return text;

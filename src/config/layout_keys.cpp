@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kDisk = "offload";  // where no nvme_path is named
 
 // The value at a path; null if there is none.
-Json at(const Json& root, std::string_view path) {
+Json key_at(const Json& root, std::string_view path) {
   const Json* here = &root;
   for (const std::string& key : split(path, '.')) {
     if (!here->is_object() || !here->contains(key)) return nullptr;
@@ -18,10 +18,10 @@ Json at(const Json& root, std::string_view path) {
   return *here;
 }
 
-bool is_auto(const Json& root, std::string_view path) { return at(root, path) == "auto"; }
+bool is_auto(const Json& root, std::string_view path) { return key_at(root, path) == "auto"; }
 
 bool is_open(const Json& root, std::string_view path) {
-  return at(root, path).is_null() || is_auto(root, path);
+  return key_at(root, path).is_null() || is_auto(root, path);
 }
 
 const char* device_name(Tier tier) { return tier == Tier::disk ? "nvme" : "cpu"; }
@@ -60,23 +60,24 @@ void write_zero(Json& zero, const EngineOptions& layout, const Freedom& freedom)
 Freedom left_open(const Json& root) {
   const auto open = [&](const char* path) { return is_open(root, path); };
   const auto home = [&](const char* section) {
-    const Json value = at(root, std::string("zero_optimization.") + section);
+    const Json value = key_at(root, std::string("zero_optimization.") + section);
     return value.is_null() || (value.is_object() && is_open(value, "device"));
   };
   const bool old_home = !open("zero_optimization.cpu_offload"),
              old_parameters = !open("zero_optimization.cpu_offload_param") ||
                               !open("zero_optimization.cpu_offload_params");
-  return {.stage = open("zero_optimization.stage") && !at(root, "zero_optimization").is_boolean(),
-          .optimizer_home = home("offload_optimizer") && !old_home,
-          .parameter_home = home("offload_param") && !old_parameters,
-          .ratio = open("zero_optimization.offload_optimizer.ratio"),
-          .recompute = open("run.recompute"),
-          .batch = open("train_micro_batch_size_per_gpu") && open("gradient_accumulation_steps"),
-          .overlap = open("zero_optimization.overlap_comm"),
-          .prefetch = open("zero_optimization.stage3_prefetch_bucket_size") &&
-                      open("zero_optimization.prefetch_bucket_size"),
-          .reduce_bucket = open("zero_optimization.reduce_bucket_size"),
-          .order = open("run.accumulate")};
+  return {
+      .stage = open("zero_optimization.stage") && !key_at(root, "zero_optimization").is_boolean(),
+      .optimizer_home = home("offload_optimizer") && !old_home,
+      .parameter_home = home("offload_param") && !old_parameters,
+      .ratio = open("zero_optimization.offload_optimizer.ratio"),
+      .recompute = open("run.recompute"),
+      .batch = open("train_micro_batch_size_per_gpu") && open("gradient_accumulation_steps"),
+      .overlap = open("zero_optimization.overlap_comm"),
+      .prefetch = open("zero_optimization.stage3_prefetch_bucket_size") &&
+                  open("zero_optimization.prefetch_bucket_size"),
+      .reduce_bucket = open("zero_optimization.reduce_bucket_size"),
+      .order = open("run.accumulate")};
 }
 
 Freedom asked_for(const Json& root) {
@@ -87,7 +88,7 @@ Freedom asked_for(const Json& root) {
                   .overlap = asked("zero_optimization.overlap_comm")};
   freedom.ratio =
       freedom.optimizer_home && is_open(root, "zero_optimization.offload_optimizer.ratio");
-  freedom.batch = at(root, "train_batch_size").is_number() &&
+  freedom.batch = key_at(root, "train_batch_size").is_number() &&
                   asked("train_micro_batch_size_per_gpu") && asked("gradient_accumulation_steps");
   if (freedom == Freedom{}) return freedom;
   // These have a meaning of their own, which they keep where they stand alone.
@@ -103,7 +104,7 @@ void write_layout(Json& root, const EngineOptions& layout, const Freedom& freedo
   }
   if (freedom.recompute) root["run"]["recompute"] = recompute_value(layout.recompute);
   if (freedom.order && layout.micros > 1) root["run"]["accumulate"] = order_name(layout.order);
-  Json zero = at(root, "zero_optimization");
+  Json zero = key_at(root, "zero_optimization");
   write_zero(zero, layout, freedom);
   if (!zero.empty()) root["zero_optimization"] = zero;
 }

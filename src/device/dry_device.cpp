@@ -49,17 +49,18 @@ struct VirtualMachine {
 // and what it comes after is done.
 class VirtualLane final : public LaneQueue {
  public:
-  explicit VirtualLane(VirtualMachine& machine) : machine_(machine) {}
+  explicit VirtualLane(VirtualMachine& machine, bool of_the_host = false)
+      : machine_(machine), of_the_host_(of_the_host) {}
 
   Ticket post(JobLabel label, Job job) override {
-    const double before = machine_.kernels.work().seconds;
+    const Work before = machine_.kernels.work();
     job();
     const double begin = ready_, seconds = link_seconds(label);
     if (seconds > 0 && label.over == Link::disk)
       ready_ = machine_.disk.take(ready_, seconds);
     else
       ready_ += seconds;
-    ready_ += machine_.kernels.work().seconds - before;
+    ready_ += work_seconds(before, machine_.kernels.work());
     // A processor copies by itself: what it moves for another lane it does not compute meanwhile.
     if (seconds > 0 && label.over != Link::disk && machine_.hardware.device == "cpu" &&
         this != &machine_.compute)
@@ -76,6 +77,7 @@ class VirtualLane final : public LaneQueue {
   }
   void wait(int64_t) override {}
   Ticket mark() override { return {this, static_cast<int64_t>(ends_.size())}; }
+  bool is_of_the_host() const override { return of_the_host_; }
   std::vector<LaneSpan> take_spans() override { return std::move(spans_); }
   double ready() const { return ready_; }
 
@@ -86,6 +88,11 @@ class VirtualLane final : public LaneQueue {
   void give_up(double seconds, const LaneQueue* to) {
     spans_.push_back({{}, ready_, ready_ + seconds, to});
     ready_ += seconds;
+  }
+  // The host's cores step at the rate of their memory.
+  double work_seconds(const Work& before, const Work& after) const {
+    if (!of_the_host_) return after.seconds - before.seconds;
+    return (after.bytes - before.bytes) / (machine_.hardware.host_memory_gb_per_s * 1e9);
   }
   double link_seconds(const JobLabel& label) const {
     if (label.bytes == 0) return 0;
@@ -105,6 +112,7 @@ class VirtualLane final : public LaneQueue {
   }
 
   VirtualMachine& machine_;
+  const bool of_the_host_;
   double ready_ = 0;
   std::vector<double> ends_;
   std::vector<LaneSpan> spans_;
@@ -136,6 +144,9 @@ class DryDevice final : public Device {
   std::unique_ptr<LaneQueue> open_lane() override {
     return std::make_unique<VirtualLane>(machine_);
   }
+  std::unique_ptr<LaneQueue> open_host_lane() {
+    return std::make_unique<VirtualLane>(machine_, /*of_the_host=*/true);
+  }
   Ticket copy(LaneQueue& lane, JobLabel label, void*, const void*, int64_t) override {
     return lane.post(std::move(label), [] {});
   }
@@ -157,6 +168,10 @@ class DryDevice final : public Device {
 };
 
 }  // namespace
+
+std::unique_ptr<LaneQueue> open_dry_host_lane(Device& dry) {
+  return static_cast<DryDevice&>(dry).open_host_lane();
+}
 
 std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
                                         std::shared_ptr<const KernelScratch> scratch) {

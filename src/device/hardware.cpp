@@ -30,6 +30,7 @@ Hardware card(const char* name, double half_tflops, double memory_tb, double lin
           .link_gb_per_s = link_gb,
           .link_latency_us = 15,
           .host_gb_per_s = host_gb,
+          .host_memory_gb_per_s = 200,
           .disk_gb_per_s = 6,
           .disk_write_gb_per_s = 3,
           .device_bytes = gib << 30};
@@ -101,6 +102,7 @@ void read_rates(JsonObject& in, Hardware& hardware) {
   read("link_gb_per_s", hardware.link_gb_per_s);
   read_optional("link_latency_us", hardware.link_latency_us);
   read("host_gb_per_s", hardware.host_gb_per_s);
+  read("host_memory_gb_per_s", hardware.host_memory_gb_per_s);
   read("disk_gb_per_s", hardware.disk_gb_per_s);
   read_optional("disk_write_gb_per_s", hardware.disk_write_gb_per_s);
 }
@@ -125,6 +127,7 @@ Json Hardware::to_json() const {
           {"link_gb_per_s", link_gb_per_s},
           {"link_latency_us", link_latency_us},
           {"host_gb_per_s", host_gb_per_s},
+          {"host_memory_gb_per_s", host_memory_gb_per_s},
           {"disk_gb_per_s", disk_gb_per_s},
           {"disk_write_gb_per_s", disk_write_gb_per_s},
           {"device_memory", device_bytes},
@@ -195,7 +198,7 @@ Hardware shared_out(Hardware machine, int ranks) {
   for (double* rate :
        {&machine.product_gflops, &machine.half_product_gflops, &machine.memory_gb_per_s,
         &machine.cache_gb_per_s, &machine.function_gelems_per_s, &machine.host_gb_per_s,
-        &machine.disk_gb_per_s, &machine.disk_write_gb_per_s})
+        &machine.host_memory_gb_per_s, &machine.disk_gb_per_s, &machine.disk_write_gb_per_s})
     *rate /= ranks;
   for (int64_t* bytes :
        {&machine.cache_bytes, &machine.device_bytes, &machine.host_bytes, &machine.disk_bytes})

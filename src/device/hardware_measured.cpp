@@ -12,6 +12,7 @@
 #include "device/disk.h"
 #include "device/dry_kernels.h"
 #include "device/rates.h"
+#include "kernels/probe.h"
 
 namespace onefold {
 namespace {
@@ -187,6 +188,11 @@ Hardware measured(Device& device, Hardware described, int repeats) {
   machine.function_gelems_per_s = measure_functions(device, repeats);
   machine.kernel_latency_us = measure_latency_us(device, repeats);
   machine.host_gb_per_s = measure_copy(device, repeats);
+  machine.host_memory_gb_per_s = machine.memory_gb_per_s;
+  if (is_card(device)) {
+    ThreadPool pool(device.threads());
+    machine.host_memory_gb_per_s = measure_memory_gb_per_s(pool, repeats);
+  }
   return machine;
 }
 

@@ -18,6 +18,9 @@ constexpr int kMostRanks = 1 << 16;
 // made.
 constexpr int64_t kMostUnitsAdvised = int64_t{1} << 15;
 
+// Micro-batches of the longest step that a search plans, but for the one it finds.
+constexpr int64_t kMicrosPlanned = 8;
+
 bool plannable(const ModelSpec& spec, int64_t micros) {
   return units_computed(spec, micros) <= kMostUnitsAdvised;
 }
@@ -77,21 +80,49 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
                                                              : Order::micro_first;
 }
 
+namespace {
+
+// What advice may change, from little to everything: who gets it wants to change little.
+std::vector<Freedom> ways_out(const EngineOptions& options) {
+  const bool recompute = !options.recompute.any();
+  const Freedom messages{.overlap = true, .prefetch = true};
+  Freedom all = Freedom::all(), here = all;
+  all.recompute = recompute;
+  all.reduce_bucket = all.order = false;
+  here = all;
+  here.optimizer_home = here.parameter_home = here.ratio = false;
+  return {messages,
+          {.stage = true},
+          {.batch = true},
+          {.recompute = recompute},
+          {.stage = true, .recompute = recompute},
+          {.stage = true, .batch = true},
+          {.recompute = recompute, .batch = true},
+          here,
+          {.optimizer_home = true, .parameter_home = true, .ratio = true},
+          all};
+}
+
+}  // namespace
+
 // Beside what there is anyway, a processor has a disk, and a card the host's memory.
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
                              const FitContext& context, int64_t limit_bytes) {
-  Freedom freedom = Freedom::all();
-  freedom.recompute = !options.recompute.any();
-  freedom.reduce_bucket = freedom.order = false;
   TierLimits limits{.device = limit_bytes};
   const bool card = context.hardware.device != "cpu";
   if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
   if (!card) limits.disk = Ledger::kNoLimit;
-  const SearchResult result =
-      search_layouts(spec, options, context, freedom, limits, 2 * kMostRemedies);
+  std::vector<Layout> fitting;
+  if (plannable(spec, kMicrosPlanned))
+    for (const Freedom& freedom : ways_out(options)) {
+      SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
+      if (!found.best.empty()) fitting.push_back(std::move(found.best[0]));
+    }
+  std::stable_sort(fitting.begin(), fitting.end(),
+                   [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; });
   std::vector<Remedy> found;
   std::vector<std::vector<std::string>> found_changes;
-  for (const Layout& layout : result.best) {
+  for (const Layout& layout : fitting) {
     const std::vector<std::string> changes = layout_changes(options, layout.options);
     const bool known = std::any_of(found_changes.begin(), found_changes.end(),
                                    [&](const auto& fewer) { return covers(changes, fewer); });

@@ -11,7 +11,6 @@
 namespace onefold {
 namespace {
 
-constexpr int kAll = Recompute::kAll;
 // Of a step that is planned: a plan for it takes a few hundredths of a second, and dozens are made.
 constexpr int64_t kMostUnits = int64_t{1} << 15;
 constexpr size_t kMostBatches = 8;  // sizes of a micro-batch that are tried
@@ -29,9 +28,16 @@ Estimate plan_once(const ModelSpec& spec, EngineOptions options, const FitContex
   const auto dry =
       Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware);
   const Ledger& ledger = dry->ledger();
-  return {ledger.peak_bytes(),           ledger.peak_bytes(Tier::host),
-          ledger.peak_bytes(Tier::disk), dry->device().now(),
-          dry->times().communication,    dry->times().forward + dry->times().backward};
+  Estimate found{ledger.peak_bytes(),           ledger.peak_bytes(Tier::host),
+                 ledger.peak_bytes(Tier::disk), dry->device().now(),
+                 dry->times().communication,    dry->times().forward + dry->times().backward};
+  if (options.offload.optimizer != Tier::host) return found;
+  // What the host steps is left to the step after it: that one counts.
+  const BatchView batch{.batch = options.micro_batch, .sequence = options.sequence};
+  dry->train_step(std::vector(static_cast<size_t>(options.micros), batch), 0);
+  found.seconds = dry->device().now() - found.seconds;
+  found.waits = dry->times().communication - found.waits;
+  return found;
 }
 
 // Of many micro-batches a step of few and one of more are planned: each further one adds as much.
@@ -138,8 +144,8 @@ class LayoutSearch {
   std::vector<Recompute> policies() const {
     if (!freedom_.recompute) return {options_.recompute};
     const int root = std::max(2, static_cast<int>(std::ceil(std::sqrt(2.0 * blocks()))));
-    return {
-        {}, {kAll, 0}, {0, kAll}, Recompute::in_segments(1), true, Recompute::in_segments(root)};
+    return {{},   {Recompute::kAll, 0},        {0, Recompute::kAll}, Recompute::in_segments(1),
+            true, Recompute::in_segments(root)};
   }
   std::vector<HomePair> homes() const {
     std::vector<HomePair> pairs;
@@ -156,7 +162,8 @@ class LayoutSearch {
     if (!free) return {given};
     std::vector<Tier> list = {Tier::device};
     if (limits_.host > 0) list.push_back(Tier::host);
-    if (limits_.disk > 0) list.push_back(Tier::disk);
+    // A card does not reach a disk yet.
+    if (limits_.disk > 0 && context_.hardware.device == "cpu") list.push_back(Tier::disk);
     return list;
   }
   std::vector<Travel> travels(int stage) const {
@@ -293,14 +300,14 @@ class LayoutSearch {
     return seconds[wanted_ - 1];
   }
 
-  // With state as near as possible or as far as possible, and messages either way: tiny units take
-  // more room on their way than they leave.
+  // The device alone, with state as near as possible or as far as possible, and messages either
+  // way: tiny units take more room on their way than they leave.
   bool can_fit(const Cell& cell) {
     const std::vector<Travel> ways = travels(cell.stage);
     const std::vector<HomePair> pairs = homes();
     for (const HomePair* pair : {&pairs.back(), &pairs.front()})
       for (const Travel* way : {&ways.back(), &ways.front()})
-        if (fits(estimate(with(options_of(cell), *pair, *way)))) return true;
+        if (estimate(with(options_of(cell), *pair, *way)).device <= limits_.device) return true;
     return false;
   }
 
@@ -366,7 +373,7 @@ class LayoutSearch {
   // The same of so many blocks; of segments there are always all.
   Recompute fewer_blocks(const Recompute& policy, int count) const {
     if (!policy.any() || policy.every > 0) return policy;
-    if (count >= blocks()) count = kAll;
+    if (count >= blocks()) count = Recompute::kAll;
     if (policy.joined) return Recompute::blocks(count);
     return {policy.attention > 0 ? count : 0, policy.mlp > 0 ? count : 0};
   }
@@ -490,6 +497,11 @@ std::vector<std::string> layout_changes(const EngineOptions& from, const EngineO
   return changes;
 }
 
+std::string step_time_text(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.1f}ms", 1e3 * seconds);
+  return seconds < 10 ? fmt::format("{:.2f}s", seconds) : format_duration(seconds);
+}
+
 std::string why_first(const SearchResult& found) {
   if (found.best.empty()) return "";
   const Layout& first = found.best[0];
@@ -501,9 +513,10 @@ std::string why_first(const SearchResult& found) {
     const double waits = second.waits - first.waits,
                  work = (second.seconds - second.waits) - (first.seconds - first.waits);
     const double gain = 100 * (second.seconds / first.seconds - 1);
-    text = fmt::format("The first is {:.1f} % faster than the second ({}): it {}.", gain,
-                       join(layout_changes(first.options, second.options), ", "),
-                       work >= waits ? "computes less" : "waits less");
+    const std::string other = join(layout_changes(first.options, second.options), ", ");
+    text = gain < 0.05 ? fmt::format("The first and the second ({}) take the same time.", other)
+                       : fmt::format("The first is {:.1f} % faster than the second ({}): it {}.",
+                                     gain, other, work >= waits ? "computes less" : "waits less");
   }
   if (found.refused)
     text += fmt::format(
@@ -512,7 +525,7 @@ std::string why_first(const SearchResult& found) {
           const auto changes = layout_changes(first.options, found.refused->options);
           return changes.empty() ? "" : join(changes, ", ") + " ";
         }(),
-        format_duration(first.seconds - found.refused->seconds),
+        step_time_text(first.seconds - found.refused->seconds),
         format_bytes(found.refused->device_bytes),
         found.refused->host_bytes + found.refused->disk_bytes > 0 ? " on the device" : "");
   return text;

@@ -59,6 +59,9 @@ SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
 // 2". Empty: nothing does.
 std::vector<std::string> layout_changes(const EngineOptions& from, const EngineOptions& to);
 
+// Of a step: "18.4ms", "1.25s", "2m05s".
+std::string step_time_text(double seconds);
+
 // A sentence on why the first is faster than the others.
 std::string why_first(const SearchResult& found);
 

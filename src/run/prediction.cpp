@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "device/dry_kernels.h"
+#include "plan/search.h"
 
 namespace onefold {
 namespace {
@@ -19,6 +20,8 @@ const char* lane_text(Lane lane) {
       return "fetching from other tiers";
     case Lane::spill:
       return "spilling to other tiers";
+    case Lane::host:
+      return "stepping on the host";
     default:
       return lane_name(lane);
   }
@@ -80,7 +83,6 @@ Prediction predict(Engine& dry, const std::string& hardware) {
       static_cast<double>(options.micro_batch * options.sequence * options.micros * dry.ranks());
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.products = kernels.work().product_seconds - before.product_seconds;
-  prediction.memory = kernels.work().seconds - before.seconds - prediction.products;
   for (const Lane lane : kAllLanes) {
     exposed[static_cast<size_t>(lane)] += dry.exposed_seconds(lane);
     // Without lanes of their own, messages are at work where computation stands.
@@ -88,6 +90,8 @@ Prediction predict(Engine& dry, const std::string& hardware) {
                  busy = std::max(busy_seconds(prediction.trace, lane), waited);
     if (lane != Lane::compute && busy > 0) prediction.lanes.push_back({lane, busy, waited});
   }
+  prediction.memory =
+      std::max(0.0, prediction.seconds - prediction.products - prediction.exposed());
   return prediction;
 }
 
@@ -95,7 +99,7 @@ std::string prediction_text(const Prediction& prediction) {
   const auto share = [&](double seconds) { return 100 * seconds / prediction.seconds; };
   std::string text =
       fmt::format("time     {} a step, {} tokens/s, as predicted for {}; bound by {}\n",
-                  format_duration(prediction.seconds),
+                  step_time_text(prediction.seconds),
                   format_count(static_cast<int64_t>(prediction.tokens_per_second)),
                   prediction.hardware, prediction.bound_by());
   text += fmt::format("         products {:.0f} %, other kernels {:.0f} %, waits {:.0f} %\n",
@@ -104,7 +108,7 @@ std::string prediction_text(const Prediction& prediction) {
   for (const Prediction::LaneTime& lane : prediction.lanes)
     text +=
         fmt::format("         {} takes {}, of which {:.0f} % are hidden\n", lane_text(lane.lane),
-                    format_duration(lane.busy), 100 * std::max(0.0, 1 - lane.exposed / lane.busy));
+                    step_time_text(lane.busy), 100 * std::max(0.0, 1 - lane.exposed / lane.busy));
   return text;
 }
 

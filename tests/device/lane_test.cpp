@@ -180,6 +180,20 @@ TEST(VirtualLane, AnEarlierTransferIsNotBehindALaterOneThatWasPostedFirst) {
   EXPECT_NEAR(end(*late, 500'000'000), 6, 1e-6);
 }
 
+TEST(VirtualLane, TheHostStepsAtTheRateOfItsMemory) {
+  Hardware hardware = described();
+  hardware.host_memory_gb_per_s = 0.004;
+  const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+  const std::unique_ptr<LaneQueue> host = open_dry_host_lane(*device);
+  EXPECT_TRUE(host->is_of_the_host());
+  host->post({}, [&] {
+    const Tensor x = matrix(nullptr, 1000, 1000);
+    device->kernels().scale(x, 2, x);  // 8 MB
+  });
+  EXPECT_NEAR(host->take_spans().back().end, 2, 1e-6);
+  EXPECT_NEAR(device->now(), 0, 1e-6);
+}
+
 TEST(VirtualLane, AProcessorThatCopiesDoesNotCompute) {
   Hardware hardware = described();
   hardware.cores = 4;
