@@ -3,16 +3,24 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "cli/cli.h"
+#include "comm/local.h"
 #include "comm/mpi.h"
 #include "comm/mpi_library.h"
 #include "device/cuda_library.h"
+#include "device/hardware_measured.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
@@ -73,9 +81,86 @@ std::string cards_text(const Cards& cards, int64_t gpus) {
 struct InfoArguments {
   int threads = 0;
   bool json = false;
+  std::string save, disk, device = "cpu";
+  int ranks = 1;
 };
 
+// A link between ranks that are threads: an all-gather takes latency_us and its bytes at gb_per_s.
+struct LinkRates {
+  double gb_per_s = 0, latency_us = 0;
+};
+
+LinkRates measure_link(int ranks) {
+  constexpr int64_t kShard = int64_t{16} << 20;
+  constexpr int kBarriers = 200, kGathers = 5;
+  LocalGroup group(ranks);
+  LinkRates rates;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto communicator = group.join(rank);
+      const auto channel = communicator->open("info", nullptr);
+      std::vector<std::byte> whole(static_cast<size_t>(kShard * ranks));
+      const Message message{whole.data(), whole.data() + rank * kShard,
+                            kShard / dtype_bytes(DType::f32)};
+      const auto seconds = [&](int calls, const auto& call) {
+        call();  // warms up
+        const double begin = now_seconds();
+        for (int i = 0; i < calls; ++i) call();
+        return (now_seconds() - begin) / calls;
+      };
+      const double barrier = seconds(kBarriers, [&] { channel->barrier("info"); }),
+                   gather = seconds(kGathers, [&] {
+                     channel->all_gather("info", {&message, 1});
+                   });
+      if (rank == 0)
+        rates = {static_cast<double>(kShard * (ranks - 1)) / gather / 1e9, 1e6 * barrier};
+    });
+  for (std::thread& thread : threads) thread.join();
+  return rates;
+}
+
+// What each of these ranks has of this machine, as a hardware description for `plan --hardware`.
+Hardware describe_machine(const InfoArguments& arguments) {
+  const bool card = arguments.device != "cpu";
+  const std::unique_ptr<Device> device = open_device(arguments.device, arguments.threads);
+  Hardware described = this_machine(device->threads(), arguments.device);
+  if (!card) described.device_bytes = total_memory_bytes();
+  if (card) described.host_bytes = total_memory_bytes();
+  Hardware machine = measured(*device, described);
+  if (!arguments.disk.empty()) {
+    const DiskRates disk = measure_disk(arguments.disk);
+    machine.disk_gb_per_s = disk.read;
+    machine.disk_write_gb_per_s = disk.write;
+    int64_t left = 0;
+    if (!files().free_bytes(arguments.disk, left)) machine.disk_bytes = left;
+  }
+  machine = card ? machine : shared_out(machine, arguments.ranks);
+  if (arguments.ranks > 1) {
+    const LinkRates link = measure_link(arguments.ranks);
+    machine.link_gb_per_s = link.gb_per_s;
+    machine.link_latency_us = link.latency_us;
+  }
+  return machine;
+}
+
+int save_description(const InfoArguments& arguments) {
+  const Hardware machine = describe_machine(arguments);
+  const std::string text = machine.to_json().dump(2) + "\n";
+  write_file(arguments.save, text);
+  if (arguments.json)
+    fmt::print("{}", text);
+  else
+    fmt::print("{}: what {} has, as measured; plan with: onefold plan CONFIG --hardware {}\n",
+               arguments.save,
+               arguments.ranks > 1 ? fmt::format("each of {} ranks", arguments.ranks)
+                                   : std::string("a rank"),
+               arguments.save);
+  return kOk;
+}
+
 int run_info(const InfoArguments& arguments) {
+  if (!arguments.save.empty()) return save_description(arguments);
   ThreadPool pool(arguments.threads);
   const double gemm = measure_gemm_gflops(pool);
   const double memory = measure_memory_gb_per_s(pool);
@@ -119,7 +204,21 @@ void add_info(CLI::App& app, Run& run) {
       ->check(at_least(0))
       ->capture_default_str();
   info->add_flag("--json", arguments->json, "One JSON object instead of text");
-  info->footer("Example:\n  onefold info --json");
+  auto* save = info->add_option("--save", arguments->save,
+                                "Measure a hardware description for plan --hardware, and write it")
+                   ->type_name("FILE");
+  info->add_option("--device", arguments->device, "With --save: cpu, cuda or cuda:N")
+      ->capture_default_str()
+      ->needs(save);
+  info->add_option("--ranks", arguments->ranks,
+                   "With --save: ranks that share this machine, each with its part")
+      ->capture_default_str()
+      ->check(at_least(1))
+      ->needs(save);
+  info->add_option("--disk", arguments->disk, "With --save: a folder whose disk is measured too")
+      ->type_name("FOLDER")
+      ->needs(save);
+  info->footer("Examples:\n  onefold info --json\n  onefold info --save machine.json --disk /tmp");
   info->callback([arguments, &run] { run = [arguments] { return run_info(*arguments); }; });
 }
 

@@ -7,6 +7,7 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/plan_fit.h"
 #include "config/config.h"
 #include "engine/channels.h"
 #include "plan/fit.h"
@@ -16,25 +17,12 @@ namespace onefold::cli {
 namespace {
 
 struct PlanArguments {
-  std::string config, memory, hardware = "cpu";
+  std::string config, memory, hardware, trace, host_memory, disk, output;
   std::vector<std::string> overrides;
   std::string transport = "threads";
   int ranks = 1, threads = 0;
-  bool json = false, program = false;
+  bool json = false, program = false, fit = false;
 };
-
-// A plan needs no data, but a vocabulary: the model's, or else the tokenizer's.
-ModelSpec planned_model(const Config& config) {
-  ModelSpec spec = config.model;
-  if (spec.vocab_size == 0) {
-    const std::optional<Tokenizer> tokenizer = open_tokenizer(config.data.tokenizer);
-    if (!tokenizer)
-      user_error("model.vocab_size is missing: a plan reads no data, so it cannot ask the tokens");
-    spec.vocab_size = tokenizer->vocab_size();
-  }
-  spec.complete("model");
-  return spec;
-}
 
 // Model states alone at every stage: the table of the ZeRO paper for this model.
 struct StageRow {
@@ -81,7 +69,7 @@ std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Reme
     return fmt::format("\nit fits: {} of {} on each rank\n", format_bytes(plan.peak_bytes),
                        format_bytes(limit));
   std::string text = fmt::format(
-      "\nit does not fit: {} on each rank, {} allowed. What would fit, cheapest first:\n",
+      "\nit does not fit: {} on each rank, {} allowed. What would fit, the fastest first:\n",
       format_bytes(plan.peak_bytes), format_bytes(limit));
   for (const Remedy& remedy : remedies)
     text += fmt::format("  {}  ({})\n", remedy.change, format_bytes(remedy.peak_bytes));
@@ -143,25 +131,65 @@ Json program_json(const std::vector<ProgramLine>& lines) {
   return list;
 }
 
-int run_plan(PlanArguments arguments) {
-  if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
-  const int ranks = arguments.ranks;
-  const Config config = load_config(arguments.config, arguments.overrides, ranks);
-  const ModelSpec spec = planned_model(config);
-  Hardware hardware = hardware_named(arguments.hardware);
+// What each rank may use: what the command line, the configuration or the hardware says. A tier
+// that the configuration itself uses is as large as it need be.
+TierLimits limits_of(const PlanArguments& arguments, const Config& config,
+                     const Hardware& hardware) {
+  const auto limit = [](const std::string& flag, const char* name, int64_t described, bool used) {
+    if (!flag.empty()) return parse_bytes(flag, name);
+    return described > 0 ? described : used ? Ledger::kNoLimit : 0;
+  };
+  const int64_t device =
+      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
+  return {.device = device > 0 ? device : Ledger::kNoLimit,
+          .host = limit(arguments.host_memory, "--host-memory", hardware.host_bytes,
+                        config.offload.uses(Tier::host)),
+          .disk = limit(arguments.disk, "--disk", hardware.disk_bytes,
+                        config.offload.uses(Tier::disk))};
+}
+
+Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
+  Hardware hardware = hardware_named(arguments.hardware.empty() ? "cpu" : arguments.hardware);
   if (hardware.device == "cpu" && config.run.device != "cpu")
     user_error(
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
         "h200",
         config.run.device, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
+  return hardware;
+}
+
+FitContext context_of(const PlanArguments& arguments, const Config& config,
+                      const Hardware& hardware) {
   const std::string device = hardware.device == "cpu"     ? "cpu"
                              : config.run.device == "cpu" ? hardware.device
                                                           : config.run.device;
-  const FitContext context{ranks, lane_scratch_bytes(device, arguments.transport == "mpi", ranks),
-                           config.run.accumulate != "auto", hardware};
+  return {arguments.ranks,
+          lane_scratch_bytes(device, arguments.transport == "mpi", arguments.ranks),
+          config.run.accumulate != "auto", hardware};
+}
+
+int run_plan(PlanArguments arguments) {
+  if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
+  for (const auto& [name, path] :
+       {std::pair("--trace", arguments.trace), std::pair("--output", arguments.output)})
+    if (!path.empty())
+      require_output({name, "name another file"}, path, {arguments.config, arguments.hardware},
+                     false);
+  const int ranks = arguments.ranks;
+  const Json root = read_config(arguments.config, arguments.overrides);
+  Config config = config_of(root, arguments.config, ranks);
+  const Hardware hardware = hardware_of(arguments, config);
+  const FitContext context = context_of(arguments, config, hardware);
+  const TierLimits limits = limits_of(arguments, config, hardware);
+  if (arguments.fit)
+    return run_fit({root, config, context, limits, arguments.output, arguments.json});
+  config = settle_layout(config, root, context, limits);
+  const ModelSpec spec = planned_model(config);
   const EngineOptions options = settled_options(config, spec, context, hardware.device_bytes);
-  const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware);
+  const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware,
+                                  !arguments.hardware.empty());
+  if (!arguments.trace.empty()) write_trace(arguments.trace, {plan.predicted->trace});
   const int64_t limit =
       config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
@@ -186,8 +214,8 @@ int run_plan(PlanArguments arguments) {
   const std::string summary =
       fmt::format("{}; {}\n", model_text(config, spec), weights_text(config)) + lora_text(spec) +
       batch_text(config, options) + types_text(options) + recompute_line(options, spec) +
-      zero_text(spec, options, ranks) + offload_text(options, plan) + traffic_text(plan) +
-      notes_text(config);
+      zero_text(spec, options, ranks) + offload_text(options, plan) + time_text(plan) +
+      traffic_text(plan) + notes_text(config);
   fmt::print("{}{}{}", with_headings(summary, Stream::out), kind_table(plan),
              stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
@@ -216,17 +244,36 @@ void add_plan(CLI::App& app, Run& run) {
       ->check(CLI::IsMember({"threads", "mpi"}));
   plan->add_option("--set", arguments->overrides, "Override a key, as for train")
       ->allow_extra_args(false);
-  plan->add_option("--hardware", arguments->hardware,
-                   "What each rank runs on: a preset (" + join(hardware_presets(), ", ") +
-                       ") or a JSON file; default: cpu, one core")
-      ->type_name("NAME|FILE");
+  auto* hardware =
+      plan->add_option("--hardware", arguments->hardware,
+                       "What each rank runs on: a preset (" + join(hardware_presets(), ", ") +
+                           ") or a JSON file (info --save); how long a step takes is then "
+                           "predicted. Default: cpu, one core")
+          ->type_name("NAME|FILE");
+  plan->add_option("--trace", arguments->trace,
+                   "Write the predicted timeline of a step's lanes, for ui.perfetto.dev")
+      ->type_name("FILE")
+      ->needs(hardware);
+  auto* fit = plan->add_flag("--fit", arguments->fit,
+                             "Find the fastest layout that fits: what the configuration leaves "
+                             "open of stages, homes, recomputation, micro-batches and messages");
+  plan->add_option("--host-memory", arguments->host_memory,
+                   "With --fit: what each rank may use of the host's memory beside a device's")
+      ->needs(fit);
+  plan->add_option("--disk", arguments->disk, "With --fit: what each rank may use of the disk")
+      ->needs(fit);
+  plan->add_option("--output", arguments->output,
+                   "With --fit: write the configuration with the best layout")
+      ->type_name("FILE")
+      ->needs(fit);
   plan->add_flag("--program", arguments->program, "Print the program of a step too");
   plan->add_flag("--json", arguments->json, "A JSON plan on standard output");
   plan->footer(
       "Examples:\n"
       "  onefold plan config.json --ranks 8\n"
       "  onefold plan config.json --ranks 1024 --memory 80GiB --set zero_optimization.stage=2\n"
-      "  onefold plan config.json --ranks 2 --set zero_optimization.stage=3 --program\n\n"
+      "  onefold plan config.json --ranks 2 --set zero_optimization.stage=3 --program\n"
+      "  onefold plan config.json --fit --memory 24GiB --host-memory 100GiB --hardware h200\n\n"
       "The plan runs the same units, passes and executor as train, on a device that owns no\n"
       "memory: its peak is the run's, to the byte. Exit code 1: it does not fit.");
   plan->callback([arguments, &run] { run = [arguments] { return run_plan(*arguments); }; });

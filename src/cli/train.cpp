@@ -34,7 +34,7 @@ struct SavedThen {
 };
 
 struct TrainArguments {
-  std::string config, device, memory, trace, resume;
+  std::string config, device, memory, trace, resume, hardware;
   std::vector<std::string> overrides;
   int ranks = 0, restarts = 0;
   bool overwrite = false, json = false, quiet = false, plan_only = false, allow_changes = false;
@@ -181,8 +181,13 @@ int run_train(TrainArguments arguments) {
   Candidates candidates;
   bool goes_on = false;
   ranks.after_leader([&] {
-    config = load_config(arguments.config, arguments.overrides, ranks.count());
+    const Json root = read_config(arguments.config, arguments.overrides);
+    config = config_of(root, arguments.config, ranks.count());
     config.require_training();
+    if (asked_for(root) != Freedom{}) {
+      const FitContext context = run_context(config, ranks, arguments.hardware);
+      config = settle_layout(config, root, context, run_limits(config, ranks, context));
+    }
     const std::string& output = config.run.output;
     const bool writes = !output.empty() && ranks.leads() && !arguments.plan_only;
     // Before the data is read, which can take long.
@@ -191,7 +196,7 @@ int run_train(TrainArguments arguments) {
     goes_on = goes_on_in(output, candidates);
     if (writes && !goes_on) RunFolder::require_free(output, arguments.overwrite);
     if (ranks.leads() && !arguments.trace.empty()) check_trace(arguments, config);
-    plan = plan_run(config, ranks);
+    plan = plan_run(config, ranks, arguments.hardware);
     if (!candidates.empty()) plan.resumes = candidates[0].path;
     if (ranks.leads()) require_same_training(candidates, config, plan, arguments.allow_changes);
     if (arguments.plan_only) return;
@@ -297,6 +302,11 @@ void add_train(CLI::App& app, Run& run) {
                     "Where to train: cpu, cuda (a card for each rank) or cuda:N (run.device)");
   train->add_option("--memory", arguments->memory,
                     "The most memory that each rank may use, like 80GiB (run.memory)");
+  train
+      ->add_option("--hardware", arguments->hardware,
+                   "The rates of this machine (info --save): the plan predicts how long a step "
+                   "takes, and the end compares")
+      ->type_name("NAME|FILE");
   auto* resume =
       train
           ->add_option("--resume", arguments->resume,

@@ -235,15 +235,23 @@ CommOptions comm_options(const std::string& path, std::span<const std::string> o
   return options;
 }
 
-Config load_config(const std::string& path, std::span<const std::string> overrides,
-                   int64_t world_size) {
+Json read_config(const std::string& path, std::span<const std::string> overrides) {
   Json root = read_dialect(path);
   for (const std::string& assignment : overrides) apply_override(root, assignment);
+  return root;
+}
+
+Config config_of(const Json& root, const std::string& path, int64_t world_size) {
   try {
     return Config::from_json(root, world_size);
   } catch (const UserError& error) {
     user_error("{}: {}", path, error.what());
   }
+}
+
+Config load_config(const std::string& path, std::span<const std::string> overrides,
+                   int64_t world_size) {
+  return config_of(read_config(path, overrides), path, world_size);
 }
 
 }  // namespace onefold

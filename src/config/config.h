@@ -117,7 +117,11 @@ struct Config {
 // What an engine is told of it.
 EngineOptions engine_options(const Config& config);
 
-// Reads the file and applies the overrides ("a.b=c") in order.
+// The file's document with the overrides ("a.b=c") applied in order.
+Json read_config(const std::string& path, std::span<const std::string> overrides);
+// The configuration that it makes; errors name the file.
+Config config_of(const Json& root, const std::string& path, int64_t world_size = 1);
+// Both.
 Config load_config(const std::string& path, std::span<const std::string> overrides,
                    int64_t world_size = 1);
 

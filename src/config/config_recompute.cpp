@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "config/sections.h"
+#include "plan/recompute.h"
 
 namespace onefold {
 namespace {
@@ -77,18 +78,7 @@ void read_recompute(JsonObject& in, Config& config) {
 }
 
 Json recompute_json(const RunConfig& run) {
-  if (!run.recompute_by.empty()) return run.recompute_by;
-  const Recompute& policy = run.recompute;
-  constexpr int kAll = Recompute::kAll;
-  if (!policy.any()) return false;
-  if (policy.every > 0) return {{"every", policy.every}};
-  if (policy.joined) return policy.mlp == kAll ? Json(true) : Json{{"blocks", policy.mlp}};
-  if (policy == Recompute(kAll, 0)) return "attention";
-  if (policy == Recompute(0, kAll)) return "mlp";
-  Json counts = Json::object();
-  if (policy.attention > 0) counts["attention"] = policy.attention;
-  if (policy.mlp > 0) counts["mlp"] = policy.mlp;
-  return counts;
+  return run.recompute_by.empty() ? recompute_value(run.recompute) : Json(run.recompute_by);
 }
 
 }  // namespace onefold

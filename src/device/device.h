@@ -90,5 +90,7 @@ std::unique_ptr<Device> open_device(const std::string& name, int threads);
 // `scratch`: what kernels take, if not what the described device's would.
 std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
                                         std::shared_ptr<const KernelScratch> scratch = nullptr);
+// Of a dry device: a lane on which the host's cores compute.
+std::unique_ptr<LaneQueue> open_dry_host_lane(Device& dry);
 
 }  // namespace onefold

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "device/cuda_scratch.h"
 #include "device/device.h"
@@ -7,21 +9,62 @@
 namespace onefold {
 namespace {
 
+// What lanes share and only one transfer can have at a time. A transfer that comes later in the
+// program may be earlier in time: it gets what the others have left free.
+class SharedLink {
+ public:
+  // Takes so many seconds from `from` on, as soon as they are free: when they are over.
+  double take(double from, double seconds) {
+    double at = from;
+    auto next = busy_.lower_bound(from);
+    if (next != busy_.begin() && std::prev(next)->second > from) at = std::prev(next)->second;
+    while (next != busy_.end() && next->first - at < seconds) {
+      seconds -= std::max(0.0, next->first - at);
+      at = std::max(at, next->second);
+      next = busy_.erase(next);
+    }
+    // No gap is left from `from` on.
+    at += seconds;
+    double begin = from;
+    if (next != busy_.begin() && std::prev(next)->second >= from) begin = std::prev(next)->first;
+    busy_[begin] = at;
+    return at;
+  }
+
+ private:
+  std::map<double, double> busy_;  // ends, by their beginnings
+};
+
+class VirtualLane;
+
+// What all lanes of a device have in common.
+struct VirtualMachine {
+  DryKernels& kernels;
+  const Hardware& hardware;
+  VirtualLane& compute;
+  SharedLink disk = {};
+};
+
 // Virtual time: a job takes as long as the work that it books, and begins when this lane is free
 // and what it comes after is done.
 class VirtualLane final : public LaneQueue {
  public:
-  VirtualLane(DryKernels& kernels, const Hardware& hardware)
-      : kernels_(kernels), hardware_(hardware) {}
+  explicit VirtualLane(VirtualMachine& machine, bool of_the_host = false)
+      : machine_(machine), of_the_host_(of_the_host) {}
 
   Ticket post(JobLabel label, Job job) override {
-    const Work before = kernels_.work();
+    const Work before = machine_.kernels.work();
     job();
-    const Work after = kernels_.work();
-    const double begin = ready_;
-    ready_ += seconds({after.flops - before.flops, after.bytes - before.bytes,
-                       after.half_flops - before.half_flops},
-                      label);
+    const double begin = ready_, seconds = link_seconds(label);
+    if (seconds > 0 && label.over == Link::disk)
+      ready_ = machine_.disk.take(ready_, seconds);
+    else
+      ready_ += seconds;
+    ready_ += work_seconds(before, machine_.kernels.work());
+    // A processor copies by itself: what it moves for another lane it does not compute meanwhile.
+    if (seconds > 0 && label.over != Link::disk && machine_.hardware.device == "cpu" &&
+        this != &machine_.compute)
+      machine_.compute.give_up(seconds / machine_.hardware.cores, this);
     ends_.push_back(ready_);
     spans_.push_back({std::move(label), begin, ready_});
     return mark();
@@ -34,6 +77,7 @@ class VirtualLane final : public LaneQueue {
   }
   void wait(int64_t) override {}
   Ticket mark() override { return {this, static_cast<int64_t>(ends_.size())}; }
+  bool is_of_the_host() const override { return of_the_host_; }
   std::vector<LaneSpan> take_spans() override { return std::move(spans_); }
   double ready() const { return ready_; }
 
@@ -41,30 +85,34 @@ class VirtualLane final : public LaneQueue {
   double end_of(int64_t number) const {
     return number == 0 ? 0 : ends_[static_cast<size_t>(number - 1)];
   }
+  void give_up(double seconds, const LaneQueue* to) {
+    spans_.push_back({{}, ready_, ready_ + seconds, to});
+    ready_ += seconds;
+  }
+  // The host's cores step at the rate of their memory.
+  double work_seconds(const Work& before, const Work& after) const {
+    if (!of_the_host_) return after.seconds - before.seconds;
+    return (after.bytes - before.bytes) / (machine_.hardware.host_memory_gb_per_s * 1e9);
+  }
   double link_seconds(const JobLabel& label) const {
     if (label.bytes == 0) return 0;
-    const double bytes = static_cast<double>(label.bytes);
+    const Hardware& hardware = machine_.hardware;
+    const auto bytes = static_cast<double>(label.bytes);
     switch (label.over) {
       case Link::host:
-        return bytes / (hardware_.host_gb_per_s * 1e9);
-      case Link::disk:
-        return bytes / (hardware_.disk_gb_per_s * 1e9);
+        return bytes / (hardware.host_gb_per_s * 1e9);
+      case Link::disk: {
+        const bool writes = label.out && hardware.disk_write_gb_per_s > 0;
+        return bytes / ((writes ? hardware.disk_write_gb_per_s : hardware.disk_gb_per_s) * 1e9);
+      }
       case Link::ranks:
         break;
     }
-    return hardware_.link_latency_us * 1e-6 + bytes / (hardware_.link_gb_per_s * 1e9);
-  }
-  double seconds(const Work& work, const JobLabel& label) const {
-    const double link = link_seconds(label);
-    const double half_gflops = hardware_.half_product_gflops > 0 ? hardware_.half_product_gflops
-                                                                 : hardware_.product_gflops;
-    const double products = (work.flops - work.half_flops) / (hardware_.product_gflops * 1e9) +
-                            work.half_flops / (half_gflops * 1e9);
-    return link + std::max(products, work.bytes / (hardware_.memory_gb_per_s * 1e9));
+    return hardware.link_latency_us * 1e-6 + bytes / (hardware.link_gb_per_s * 1e9);
   }
 
-  DryKernels& kernels_;
-  const Hardware& hardware_;
+  VirtualMachine& machine_;
+  const bool of_the_host_;
   double ready_ = 0;
   std::vector<double> ends_;
   std::vector<LaneSpan> spans_;
@@ -81,10 +129,11 @@ class DryDevice final : public Device {
   DryDevice(const Hardware& hardware, int threads, std::shared_ptr<const KernelScratch> scratch)
       : hardware_(hardware),
         threads_(threads > 0 ? threads : hardware.cores),
-        kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_)),
+        kernels_(scratch ? std::move(scratch) : scratch_like(hardware_, threads_), &hardware_),
         memory_(make_dry_memory(hardware_.device == "cuda" ? cuda::kMemoryBlockBytes : 0)),
         disk_(make_dry_memory(kDiskBlock)),
-        compute_(kernels_, hardware_) {}
+        machine_{kernels_, hardware_, compute_},
+        compute_(machine_) {}
 
   const char* name() const override { return "dry"; }
   Kernels& kernels() override { return kernels_; }
@@ -93,7 +142,10 @@ class DryDevice final : public Device {
   }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override {
-    return std::make_unique<VirtualLane>(kernels_, hardware_);
+    return std::make_unique<VirtualLane>(machine_);
+  }
+  std::unique_ptr<LaneQueue> open_host_lane() {
+    return std::make_unique<VirtualLane>(machine_, /*of_the_host=*/true);
   }
   Ticket copy(LaneQueue& lane, JobLabel label, void*, const void*, int64_t) override {
     return lane.post(std::move(label), [] {});
@@ -111,10 +163,15 @@ class DryDevice final : public Device {
   const int threads_;
   DryKernels kernels_;
   std::unique_ptr<MemorySource> memory_, disk_;
+  VirtualMachine machine_;
   VirtualLane compute_;
 };
 
 }  // namespace
+
+std::unique_ptr<LaneQueue> open_dry_host_lane(Device& dry) {
+  return static_cast<DryDevice&>(dry).open_host_lane();
+}
 
 std::unique_ptr<Device> open_dry_device(const Hardware& hardware, int threads,
                                         std::shared_ptr<const KernelScratch> scratch) {

@@ -3,9 +3,11 @@
 // device they stand in for.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <memory>
 
+#include "device/hardware.h"
 #include "kernels/kernels.h"
 
 namespace onefold {
@@ -13,11 +15,16 @@ namespace onefold {
 struct Work {
   double flops = 0, bytes = 0;
   double half_flops = 0;  // of flops, those of 16-bit operands
+  // By the rates of a hardware description, 0 without one; and of that, in kernels that their
+  // products bound.
+  double seconds = 0, product_seconds = 0;
 };
 
 class DryKernels final : public Kernels {
  public:
-  explicit DryKernels(std::shared_ptr<const KernelScratch> like) : like_(std::move(like)) {}
+  // `hardware`: what kernels take their time by. It stays where it is.
+  explicit DryKernels(std::shared_ptr<const KernelScratch> like, const Hardware* hardware = nullptr)
+      : like_(std::move(like)), hardware_(hardware) {}
 
   const Work& work() const { return work_; }
 
@@ -43,82 +50,135 @@ class DryKernels final : public Kernels {
   int64_t logits_bytes() const override { return like_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
-    multiply(2.0 * static_cast<double>(g.dst.elems()) *
-                 static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols),
-             g.a);
-    touch({g.a, g.b, g.dst, g.residual});
-    if (g.accumulate) touch({g.dst});
+    const double flops = 2.0 * static_cast<double>(g.dst.elems()) *
+                         static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
+    book({.flops = flops, .kind = Kind::product, .operand = g.a},
+         {g.a, g.b, g.dst, g.residual, g.accumulate ? g.dst : Tensor{}});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
-    touch({x, dst});
+    book({}, {x, dst});
   }
   void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx,
                      bool accumulate_dx, Tensor, Tensor, bool, Tensor) override {
-    touch({x, dy, dx});
-    if (accumulate_dx) touch({dx});
+    book({}, {x, dy, dx, accumulate_dx ? dx : Tensor{}});
   }
-  void activation_forward(Activation, bool, Tensor x, Tensor dst) override { touch({x, dst}); }
+  void activation_forward(Activation, bool, Tensor x, Tensor dst) override {
+    book({.functions = dst.elems()}, {x, dst});
+  }
   void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {
-    touch({x, dy, dx, y});
+    book({.functions = dy.elems()}, {x, dy, dx, y});
   }
-  void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { touch({x, x}); }
+  void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { book({}, {x, x}); }
   void attention_forward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out, Tensor,
                          const Dropout&, Tensor) override {
-    multiply(2 * product_flops(s), q);
-    touch({q, k, v, out});
+    book({.flops = 2 * product_flops(s), .kind = Kind::attention, .operand = q}, {q, k, v, out});
   }
   void attention_backward(const AttentionShape& s, Tensor q, Tensor k, Tensor v, Tensor out,
                           Tensor dout, Tensor, Tensor dq, Tensor dk, Tensor dv, const Dropout&,
                           Tensor) override {
-    multiply(5 * product_flops(s), q);
-    touch({q, k, v, out, dout, dq, dk, dv});
+    book({.flops = 5 * product_flops(s), .kind = Kind::attention, .operand = q},
+         {q, k, v, out, dout, dq, dk, dv});
   }
   void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
-    touch({x, residual, dst});
+    book({}, {x, residual, dst});
   }
   void embedding_forward(Tensor, Tensor, Tensor, const RowPositions&, Tensor dst) override {
-    touch({dst, dst});
+    book({}, {dst, dst});
   }
   void embedding_backward(Tensor, Tensor dx, const RowPositions&, Tensor dtable, bool, Tensor, bool,
                           Tensor) override {
-    touch({dx, dtable});
+    book({}, {dx, dtable});
   }
-  void cross_entropy(Tensor logits, Tensor, Tensor, Tensor) override { touch({logits, logits}); }
-  void column_sum(Tensor x, Tensor, bool, Tensor) override { touch({x}); }
-  void copy(Tensor src, Tensor dst) override { touch({src, dst}); }
-  void fill(Tensor dst, float) override { touch({dst}); }
-  void add(Tensor a, Tensor b, Tensor dst) override { touch({a, b, dst}); }
-  void scale(Tensor x, float, Tensor dst) override { touch({x, dst}); }
-  void sum(Tensor x, Tensor) override { touch({x}); }
+  void cross_entropy(Tensor logits, Tensor, Tensor gradient_scale, Tensor) override {
+    const bool backward = !gradient_scale.empty();
+    book({.functions = logits.elems() * (backward ? 2 : 1)},
+         {logits, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
+  }
+  void column_sum(Tensor x, Tensor, bool, Tensor) override { book({}, {x}); }
+  void copy(Tensor src, Tensor dst) override { book({}, {src, dst}); }
+  void fill(Tensor dst, float) override { book({}, {dst}); }
+  void add(Tensor a, Tensor b, Tensor dst) override { book({}, {a, b, dst}); }
+  void scale(Tensor x, float, Tensor dst) override { book({}, {x, dst}); }
+  void sum(Tensor x, Tensor) override { book({}, {x}); }
   void sum_squares(std::span<const Squares> list, Tensor all, Tensor, Tensor) override {
-    for (const Squares& one : list) touch({one.x});
-    touch({all});
+    std::vector<Tensor> tensors{all};
+    for (const Squares& one : list) tensors.push_back(one.x);
+    book({}, tensors);
   }
-  void clip(const Clip& args) override { touch({args.sums}); }
+  void clip(const Clip& args) override { book({}, {args.sums}); }
   void adamw(const StepControl&, std::span<const AdamWStep> list) override {
-    for (const auto& [hyper, stepped, moment1, moment2] : list) {
-      touch(stepped);
-      touch({moment1.values, moment1.values, moment2.values, moment2.values});
+    std::vector<Tensor> tensors;
+    for (const auto& [hyper, stepped, m, v] : list) {
+      add_stepped(stepped, tensors);
+      tensors.insert(tensors.end(), {m.values, m.values, v.values, v.values});
     }
+    book({}, tensors);
   }
   void sgd(const StepControl&, std::span<const SgdStep> list) override {
+    std::vector<Tensor> tensors;
     for (const auto& [hyper, stepped, momentum] : list) {
-      touch(stepped);
-      touch({momentum, momentum});
+      add_stepped(stepped, tensors);
+      tensors.insert(tensors.end(), {momentum, momentum});
     }
+    book({}, tensors);
   }
 
  private:
-  void multiply(double flops, const Tensor& operand) {
-    work_.flops += flops;
-    if (dtype_bytes(operand.dtype) == 2) work_.half_flops += flops;
+  enum class Kind : uint8_t { product, attention };
+  // What a kernel computes.
+  struct Arithmetic {
+    double flops = 0;
+    Kind kind = Kind::product;
+    Tensor operand = {};
+    int64_t functions = 0;  // elements that an exponential is taken of
+  };
+
+  // One kernel: what it computes, and what it reads and writes. It takes the longest of the three
+  // times, and what it takes to begin one.
+  void book(const Arithmetic& arithmetic, std::initializer_list<Tensor> tensors) {
+    book(arithmetic, std::span<const Tensor>(tensors.begin(), tensors.size()));
   }
-  void touch(const Stepped& s) {
-    touch({s.grads, s.params, s.master, s.master.empty() ? s.params : s.master});
-  }
-  void touch(std::initializer_list<Tensor> tensors) {
+  void book(const Arithmetic& arithmetic, std::span<const Tensor> tensors) {
+    double bytes = 0;
     for (const Tensor& tensor : tensors)
-      work_.bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
+      bytes += static_cast<double>(tensor.elems() * dtype_bytes(tensor.dtype));
+    const bool half = arithmetic.flops > 0 && dtype_bytes(arithmetic.operand.dtype) == 2;
+    work_.flops += arithmetic.flops;
+    work_.bytes += bytes;
+    if (half) work_.half_flops += arithmetic.flops;
+    if (!hardware_) return;
+    const Hardware& h = *hardware_;
+    double seconds = bytes / memory_rate(bytes);
+    if (arithmetic.flops > 0) {
+      const double products = arithmetic.flops / product_rate(arithmetic.kind, half);
+      if (products >= seconds) work_.product_seconds += products;
+      seconds = std::max(seconds, products);
+    }
+    if (h.function_gelems_per_s > 0)
+      seconds = std::max(
+          seconds, static_cast<double>(arithmetic.functions) / (h.function_gelems_per_s * 1e9));
+    work_.seconds += h.kernel_latency_us * 1e-6 + seconds;
+  }
+
+  static void add_stepped(const Stepped& s, std::vector<Tensor>& tensors) {
+    tensors.insert(tensors.end(),
+                   {s.grads, s.params, s.master, s.master.empty() ? s.params : s.master});
+  }
+
+  // Bytes a second.
+  double memory_rate(double bytes) const {
+    const bool cached =
+        hardware_->cache_gb_per_s > 0 && bytes <= static_cast<double>(hardware_->cache_bytes);
+    return 1e9 * (cached ? hardware_->cache_gb_per_s : hardware_->memory_gb_per_s);
+  }
+  // Operations a second.
+  double product_rate(Kind kind, bool half) const {
+    const Hardware& h = *hardware_;
+    const double gflops =
+        half && h.half_product_gflops > 0 ? h.half_product_gflops : h.product_gflops;
+    const double attention =
+        half && h.half_attention_share > 0 ? h.half_attention_share : h.attention_share;
+    return 1e9 * gflops * (kind == Kind::attention ? attention : h.product_share);
   }
 
   // One of attention's matrix products, over the causal half.
@@ -129,6 +189,7 @@ class DryKernels final : public Kernels {
   }
 
   std::shared_ptr<const KernelScratch> like_;
+  const Hardware* const hardware_;
   Work work_;
 };
 

@@ -17,14 +17,27 @@ struct Hardware {
   std::string device = "cpu";            // whose kernels are planned: cpu or cuda
   std::string instruction_set = "AVX2";  // of the processor's vector kernels, as `info` names it
   int cores = 1;                         // threads of a rank, unless run.threads says otherwise
-  double product_gflops = 100;           // matrix products in fp32, on all cores
-  double half_product_gflops = 0;        // the same in 16 bits; 0: as many
+  // Rates, of all cores together. Matrix products: of a large one, in fp32 and in 16 bits (0: as
+  // many), and what a step's own products and attention reach of them.
+  double product_gflops = 100;
+  double half_product_gflops = 0;
+  double product_share = 0.87;
+  double attention_share = 0.35;
+  double half_attention_share = 0;  // 0: as attention_share
+  // What a kernel reads and writes; what touches no more than cache_bytes goes at the cache's rate
+  // (0: there is none).
   double memory_gb_per_s = 20;
-  double link_gb_per_s = 10;  // to other ranks, one way
+  double cache_gb_per_s = 0;
+  int64_t cache_bytes = 0;
+  double function_gelems_per_s = 0;  // elements that an exponential is taken of; 0: as memory's
+  double kernel_latency_us = 3;      // of each kernel, beside its work
+  double link_gb_per_s = 10;         // to other ranks, one way
   double link_latency_us = 5;
-  double host_gb_per_s = 20;  // between the device and the host's memory, one way
-  double disk_gb_per_s = 2;
-  int64_t device_bytes = 0;  // memory by tier; 0: not said
+  double host_gb_per_s = 20;          // between the device and the host's memory, one way
+  double host_memory_gb_per_s = 100;  // what the host's cores read and write, beside a card
+  double disk_gb_per_s = 2;           // reading
+  double disk_write_gb_per_s = 0;     // 0: as reading
+  int64_t device_bytes = 0;           // memory by tier; 0: not said
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
 
@@ -41,5 +54,8 @@ std::vector<std::string> hardware_presets();
 // starts. Rates are not measured. On cards (device_name.h), device_bytes is what is free for each
 // rank, the least of all cards where they have one each; UserError where they do not get one.
 Hardware this_machine(int cores, const std::string& device = "cpu", int ranks = 1);
+
+// What each of `ranks` ranks that share a machine has of it.
+Hardware shared_out(Hardware machine, int ranks);
 
 }  // namespace onefold

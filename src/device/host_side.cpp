@@ -9,7 +9,7 @@ HostSide open_host_side(Device& device) {
   HostSide side;
   if (device.dry()) {
     side.kernels = &device.kernels();
-    side.lane = device.open_lane();
+    side.lane = open_dry_host_lane(device);
     return side;
   }
   side.pool = std::make_unique<ThreadPool>(device.threads());

@@ -33,6 +33,7 @@ struct JobLabel {
   int tag = 0;
   int64_t bytes = 0;  // that travel
   Link over = Link::ranks;
+  bool out = false;       // away from the device, where that makes a difference
   std::string name = {};  // empty: not traced
 };
 

@@ -27,26 +27,24 @@ double measure(Device& device, int repeats, const std::function<void()>& call) {
   return median(seconds);
 }
 
-Tensor random_values(Device& device, const Buffer& memory, int64_t size, DType type) {
-  const Tensor tensor = memory.as(size, size, type);
+}  // namespace
+
+void fill_with_random(Device& device, Tensor tensor) {
   const PhiloxKey key = philox_key(1, Draw::test);
   // 8 bits of fraction: exact in every type.
   device.write(
       tensor,
       [&](int64_t first, std::span<std::byte> piece) {
-        std::vector<float> values(piece.size() / static_cast<size_t>(dtype_bytes(type)));
+        std::vector<float> values(piece.size() / static_cast<size_t>(dtype_bytes(tensor.dtype)));
         for (size_t i = 0; i < values.size(); ++i) {
           const auto word = static_cast<uint32_t>(first + static_cast<int64_t>(i));
           values[i] =
               static_cast<float>(philox(key, {word / 4, 0, 0, 0})[word % 4] >> 24) / 128 - 1;
         }
-        narrow(type, values, piece);
+        narrow(tensor.dtype, values, piece);
       },
       Device::Calls::shared_out);
-  return tensor;
 }
-
-}  // namespace
 
 double measure_product_gflops(Device& device, DType type, int repeats) {
   if (device.memory_is_the_hosts()) return measure_gemm_gflops(*device.pool(), repeats, type);
@@ -55,10 +53,9 @@ double measure_product_gflops(Device& device, DType type, int repeats) {
   std::vector<Buffer> memory;
   for (int i = 0; i < 3; ++i)
     memory.push_back(ledger.allocate(Kind::workspace, bytes, "product probe"));
-  Gemm product{.a = random_values(device, memory[0], kProductSize, type),
-               .b = random_values(device, memory[1], kProductSize, type),
-               .dst = memory[2].as(kProductSize, kProductSize, type),
-               .b_transposed = true};
+  const auto square = [&](size_t i) { return memory[i].as(kProductSize, kProductSize, type); };
+  for (const size_t operand : {0, 1}) fill_with_random(device, square(operand));
+  Gemm product{.a = square(0), .b = square(1), .dst = square(2), .b_transposed = true};
   const int64_t scratch = device.kernels().gemm_scratch_bytes(product);
   if (scratch > 0) {
     memory.push_back(ledger.allocate(Kind::workspace, scratch, "product probe"));

@@ -13,4 +13,7 @@ double measure_product_gflops(Device& device, DType type, int repeats = 7);
 // GB/s read and written by a sum of long vectors; median of `repeats`.
 double measure_memory_gb_per_s(Device& device, int repeats = 7);
 
+// Numbers between -1 and 1: a card computes faster with all the same.
+void fill_with_random(Device& device, Tensor tensor);
+
 }  // namespace onefold

@@ -68,6 +68,7 @@ Ticket Tiers::copy(LaneQueue& lane, JobLabel label, const Transfer& transfer, Wa
                    std::span<std::byte> through) const {
   label.bytes = transfer.bytes;
   label.over = transfer.tier == Tier::disk ? Link::disk : Link::host;
+  label.out = way == Way::out;
   const auto [tier, there, here, bytes] = transfer;
   if (tier != Tier::disk || !disk_)
     return way == Way::in ? device_.copy(lane, std::move(label), here, there, bytes)

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
 
 #include "base/files.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "model/spec_limits.h"
+#include "plan/search.h"
 
 namespace onefold {
 namespace {
@@ -17,6 +17,9 @@ constexpr int kMostRanks = 1 << 16;
 // Of a step that advice is about: a plan for it takes a few hundredths of a second, and dozens are
 // made.
 constexpr int64_t kMostUnitsAdvised = int64_t{1} << 15;
+
+// Micro-batches of the longest step that a search plans, but for the one it finds.
+constexpr int64_t kMicrosPlanned = 8;
 
 bool plannable(const ModelSpec& spec, int64_t micros) {
   return units_computed(spec, micros) <= kMostUnitsAdvised;
@@ -29,75 +32,6 @@ int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitCont
   return Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware)
       ->ledger()
       .peak_bytes();
-}
-
-// One way to hold less.
-struct Candidate {
-  EngineOptions options;
-  std::vector<std::string> changes;
-  double cost = 0;  // roughly, the share of speed it takes
-};
-
-std::vector<Candidate> at_each_stage(const EngineOptions& options, int ranks) {
-  static constexpr double kCost[] = {0, 0.01, 0.02, 0.1};
-  std::vector<Candidate> list = {{options, {}, 0}};
-  for (int stage = options.zero.stage + 1; stage <= 3 && ranks > 1; ++stage) {
-    Candidate changed{options, {fmt::format("zero_optimization.stage {}", stage)}, kCost[stage]};
-    changed.options.zero.stage = stage;
-    list.push_back(changed);
-  }
-  return list;
-}
-
-Candidate with_recompute(Candidate candidate) {
-  candidate.options.recompute = true;
-  candidate.changes.push_back("run.recompute true");
-  candidate.cost += 0.3;
-  return candidate;
-}
-
-// The same with each smaller micro-batch that gives the same step, the largest first.
-std::vector<Candidate> by_micro_batch(const ModelSpec& spec, const Candidate& candidate) {
-  const EngineOptions& options = candidate.options;
-  std::vector<Candidate> list = {candidate};
-  double cost = candidate.cost;
-  for (int64_t micro = options.micro_batch / 2; micro >= 1; micro /= 2) {
-    cost += 0.04;
-    if (options.micro_batch % micro != 0) continue;
-    const int64_t micros = options.micros * (options.micro_batch / micro);
-    if (!plannable(spec, micros)) break;
-    Candidate changed = candidate;
-    changed.options.micro_batch = micro;
-    changed.options.micros = static_cast<int>(micros);
-    changed.changes.push_back(fmt::format(
-        "train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}", micro, micros));
-    changed.cost = cost;
-    list.push_back(changed);
-  }
-  return list;
-}
-
-struct Fitting {
-  Candidate candidate;
-  int64_t peak = 0;
-};
-
-// The first that fits, by bisection: smaller micro-batches hold less.
-std::optional<Fitting> first_that_fits(const ModelSpec& spec, const std::vector<Candidate>& list,
-                                       const FitContext& context, int64_t limit_bytes) {
-  std::optional<Fitting> best;
-  for (size_t begin = 0, end = list.size(); begin < end;) {
-    // The least first: mostly all fit or none does.
-    const size_t middle = end == list.size() ? end - 1 : (begin + end) / 2;
-    const int64_t peak = planned_peak(spec, list[middle].options, context);
-    if (peak > limit_bytes) {
-      begin = middle + 1;
-      continue;
-    }
-    best = Fitting{list[middle], peak};
-    end = middle;
-  }
-  return best;
 }
 
 // A candidate that changes more than another one which fits already is not worth naming.
@@ -146,28 +80,54 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
                                                              : Order::micro_first;
 }
 
+namespace {
+
+// What advice may change, from little to everything: who gets it wants to change little.
+std::vector<Freedom> ways_out(const EngineOptions& options) {
+  const bool recompute = !options.recompute.any();
+  const Freedom messages{.overlap = true, .prefetch = true};
+  Freedom all = Freedom::all(), here = all;
+  all.recompute = recompute;
+  all.reduce_bucket = all.order = false;
+  here = all;
+  here.optimizer_home = here.parameter_home = here.ratio = false;
+  return {messages,
+          {.stage = true},
+          {.batch = true},
+          {.recompute = recompute},
+          {.stage = true, .recompute = recompute},
+          {.stage = true, .batch = true},
+          {.recompute = recompute, .batch = true},
+          here,
+          {.optimizer_home = true, .parameter_home = true, .ratio = true},
+          all};
+}
+
+}  // namespace
+
+// Beside what there is anyway, a processor has a disk, and a card the host's memory.
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
                              const FitContext& context, int64_t limit_bytes) {
-  std::vector<Fitting> fitting;
-  const auto look_at = [&](const Candidate& candidate) {
-    if (auto found = first_that_fits(spec, by_micro_batch(spec, candidate), context, limit_bytes))
-      fitting.push_back(std::move(*found));
-  };
-  for (const Candidate& candidate : at_each_stage(options, context.ranks)) {
-    look_at(candidate);
-    if (!options.recompute.any()) look_at(with_recompute(candidate));
-  }
-  std::stable_sort(fitting.begin(), fitting.end(), [](const Fitting& a, const Fitting& b) {
-    return a.candidate.cost < b.candidate.cost;
-  });
+  TierLimits limits{.device = limit_bytes};
+  const bool card = context.hardware.device != "cpu";
+  if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
+  if (!card) limits.disk = Ledger::kNoLimit;
+  std::vector<Layout> fitting;
+  if (plannable(spec, kMicrosPlanned))
+    for (const Freedom& freedom : ways_out(options)) {
+      SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
+      if (!found.best.empty()) fitting.push_back(std::move(found.best[0]));
+    }
+  std::stable_sort(fitting.begin(), fitting.end(),
+                   [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; });
   std::vector<Remedy> found;
   std::vector<std::vector<std::string>> found_changes;
-  for (const Fitting& one : fitting) {
-    const std::vector<std::string>& changes = one.candidate.changes;
+  for (const Layout& layout : fitting) {
+    const std::vector<std::string> changes = layout_changes(options, layout.options);
     const bool known = std::any_of(found_changes.begin(), found_changes.end(),
                                    [&](const auto& fewer) { return covers(changes, fewer); });
     if (known || found.size() == kMostRemedies) continue;
-    found.push_back({join(changes, ", "), one.peak});
+    found.push_back({join(changes, ", "), layout.device_bytes});
     found_changes.push_back(changes);
   }
   return found.empty() ? more_ranks(spec, options, context, limit_bytes) : found;

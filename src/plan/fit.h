@@ -24,8 +24,8 @@ struct Remedy {
   int64_t peak_bytes = 0;
 };
 
-// Changes that keep the global batch and bring the peak of each rank to `limit_bytes` or less,
-// cheapest first. Empty: not even more ranks help.
+// Changes that keep the global batch and bring the peak of each rank to `limit_bytes` or less, the
+// fastest first (search.h). Empty: not even more ranks help.
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
                              const FitContext& context, int64_t limit_bytes);
 

@@ -1,6 +1,7 @@
 // Which activations to keep, found by planning.
 #pragma once
 
+#include "base/json.h"
 #include "plan/fit.h"
 
 namespace onefold {
@@ -14,6 +15,9 @@ Recompute selective_recompute(const ModelSpec& spec, const EngineOptions& option
 // segments. If nothing fits: what peaks lowest.
 Recompute least_recompute(const ModelSpec& spec, const EngineOptions& options,
                           const FitContext& context, int64_t limit_bytes);
+
+// As run.recompute has it: true, "mlp", {"blocks": 5}.
+Json recompute_value(const Recompute& policy);
 
 // What a plan says of it: "the MLP of 5 of 12 blocks". "" for none.
 std::string recompute_text(const Recompute& policy, const ModelSpec& spec);

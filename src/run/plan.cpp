@@ -67,7 +67,7 @@ std::string run_text(const Config& config, const RunPlan& plan) {
 }  // namespace
 
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
-                   int64_t comm_scratch_bytes, const Hardware& hardware) {
+                   int64_t comm_scratch_bytes, const Hardware& hardware, bool predicts) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
   const auto dry = Engine::plan(model, unlimited, ranks, comm_scratch_bytes, hardware);
@@ -89,6 +89,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   plan.disk_bytes = dry->ledger().peak_bytes(Tier::disk);
   plan.fetched_bytes = dry->copies(Lane::fetch).bytes;
   plan.spilled_bytes = dry->copies(Lane::spill).bytes;
+  if (predicts) plan.predicted = predict(*dry, hardware.name);
   return plan;
 }
 
@@ -120,18 +121,48 @@ void require_readable(const Config& config, const Ranks& ranks) {
             input_name(path));
 }
 
+// What a run can hold is this machine's, whatever the description says.
+Hardware with_rates_of(const Hardware& machine, Hardware described) {
+  if (machine.device != described.device)
+    user_error("--hardware: {} describes the device {}, and this run is on {}", described.name,
+               described.device, machine.device);
+  described.instruction_set = machine.instruction_set;
+  described.cores = machine.cores;
+  described.device_bytes = machine.device_bytes;
+  return described;
+}
+
 }  // namespace
 
-RunPlan plan_run(const Config& config, const Ranks& ranks) {
+FitContext run_context(const Config& config, const Ranks& ranks, const std::string& rates) {
+  FitContext context{ranks.count(), ranks.scratch_bytes(config.run.device),
+                     config.run.accumulate != "auto",
+                     this_machine(ranks.cores(), config.run.device, ranks.ranks_here())};
+  if (!rates.empty()) context.hardware = with_rates_of(context.hardware, hardware_named(rates));
+  return context;
+}
+
+// Most of what the machine has, whatever is free of it now: all processes must find the same.
+TierLimits run_limits(const Config& config, const Ranks& ranks, const FitContext& context) {
+  constexpr double kShare = 0.75;
+  const auto host =
+      static_cast<int64_t>(kShare * static_cast<double>(total_memory_bytes())) / ranks.ranks_here();
+  const bool card = context.hardware.device != "cpu";
+  TierLimits limits{.device = card ? context.hardware.device_bytes : host};
+  if (config.run.memory_bytes > 0) limits.device = config.run.memory_bytes;
+  limits.host = card ? host : std::max<int64_t>(0, host - limits.device);
+  if (!config.offload.folder.empty()) limits.disk = Ledger::kNoLimit;
+  return limits;
+}
+
+RunPlan plan_run(const Config& config, const Ranks& ranks, const std::string& rates) {
   require_readable(config, ranks);
   RunPlan plan;
   plan.data = open_data(config);
   plan.model = settled_model(config, plan.data);
   if (plan.model.lora.enabled()) plan.lora = lora_record(plan.model.lora, config.model_weights);
   const bool on_host = config.run.device == "cpu";
-  FitContext context{ranks.count(), ranks.scratch_bytes(config.run.device),
-                     config.run.accumulate != "auto",
-                     this_machine(ranks.cores(), config.run.device, ranks.ranks_here())};
+  FitContext context = run_context(config, ranks, rates);
   plan.cores = context.hardware.cores;
   plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
   if (plan.threads_by_environment) context.hardware.cores = threads_by_environment();
@@ -145,7 +176,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks) {
   plan.transport = config.run.device == "cuda" && ranks.count() > 1 ? "NCCL" : ranks.transport();
   require_fits(plan.model, plan.options, context);
   plan.rank = plan_rank(plan.model, plan.options, context.ranks, context.comm_scratch_bytes,
-                        context.hardware);
+                        context.hardware, !rates.empty());
   return plan;
 }
 
@@ -254,6 +285,10 @@ std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
                             format_bytes(plan.fetched_bytes), format_bytes(plan.spilled_bytes));
 }
 
+std::string time_text(const RankPlan& plan) {
+  return plan.predicted ? prediction_text(*plan.predicted) : "";
+}
+
 std::string memory_text(const RankPlan& plan) {
   std::vector<std::string> parts;
   for (size_t kind = 0; kind < kKinds; ++kind)
@@ -294,8 +329,8 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
          run_text(config, plan) + types_text(plan.options) +
          recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) +
-         offload_text(plan.options, plan.rank) + memory_text(plan.rank) + traffic_text(plan.rank) +
-         notes_text(config);
+         offload_text(plan.options, plan.rank) + time_text(plan.rank) + memory_text(plan.rank) +
+         traffic_text(plan.rank) + notes_text(config);
 }
 
 Json rank_json(const RankPlan& plan) {
@@ -307,15 +342,17 @@ Json rank_json(const RankPlan& plan) {
                        {"collective", collective_name(t.collective)},
                        {"calls", t.calls},
                        {"bytes_sent", t.bytes_sent}});
-  return {{"ranks", plan.ranks},
-          {"planned_peak_bytes", plan.peak_bytes},
-          {"planned_peak_at", plan.peak_moment},
-          {"planned_bytes", memory},
-          {"planned_host_bytes", plan.host_bytes},
-          {"planned_disk_bytes", plan.disk_bytes},
-          {"planned_fetched_bytes_per_step", plan.fetched_bytes},
-          {"planned_spilled_bytes_per_step", plan.spilled_bytes},
-          {"planned_traffic_per_step", traffic}};
+  Json json = {{"ranks", plan.ranks},
+               {"planned_peak_bytes", plan.peak_bytes},
+               {"planned_peak_at", plan.peak_moment},
+               {"planned_bytes", memory},
+               {"planned_host_bytes", plan.host_bytes},
+               {"planned_disk_bytes", plan.disk_bytes},
+               {"planned_fetched_bytes_per_step", plan.fetched_bytes},
+               {"planned_spilled_bytes_per_step", plan.spilled_bytes},
+               {"planned_traffic_per_step", traffic}};
+  if (plan.predicted) json.update(prediction_json(*plan.predicted));
+  return json;
 }
 
 Json plan_json(const Config& config, const RunPlan& plan) {

@@ -10,7 +10,9 @@
 #include "config/config.h"
 #include "inspect/adapter.h"
 #include "plan/fit.h"
+#include "run/prediction.h"
 #include "run/ranks.h"
+#include "run/search.h"
 #include "run/session.h"
 
 namespace onefold {
@@ -33,10 +35,13 @@ struct RankPlan {
   // On the other tiers, which nothing but state is on, and what travels to and from them in a step.
   int64_t host_bytes = 0, disk_bytes = 0;
   int64_t fetched_bytes = 0, spilled_bytes = 0;
+  std::optional<Prediction> predicted;  // where the hardware's rates are known
 };
 
+// `predicts`: the hardware has rates that mean something.
 RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ranks,
-                   int64_t comm_scratch_bytes = 0, const Hardware& hardware = {});
+                   int64_t comm_scratch_bytes = 0, const Hardware& hardware = {},
+                   bool predicts = false);
 
 struct RunPlan {
   RunData data;
@@ -57,8 +62,14 @@ struct RunPlan {
 EngineOptions settled_options(const Config& config, const ModelSpec& model,
                               const FitContext& context, int64_t available_bytes);
 
-// Reads the data. Throws UserError if the run would not fit run.memory, with what would.
-RunPlan plan_run(const Config& config, const Ranks& ranks);
+// What a run on these ranks is planned for: this machine, with the rates that are known of it.
+FitContext run_context(const Config& config, const Ranks& ranks, const std::string& rates);
+// What each rank of it may use, if the search is to choose.
+TierLimits run_limits(const Config& config, const Ranks& ranks, const FitContext& context);
+
+// Reads the data. Throws UserError if the run would not fit run.memory, with what would. `rates`:
+// a hardware description (hardware_named) whose rates this machine has; "": they are not known.
+RunPlan plan_run(const Config& config, const Ranks& ranks, const std::string& rates = "");
 
 // The plan in a few lines, and as JSON with the configuration in force.
 std::string plan_text(const Config& config, const RunPlan& plan);
@@ -76,6 +87,8 @@ std::string recompute_line(const EngineOptions& options, const ModelSpec& model)
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
 // Which states live on other tiers, what is there, and what travels; "" if there are none.
 std::string offload_text(const EngineOptions& options, const RankPlan& plan);
+// How long a step takes; "" where that is not known.
+std::string time_text(const RankPlan& plan);
 std::string memory_text(const RankPlan& plan);
 std::string traffic_text(const RankPlan& plan);
 // What each "auto" became, remarks, and the keys that change nothing; "" if there are none.

@@ -269,6 +269,11 @@ Json Training::run_record() const {
   return record;
 }
 
+double Training::mean_step_seconds() const {
+  const int64_t later = state_.step - first_step_ - 1;
+  return later > 0 ? later_seconds_ / static_cast<double>(later) : 0;
+}
+
 double Training::seconds_left() const {
   return static_cast<double>(plan_.steps - state_.step) * (now_seconds() - begin_) /
          static_cast<double>(state_.step - first_step_);
@@ -290,6 +295,7 @@ void Training::step() {
                                     config_.run.output, saved_step_));
   }
   const double seconds = now_seconds() - begin;
+  if (state_.step > first_step_) later_seconds_ += seconds;
   step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
   ++state_.step;
   state_.loss = result.loss;
@@ -350,6 +356,9 @@ Json Training::summary() {
           {"seconds", seconds_},
           {"tokens", tokens},
           {"tokens_per_second", static_cast<double>(tokens) / seconds_},
+          {"step_seconds", mean_step_seconds()},
+          {"predicted_step_seconds",
+           plan_.rank.predicted ? Json(plan_.rank.predicted->seconds) : Json()},
           {"gemm_gflops", gemm_gflops_},
           {"ranks", engine_.ranks()},
           {"planned_peak_bytes", plan_.rank.peak_bytes},
@@ -369,19 +378,17 @@ std::string Training::report() {
       format_duration(seconds_), engine_.ranks() > 1 ? "on each rank " : "",
       format_bytes(plan_.rank.peak_bytes), format_bytes(engine_.ledger().peak_bytes()),
       format_bytes(peak_rss_bytes()), engine_.ledger().table(), traffic_table(engine_));
+  if (plan_.rank.predicted && mean_step_seconds() > 0)
+    text += fmt::format("a step was predicted to take {:.3f}s, and took {:.3f}s ({:+.0f} %)\n",
+                        plan_.rank.predicted->seconds, mean_step_seconds(),
+                        100 * (mean_step_seconds() / plan_.rank.predicted->seconds - 1));
   if (!folder_) return text + "nothing was saved: the configuration names no run.output\n";
   return text + fmt::format("saved to {0}; try it with: onefold generate {0} --prompt '...'\n",
                             folder_->path());
 }
 
 std::vector<RankTrace> Training::collect_trace() {
-  RankTrace mine{.rank = engine_.rank()};
-  for (const Lane lane : kAllLanes) {
-    RankTrace::Lane& to = mine.lanes.emplace_back(RankTrace::Lane{lane_name(lane), {}});
-    for (const TraceSpan& span : engine_.trace().spans(lane))
-      if (span.begin >= begin_)
-        to.spans.push_back({span.name, span.begin - begin_, span.end - span.begin, span.bytes});
-  }
+  const RankTrace mine = rank_trace(engine_, begin_);
   std::vector<RankTrace> all;
   for (const std::string& text : engine_.control().collect("trace", trace_to_text(mine)))
     if (leads()) all.push_back(trace_from_text(text));

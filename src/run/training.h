@@ -73,6 +73,8 @@ class Training {
   }
   int64_t step_tokens() const { return config_.batch.global * config_.data.sequence_length; }
   double seconds_left() const;
+  // Of a step, but for the first, which warms up; 0 where there was no other.
+  double mean_step_seconds() const;
 
   const Config& config_;
   const RunPlan& plan_;
@@ -87,7 +89,8 @@ class Training {
   Progress progress_;
   ProgressState state_;
   double begin_ = 0, seconds_ = 0;
-  double step_seconds_ = 0;  // smoothed
+  double step_seconds_ = 0;   // smoothed
+  double later_seconds_ = 0;  // of all steps but the first, which warms up
   VerbTimes shown_times_;
   int64_t first_step_ = 0;  // steps that an earlier run has done
   Resumed resumed_;

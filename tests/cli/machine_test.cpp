@@ -17,6 +17,31 @@ TEST_F(Cli, InfoDescribesTheMachine) {
   for (const char* rate : {"gemm_gflops", "memory_gb_per_s"}) EXPECT_GT(info[rate], 0.0);
 }
 
+TEST_F(Cli, InfoMeasuresADescriptionThatRunsArePredictedBy) {
+  const Outcome outcome = onefold(
+      {"info", "--save", "machine.json", "--threads", "1", "--ranks", "2", "--disk", "disk"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_in(outcome.out, {"machine.json", "each of 2 ranks", "--hardware machine.json"});
+  const Json machine = Json::parse(read("machine.json"));
+  for (const char* rate :
+       {"product_gflops", "half_product_gflops", "product_share", "attention_share",
+        "half_attention_share", "memory_gb_per_s", "cache_gb_per_s", "function_gelems_per_s",
+        "kernel_latency_us", "link_gb_per_s", "link_latency_us", "host_gb_per_s", "disk_gb_per_s",
+        "disk_write_gb_per_s", "disk", "device_memory"})
+    EXPECT_GT(machine[rate], 0.0) << rate;
+  EXPECT_EQ(machine["cores"], 1);
+  const Outcome run = train({}, {"--hardware", "machine.json", "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_GT(summary["predicted_step_seconds"], 0.0);
+  EXPECT_GT(summary["step_seconds"], 0.0);
+  const Outcome told = train({"run.output=other"}, {"--hardware", "machine.json"});
+  expect_in(told.err, {"a step was predicted to take"});
+  expect_error(onefold({"info", "--ranks", "2"}), 2, {"--ranks", "--save"});
+  expect_error(train({"run.output=third"}, {"--hardware", "h200"}), 1,
+               {"h200 describes the device cuda", "cpu"});
+}
+
 TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
   const Outcome outcome =
       onefold({"bench", "step", "--model", "gpt2-tiny", "--batch", "1", "--sequence", "16",

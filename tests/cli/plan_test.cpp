@@ -57,5 +57,100 @@ TEST_F(CliPlan, TakesNoLongerForMoreOfTheSame) {
   EXPECT_GT(plan({"--set", "train_micro_batch_size_per_gpu=100000"})["planned_peak_bytes"], 0);
 }
 
+TEST_F(CliPlan, PredictsTimeForHardwareThatIsNamed) {
+  EXPECT_FALSE(plan({}).contains("predicted_step_seconds"));
+  const Json fast = plan({"--hardware", "h200", "--ranks", "2"});
+  EXPECT_GT(fast["predicted_step_seconds"], 0.0);
+  EXPECT_NEAR(fast["predicted_tokens_per_second"].get<double>() *
+                  fast["predicted_step_seconds"].get<double>(),
+              2 * 1024, 1e-3);
+  EXPECT_TRUE(fast.contains("predicted_bound_by"));
+  double waits = 0;
+  for (const Json& lane : fast["predicted_lanes"]) {
+    EXPECT_GE(lane["busy_seconds"], lane["exposed_seconds"]);
+    waits += lane["exposed_seconds"].get<double>();
+  }
+  EXPECT_NEAR(fast["predicted_product_seconds"].get<double>() +
+                  fast["predicted_other_seconds"].get<double>() + waits,
+              fast["predicted_step_seconds"], 1e-3);
+  EXPECT_GT(plan({"--hardware", "a100", "--ranks", "2"})["predicted_step_seconds"],
+            fast["predicted_step_seconds"]);
+  const Outcome text = onefold({"plan", "plan.json", "--hardware", "h200"});
+  expect_in(text.out, {"time     ", "tokens/s, as predicted for h200; bound by", "products"});
+}
+
+TEST_F(CliPlan, WritesThePredictedTimeline) {
+  expect_error(onefold({"plan", "plan.json", "--trace", "step.json"}), 2,
+               {"--trace", "requires", "--hardware"});
+  const Outcome outcome =
+      onefold({"plan", "plan.json", "--ranks", "2", "--hardware", "h200", "--trace", "step.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json trace = Json::parse(read("step.json"));
+  double end = 0;
+  bool gathers = false;
+  for (const Json& event : trace["traceEvents"]) {
+    if (!event.contains("dur")) continue;
+    EXPECT_GE(event["ts"], 0.0);
+    end = std::max(end, event["ts"].get<double>() + event["dur"].get<double>());
+    gathers |= event["name"].get<std::string>().starts_with("gather block.3");
+  }
+  EXPECT_TRUE(gathers);
+  const Json planned = plan({"--hardware", "h200", "--ranks", "2"});
+  EXPECT_NEAR(end / 1e6, planned["predicted_step_seconds"], 1e-5);
+  expect_error(onefold({"plan", "plan.json", "--hardware", "h200", "--trace", "step.json"}), 1,
+               {"--trace", "step.json"});
+}
+
+TEST_F(CliPlan, FitFindsALayoutAndWritesIt) {
+  folder_.write("open.json", R"({"model": {"preset": "gpt2", "vocab_size": 512},
+                                 "train_batch_size": 8, "data": {"sequence_length": 128},
+                                 "run": {"recompute": false}, "bf16": {"enabled": true}})");
+  const Arguments fit = {"plan",     "open.json", "--fit",      "--ranks", "2",
+                         "--memory", "1200MiB",   "--hardware", "laptop"};
+  Arguments writes = fit;
+  writes.insert(writes.end(), {"--output", "fast.json"});
+  const Outcome text = onefold(writes);
+  ASSERT_EQ(text.code, 0) << text.err;
+  expect_in(text.out, {"tokens/s", "device", "layout", "1.17 GiB of the device", "The first",
+                       "by the rates of laptop", "the first is in fast.json"});
+  Arguments json = fit;
+  json.push_back("--json");
+  const Json found = Json::parse(onefold(json).out);
+  EXPECT_EQ(found["fits"], true);
+  const Json& best = found["layouts"][0];
+  EXPECT_LE(best["planned_peak_bytes"], 1200 << 20);
+  EXPECT_EQ(best["recompute"], false);
+  EXPECT_EQ(best["micro_batch"].get<int64_t>() * best["accumulation"].get<int64_t>(), 4);
+  // The file that was written is that layout, and keeps the rest.
+  const Json planned = Json::parse(
+      onefold({"plan", "fast.json", "--ranks", "2", "--hardware", "laptop", "--json"}).out);
+  EXPECT_EQ(planned["planned_peak_bytes"], best["planned_peak_bytes"]);
+  EXPECT_NEAR(planned["predicted_step_seconds"].get<double>(), best["predicted_step_seconds"],
+              1e-6);
+  EXPECT_EQ(planned["configuration"]["train_batch_size"], 8);
+  EXPECT_EQ(planned["configuration"]["bf16"]["enabled"], true);
+  expect_error(onefold(writes), 1, {"--output", "fast.json"});
+}
+
+TEST_F(CliPlan, FitSaysWhereNothingFits) {
+  const Outcome outcome = onefold({"plan", "plan.json", "--fit", "--memory", "1MiB"});
+  EXPECT_EQ(outcome.code, 1);
+  expect_in(outcome.out, {"nothing fits", "takes", "--host-memory or --disk"});
+  const Outcome disk =
+      onefold({"plan", "plan.json", "--fit", "--memory", "200MiB", "--disk", "10GiB"});
+  EXPECT_EQ(disk.code, 0) << disk.out;
+  expect_in(disk.out, {"on the disk", "10.0 GiB of the disk"});
+  expect_error(onefold({"plan", "plan.json", "--disk", "1GiB"}), 2, {"--disk", "--fit"});
+}
+
+TEST_F(CliPlan, AutoIsTheFastestLayoutThatFits) {
+  const Json whole = plan({"--ranks", "2", "--set", "zero_optimization.stage=0"});
+  const std::string limit = std::to_string(whole["planned_peak_bytes"].get<int64_t>() * 3 / 4);
+  const Json settled = plan({"--ranks", "2", "--set", "zero_optimization.stage=auto", "--memory",
+                             limit, "--hardware", "laptop"});
+  EXPECT_EQ(settled["fits"], true);
+  EXPECT_GT(settled["configuration"]["zero_optimization"]["stage"], 0);
+}
+
 }  // namespace
 }  // namespace onefold

@@ -82,7 +82,7 @@ TEST_F(CliRanks, PlanNeedsNoDataAndPlansForAnyNumber) {
   EXPECT_EQ(json.code, plan["fits"].get<bool>() ? 0 : 1);
   const Outcome tight = onefold({"plan", "plan.json", "--ranks", "2", "--memory", "900MiB"});
   EXPECT_EQ(tight.code, 1);
-  expect_in(tight.out, {"it does not fit", "cheapest first"});
+  expect_in(tight.out, {"it does not fit", "the fastest first"});
 }
 
 // Through mpirun, where there is one.

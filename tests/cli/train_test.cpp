@@ -60,10 +60,26 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const Json summary = Json::parse(outcome.out);
-  expect_keys(summary, {"steps", "new_steps", "resumed_from_step", "passed_over", "interrupted",
-                        "loss", "validation_loss", "seconds", "tokens", "tokens_per_second",
-                        "gemm_gflops", "ranks", "planned_peak_bytes", "ledger_peak_bytes",
-                        "peak_rss_bytes", "communication", "checkpoint_stall_seconds", "output"});
+  expect_keys(summary, {"steps",
+                        "new_steps",
+                        "resumed_from_step",
+                        "passed_over",
+                        "interrupted",
+                        "loss",
+                        "validation_loss",
+                        "seconds",
+                        "tokens",
+                        "tokens_per_second",
+                        "step_seconds",
+                        "predicted_step_seconds",
+                        "gemm_gflops",
+                        "ranks",
+                        "planned_peak_bytes",
+                        "ledger_peak_bytes",
+                        "peak_rss_bytes",
+                        "communication",
+                        "checkpoint_stall_seconds",
+                        "output"});
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["interrupted"], false);
   EXPECT_EQ(summary["tokens"], 3 * 4 * 32);
@@ -278,7 +294,7 @@ TEST_F(Cli, AMemoryLimitIsKeptOrSaysWhatWouldFit) {
   EXPECT_EQ(exact.code, 0) << exact.err;
   expect_error(train({"run.output=other", "run.memory=" + std::to_string(peak - 1)}), 1,
                {"run.memory", "what would fit:", "train_micro_batch_size_per_gpu 1",
-                "run.recompute true", "activations"});
+                "run.recompute", "activations"});
   expect_error(train({"run.output=other", "run.memory=1KiB"}), 1,
                {"allows 1.00 KiB", "what would fit:", "raise run.memory"});
   EXPECT_FALSE(exists("other"));

@@ -107,6 +107,7 @@ TEST(Hardware, ADescriptionIsReadStrictly) {
   EXPECT_ERROR(refused(R"({"core": 2})")(), "h.json", "core");
   EXPECT_ERROR(refused(R"({"cores": 0})")(), "cores", "from 1 to");
   EXPECT_ERROR(refused(R"({"product_gflops": -1})")(), "product_gflops", "above 0");
+  EXPECT_ERROR(refused(R"({"product_share": 1.5})")(), "product_share", "at most 1");
   EXPECT_ERROR(refused(R"({"device": "abacus"})")(), "abacus");
   EXPECT_ERROR(hardware_named("serve-64"), "serve-64", "server-64");
 }

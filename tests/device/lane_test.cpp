@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "device/device.h"
+#include "device/tiers.h"
 
 namespace onefold {
 namespace {
@@ -82,9 +83,13 @@ TEST(Lanes, ATicketThatWasNeverIssuedIsDone) {
 // ---- Virtual time
 
 Hardware described() {
-  Hardware hardware;
-  hardware.product_gflops = 1;  // a second for 1e9 operations
+  Hardware hardware{.device = "cuda"};  // which computes while bytes travel
+  hardware.product_gflops = 1;          // a second for 1e9 operations
   hardware.memory_gb_per_s = 1e6;
+  hardware.product_share = 1;
+  hardware.kernel_latency_us = 0;
+  hardware.host_gb_per_s = 2;
+  hardware.disk_gb_per_s = 0.5;
   hardware.link_gb_per_s = 1;  // a second for 1e9 bytes
   hardware.link_latency_us = 1e-9;
   return hardware;
@@ -113,6 +118,117 @@ TEST(VirtualLane, AJobTakesAsLongAsItsWorkAndWaitsForWhatItComesAfter) {
   for (const LaneSpan& span : device->compute().take_spans())
     if (span.awaited == link.get()) waited += span.end - span.begin;
   EXPECT_NEAR(waited, 1, 1e-6);
+}
+
+TEST(VirtualLane, EachKernelTakesTheLongerOfItsTwoLimits) {
+  Hardware hardware = described();
+  hardware.memory_gb_per_s = 0.001;  // 8 MB for a kernel: 8 seconds
+  const std::unique_ptr<Device> slow_memory = open_dry_device(hardware, 1);
+  slow_memory->compute().post({}, [&] {
+    const Tensor x = matrix(nullptr, 1000, 1000);
+    slow_memory->kernels().scale(x, 2, x);
+  });
+  EXPECT_NEAR(slow_memory->now(), 8, 1e-6);
+  hardware.product_share = 0.5;
+  hardware.memory_gb_per_s = 1e6;
+  hardware.kernel_latency_us = 1e6;
+  const std::unique_ptr<Device> slow_start = open_dry_device(hardware, 1);
+  slow_start->compute().post({}, [&] { multiply(*slow_start); });
+  EXPECT_NEAR(slow_start->now(), 4 + 1, 1e-6);
+}
+
+TEST(VirtualLane, CopiesTakeTheirTiersTime) {
+  const std::unique_ptr<Device> device = open_dry_device(described(), 1);
+  const Tiers tiers(*device, "unused");
+  const std::unique_ptr<LaneQueue> lane = device->open_lane();
+  const auto seconds = [&](Tier tier) {
+    tiers.copy(*lane, {}, {.tier = tier, .bytes = 1'000'000'000}, Tiers::Way::in);
+    const std::vector<LaneSpan> spans = lane->take_spans();
+    return spans.back().end - spans.back().begin;
+  };
+  EXPECT_NEAR(seconds(Tier::host), 0.5, 1e-6);
+  EXPECT_NEAR(seconds(Tier::disk), 2, 1e-6);
+}
+
+TEST(VirtualLane, TwoLanesShareADisk) {
+  Hardware hardware = described();
+  hardware.disk_write_gb_per_s = 0.25;
+  const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+  const Tiers tiers(*device, "unused");
+  const std::unique_ptr<LaneQueue> in = device->open_lane(), out = device->open_lane();
+  const auto end = [&](LaneQueue& lane, Tiers::Way way) {
+    tiers.copy(lane, {}, {.tier = Tier::disk, .bytes = 1'000'000'000}, way);
+    return lane.take_spans().back().end;
+  };
+  EXPECT_NEAR(end(*in, Tiers::Way::in), 2, 1e-6);
+  EXPECT_NEAR(end(*out, Tiers::Way::out), 6, 1e-6);  // when the disk has read
+}
+
+TEST(VirtualLane, AnEarlierTransferIsNotBehindALaterOneThatWasPostedFirst) {
+  const std::unique_ptr<Device> device = open_dry_device(described(), 1);
+  const Tiers tiers(*device, "unused");
+  const std::unique_ptr<LaneQueue> late = device->open_lane(), early = device->open_lane();
+  const auto end = [&](LaneQueue& lane, int64_t bytes) {
+    tiers.copy(lane, {}, {.tier = Tier::disk, .bytes = bytes}, Tiers::Way::in);
+    return lane.take_spans().back().end;
+  };
+  device->compute().post({}, [&] { multiply(*device); });
+  late->after(device->compute().mark());
+  EXPECT_NEAR(end(*late, 1'000'000'000), 4, 1e-6);   // from 2 to 4
+  EXPECT_NEAR(end(*early, 500'000'000), 1, 1e-6);    // before that
+  EXPECT_NEAR(end(*early, 1'000'000'000), 5, 1e-6);  // half before it and half after it
+  EXPECT_NEAR(end(*late, 500'000'000), 6, 1e-6);
+}
+
+TEST(VirtualLane, TheHostStepsAtTheRateOfItsMemory) {
+  Hardware hardware = described();
+  hardware.host_memory_gb_per_s = 0.004;
+  const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+  const std::unique_ptr<LaneQueue> host = open_dry_host_lane(*device);
+  EXPECT_TRUE(host->is_of_the_host());
+  host->post({}, [&] {
+    const Tensor x = matrix(nullptr, 1000, 1000);
+    device->kernels().scale(x, 2, x);  // 8 MB
+  });
+  EXPECT_NEAR(host->take_spans().back().end, 2, 1e-6);
+  EXPECT_NEAR(device->now(), 0, 1e-6);
+}
+
+TEST(VirtualLane, AProcessorThatCopiesDoesNotCompute) {
+  Hardware hardware = described();
+  hardware.cores = 4;
+  for (const char* kind : {"cpu", "cuda"}) {
+    hardware.device = kind;
+    const std::unique_ptr<Device> device = open_dry_device(hardware, 0);
+    const Tiers tiers(*device, "unused");
+    const std::unique_ptr<LaneQueue> lane = device->open_lane();
+    tiers.copy(*lane, {}, {.tier = Tier::host, .bytes = 1'000'000'000}, Tiers::Way::in);
+    device->compute().post({}, [&] { multiply(*device); });
+    EXPECT_NEAR(device->now(), hardware.device == "cpu" ? 2 + 0.5 / 4 : 2, 1e-6);
+  }
+}
+
+TEST(VirtualLane, SmallKernelsRunAtTheCachesRateAndFunctionsAtTheirs) {
+  Hardware hardware = described();
+  hardware.memory_gb_per_s = 0.001;
+  hardware.cache_gb_per_s = 0.002;
+  hardware.cache_bytes = 8'000'000;
+  const auto seconds = [&](int64_t rows, bool function) {
+    const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+    device->compute().post({}, [&] {
+      const Tensor x = matrix(nullptr, rows, 1000);
+      if (function)
+        device->kernels().activation_forward(Activation::silu, false, x, x);
+      else
+        device->kernels().scale(x, 2, x);
+    });
+    return device->now();
+  };
+  EXPECT_NEAR(seconds(1000, false), 4, 1e-6);
+  EXPECT_NEAR(seconds(1001, false), 8.008, 1e-6);
+  EXPECT_NEAR(seconds(1000, true), 4, 1e-6);
+  hardware.function_gelems_per_s = 1e-4;
+  EXPECT_NEAR(seconds(1000, true), 10, 1e-6);
 }
 
 }  // namespace

@@ -1,0 +1,114 @@
+#include "cli/plan_fit.h"
+
+#include <fmt/format.h>
+
+#include "base/file.h"
+#include "base/json_text.h"
+#include "base/text.h"
+#include "cli/cli.h"
+#include "plan/recompute.h"
+
+namespace onefold::cli {
+namespace {
+
+std::string limit_text(int64_t bytes) {
+  return bytes == Ledger::kNoLimit ? "any" : bytes == 0 ? "none" : format_bytes(bytes);
+}
+
+Json limit_json(int64_t bytes) { return bytes == Ledger::kNoLimit ? Json() : Json(bytes); }
+
+Json layout_json(const Layout& layout, int ranks) {
+  const EngineOptions& options = layout.options;
+  const auto tier = [](Tier t) {
+    return t == Tier::disk ? "nvme" : t == Tier::host ? "cpu" : "none";
+  };
+  return {{"predicted_tokens_per_second", layout.tokens_per_second(ranks)},
+          {"predicted_step_seconds", layout.seconds},
+          {"predicted_wait_seconds", layout.waits},
+          {"planned_peak_bytes", layout.device_bytes},
+          {"planned_host_bytes", layout.host_bytes},
+          {"planned_disk_bytes", layout.disk_bytes},
+          {"stage", options.zero.stage},
+          {"offload_optimizer", tier(options.offload.optimizer)},
+          {"offload_optimizer_ratio", options.offload.optimizer_ratio},
+          {"offload_param", tier(options.offload.parameters)},
+          {"recompute", recompute_value(options.recompute)},
+          {"micro_batch", options.micro_batch},
+          {"accumulation", options.micros},
+          {"accumulate", order_name(options.order)},
+          {"overlap_comm", options.zero.overlap},
+          {"prefetch_bucket_size", options.zero.prefetch_elems == ZeroOptions::kAuto
+                                       ? Json("auto")
+                                       : Json(options.zero.prefetch_elems)},
+          {"reduce_bucket_size", options.zero.reduce_bucket_elems}};
+}
+
+std::string table(const SearchResult& found, const ModelSpec& spec, int ranks) {
+  std::string text = fmt::format("\n  {:>10}{:>10}{:>12}{:>12}{:>12}  {}\n", "tokens/s", "step",
+                                 "device", "host", "disk", "layout");
+  for (const Layout& layout : found.best)
+    text += fmt::format("  {:>10}{:>10}{:>12}{:>12}{:>12}  {}\n",
+                        format_count(static_cast<int64_t>(layout.tokens_per_second(ranks))),
+                        step_time_text(layout.seconds), format_bytes(layout.device_bytes),
+                        format_bytes(layout.host_bytes), format_bytes(layout.disk_bytes),
+                        layout_text(layout.options, spec, ranks));
+  return text;
+}
+
+// The document as the user wrote it, with the layout in it.
+void write_configuration(const FitQuestion& question, const Layout& best, const Freedom& freedom) {
+  Json document = question.root;
+  write_layout(document, best.options, freedom);
+  write_file(question.output, json_text(document) + "\n");
+}
+
+}  // namespace
+
+int run_fit(const FitQuestion& question) {
+  const ModelSpec spec = planned_model(question.config);
+  const FitContext& context = question.context;
+  const Freedom freedom = left_open(question.root);
+  const SearchResult found = search_layouts(spec, search_options(question.config, context), context,
+                                            freedom, question.limits);
+  const bool fits = !found.best.empty();
+  if (fits && !question.output.empty()) write_configuration(question, found.best[0], freedom);
+  if (question.json) {
+    Json layouts = Json::array();
+    for (const Layout& layout : found.best) layouts.push_back(layout_json(layout, context.ranks));
+    print_json({{"hardware", context.hardware.to_json()},
+                {"ranks", context.ranks},
+                {"device_memory", limit_json(question.limits.device)},
+                {"host_memory", limit_json(question.limits.host)},
+                {"disk", limit_json(question.limits.disk)},
+                {"fits", fits},
+                {"layouts", layouts},
+                {"why", why_first(found)},
+                {"least_bytes", found.least.device_bytes},
+                {"plans", found.plans}});
+    return fits ? kOk : kUserError;
+  }
+  fmt::print(
+      "{} tokens a step on {} rank{}; each may use {} of the device, {} of the host's memory, "
+      "{} of the disk\n",
+      question.config.batch.global * question.config.data.sequence_length, context.ranks,
+      context.ranks == 1 ? "" : "s", limit_text(question.limits.device),
+      limit_text(question.limits.host), limit_text(question.limits.disk));
+  if (!fits) {
+    const Layout& least = found.least;
+    const auto also = [](int64_t bytes, const char* where) {
+      return bytes > 0 ? fmt::format(", {} of {}", format_bytes(bytes), where) : std::string();
+    };
+    fmt::print(
+        "nothing fits. The least of {} plans takes {} of the device{}{} ({}): allow more, use more "
+        "ranks, or name --host-memory or --disk for what may live there\n",
+        found.plans, format_bytes(least.device_bytes), also(least.host_bytes, "the host's memory"),
+        also(least.disk_bytes, "the disk"), layout_text(least.options, spec, context.ranks));
+    return kUserError;
+  }
+  fmt::print("{}\n{}\n{} plans, by the rates of {}\n", table(found, spec, context.ranks),
+             why_first(found), found.plans, context.hardware.name);
+  if (!question.output.empty()) fmt::print("the first is in {}\n", question.output);
+  return kOk;
+}
+
+}  // namespace onefold::cli

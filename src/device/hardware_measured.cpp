@@ -1,0 +1,228 @@
+#include "device/hardware_measured.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "device/disk.h"
+#include "device/dry_kernels.h"
+#include "device/rates.h"
+#include "kernels/probe.h"
+
+namespace onefold {
+namespace {
+
+// Memory for the tensors of one probe.
+class Probe {
+ public:
+  Probe(Device& device, int repeats)
+      : device_(device), ledger_(*device.memory(Tier::device)), repeats_(repeats) {}
+
+  Tensor take(int64_t rows, int64_t cols, DType type = DType::f32) {
+    const Tensor tensor = take_bytes(rows * cols * dtype_bytes(type)).as(rows, cols, type);
+    fill_with_random(device_, tensor);
+    return tensor;
+  }
+  Tensor scratch(int64_t bytes) {
+    return bytes > 0 ? take_bytes(bytes).as(1, bytes, DType::u8) : Tensor{};
+  }
+
+  // Seconds of one call, when it is called many times in a row; median.
+  template <class Call>
+  double seconds(const Call& call, int calls = 1) {
+    std::vector<double> times;
+    for (int repeat = 0; repeat <= std::max(1, repeats_); ++repeat) {  // the first one warms up
+      const double begin = now_seconds();
+      device_.compute().post({}, [&] {
+        for (int i = 0; i < calls; ++i) call(device_.kernels());
+      });
+      const Ticket ticket = device_.compute().mark();
+      if (ticket.lane) ticket.lane->wait(ticket.number);
+      if (repeat > 0) times.push_back((now_seconds() - begin) / calls);
+    }
+    device_.compute().take_spans();
+    return median(times);
+  }
+
+ private:
+  const Buffer& take_bytes(int64_t bytes) {
+    memory_.push_back(ledger_.allocate(Kind::workspace, bytes, "hardware probe"));
+    return memory_.back();
+  }
+
+  Device& device_;
+  Ledger ledger_;
+  const int repeats_;
+  std::vector<Buffer> memory_;
+};
+
+bool is_card(const Device& device) { return !device.memory_is_the_hosts(); }
+
+// Tokens and widths of a middling model: GPT-2's on a processor, a 1B's on a card.
+struct Sizes {
+  int64_t tokens, hidden, inner, sequence, head_dim;
+};
+Sizes sizes_for(const Device& device) {
+  if (is_card(device))
+    return {.tokens = 8192, .hidden = 2048, .inner = 8192, .sequence = 2048, .head_dim = 128};
+  return {.tokens = 512, .hidden = 768, .inner = 3072, .sequence = 512, .head_dim = 64};
+}
+
+// GFLOP/s of a projection's three products: forward, and the gradients of its input and weight.
+double measure_products(Device& device, DType type, int repeats) {
+  const Sizes s = sizes_for(device);
+  Probe probe(device, repeats);
+  const Tensor x = probe.take(s.tokens, s.hidden, type), w = probe.take(s.inner, s.hidden, type),
+               y = probe.take(s.tokens, s.inner, type), dx = probe.take(s.tokens, s.hidden, type),
+               dw = probe.take(s.inner, s.hidden, DType::f32);
+  std::vector<Gemm> products = {{.a = x, .b = w, .dst = y, .b_transposed = true},
+                                {.a = y, .b = w, .dst = dx},
+                                {.a = y, .b = x, .dst = dw, .a_transposed = true}};
+  for (Gemm& product : products)
+    product.scratch = probe.scratch(device.kernels().gemm_scratch_bytes(product));
+  const double seconds = probe.seconds([&](Kernels& kernels) {
+    for (const Gemm& product : products) kernels.gemm(product);
+  });
+  return 6.0 * static_cast<double>(s.tokens * s.hidden * s.inner) / seconds / 1e9;
+}
+
+// GFLOP/s of attention forward and backward, as the dry device counts them.
+double measure_attention(Device& device, DType type, int repeats) {
+  const Sizes s = sizes_for(device);
+  Probe probe(device, repeats);
+  const AttentionShape shape{.batch = s.tokens / s.sequence,
+                             .query_length = s.sequence,
+                             .key_length = s.sequence,
+                             .heads = s.hidden / s.head_dim,
+                             .kv_heads = s.hidden / s.head_dim,
+                             .head_dim = s.head_dim,
+                             .dtype = type};
+  const auto take = [&] { return probe.take(s.tokens, s.hidden, type); };
+  const Tensor q = take(), k = take(), v = take(), out = take(), dout = take(), dq = take(),
+               dk = take(), dv = take(),
+               lse = probe.take(shape.batch * shape.heads, shape.query_length);
+  const Tensor forward = probe.scratch(device.kernels().attention_forward_scratch_bytes(shape)),
+               backward = probe.scratch(device.kernels().attention_backward_scratch_bytes(shape));
+  const auto call = [&](Kernels& kernels) {
+    kernels.attention_forward(shape, q, k, v, out, lse, {}, forward);
+    kernels.attention_backward(shape, q, k, v, out, dout, lse, dq, dk, dv, {}, backward);
+  };
+  const double seconds = probe.seconds(call);
+  DryKernels counted(nullptr);
+  call(counted);
+  return counted.work().flops / seconds / 1e9;
+}
+
+// Elements a second of an activation, in a piece that stays in the cache.
+double measure_functions(Device& device, int repeats) {
+  const Sizes s = sizes_for(device);
+  Probe probe(device, repeats);
+  const Tensor x = probe.take(s.tokens / 2, s.hidden), y = probe.take(s.tokens / 2, s.hidden);
+  const double seconds = probe.seconds(
+      [&](Kernels& kernels) { kernels.activation_forward(Activation::silu, false, x, y); }, 16);
+  return static_cast<double>(x.elems()) / seconds / 1e9;
+}
+
+// GB/s of a sum of vectors, of so many bytes in all.
+double measure_sum(Device& device, int64_t bytes, int calls, int repeats) {
+  Probe probe(device, repeats);
+  const int64_t elems = bytes / 3 / dtype_bytes(DType::f32);
+  const Tensor a = probe.take(1, elems), b = probe.take(1, elems), c = probe.take(1, elems);
+  const double seconds = probe.seconds([&](Kernels& kernels) { kernels.add(a, b, c); }, calls);
+  return static_cast<double>(bytes) / seconds / 1e9;
+}
+
+double measure_latency_us(Device& device, int repeats) {
+  Probe probe(device, repeats);
+  const Tensor x = probe.take(1, 64);
+  return 1e6 * probe.seconds([&](Kernels& kernels) { kernels.scale(x, 1, x); }, 256);
+}
+
+// GB/s between the device and the host tier, on a lane beside computation.
+double measure_copy(Device& device, int repeats) {
+  constexpr int64_t kBytes = int64_t{128} << 20;
+  Ledger here(*device.memory(Tier::device)), there(*device.memory(Tier::host));
+  const Buffer to = here.allocate(Kind::workspace, kBytes, "copy probe"),
+               from = there.allocate(Kind::workspace, kBytes, "copy probe");
+  std::memset(from.data(), 1, kBytes);  // so that there are pages
+  const std::unique_ptr<LaneQueue> lane = device.open_lane();
+  std::vector<double> times;
+  for (int repeat = 0; repeat <= std::max(1, repeats); ++repeat) {
+    const double begin = now_seconds();
+    const Ticket ticket = device.copy(*lane, {}, to.data(), from.data(), kBytes);
+    if (ticket.lane) ticket.lane->wait(ticket.number);
+    if (repeat > 0) times.push_back(now_seconds() - begin);
+  }
+  return static_cast<double>(kBytes) / median(times) / 1e9;
+}
+
+double share_of(double part, double whole) { return std::clamp(part / whole, 0.01, 1.0); }
+
+// Of a processor that is the second level's, which each core has for itself.
+constexpr int64_t kProcessorCacheBytes = int64_t{1} << 20, kCardCacheBytes = int64_t{32} << 20;
+
+}  // namespace
+
+Hardware measured(Device& device, Hardware described, int repeats) {
+  Hardware machine = std::move(described);
+  machine.cores = device.threads();
+  machine.product_gflops = measure_product_gflops(device, DType::f32, repeats);
+  machine.half_product_gflops = measure_product_gflops(device, DType::bf16, repeats);
+  const DType type = is_card(device) ? DType::bf16 : DType::f32;
+  machine.product_share =
+      share_of(measure_products(device, type, repeats),
+               type == DType::f32 ? machine.product_gflops : machine.half_product_gflops);
+  machine.attention_share =
+      share_of(measure_attention(device, DType::f32, repeats), machine.product_gflops);
+  machine.half_attention_share =
+      share_of(measure_attention(device, DType::bf16, repeats), machine.half_product_gflops);
+  machine.memory_gb_per_s = measure_memory_gb_per_s(device, repeats);
+  machine.cache_bytes = is_card(device) ? kCardCacheBytes : kProcessorCacheBytes * machine.cores;
+  machine.cache_gb_per_s =
+      std::max(machine.memory_gb_per_s, measure_sum(device, machine.cache_bytes / 2, 64, repeats));
+  machine.function_gelems_per_s = measure_functions(device, repeats);
+  machine.kernel_latency_us = measure_latency_us(device, repeats);
+  machine.host_gb_per_s = measure_copy(device, repeats);
+  machine.host_memory_gb_per_s = machine.memory_gb_per_s;
+  if (is_card(device)) {
+    ThreadPool pool(device.threads());
+    machine.host_memory_gb_per_s = measure_memory_gb_per_s(pool, repeats);
+  }
+  return machine;
+}
+
+DiskRates measure_disk(const std::string& folder) {
+  constexpr size_t kBytes = size_t{256} << 20, kPiece = size_t{16} << 20;
+  constexpr int kPasses = 3;
+  Disk disk(folder);
+  void* const block = disk.take(kBytes);
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(kDiskBlock, kBytes)), &std::free);
+  if (!memory) user_error("there is no memory for measuring the disk");
+  const std::span<std::byte> bytes(memory.get(), kBytes);
+  std::fill(bytes.begin(), bytes.end(), std::byte{1});
+  // In pieces like those of a unit's state.
+  const auto rate = [&](const auto& transfer) {
+    std::vector<double> times;
+    for (int repeat = 0; repeat < kPasses; ++repeat) {
+      const double begin = now_seconds();
+      for (size_t at = 0; at < kBytes; at += kPiece)
+        transfer(static_cast<std::byte*>(block) + at, bytes.subspan(at, kPiece));
+      times.push_back(now_seconds() - begin);
+    }
+    return static_cast<double>(kBytes) / median(times) / 1e9;
+  };
+  disk.write(block, bytes);  // room is made at the first time
+  DiskRates rates;
+  rates.write = rate([&](std::byte* there, auto piece) { disk.write(there, piece); });
+  rates.read = rate([&](std::byte* there, auto piece) { disk.read(there, piece); });
+  disk.give_back(block, kBytes);
+  return rates;
+}
+
+}  // namespace onefold

@@ -1,0 +1,68 @@
+// The layout of a step that is fastest within memory, found by planning: stage, homes,
+// recomputation, micro-batches, and what travels ahead. None of these changes what is learned, and
+// all but the micro-batch keep every bit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/fit.h"
+
+namespace onefold {
+
+// What each rank may use of each tier; 0: nothing of it.
+struct TierLimits {
+  int64_t device = Ledger::kNoLimit;
+  int64_t host = 0;
+  int64_t disk = 0;
+};
+
+// What the search may choose. The rest stays as the options have it.
+struct Freedom {
+  bool stage = false;
+  bool optimizer_home = false, parameter_home = false, ratio = false;
+  bool recompute = false;
+  bool batch = false;  // micro-batches and their number; their product stays
+  bool overlap = false, prefetch = false, reduce_bucket = false;
+  bool order = false;  // of micro-batches
+
+  static constexpr Freedom all() {
+    return {true, true, true, true, true, true, true, true, true, true};
+  }
+  bool operator==(const Freedom&) const = default;
+};
+
+struct Layout {
+  EngineOptions options;
+  int64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;  // of each rank, at their peaks
+  // Of a step, by the hardware's rates; and of that, in which computation waits.
+  double seconds = 0, waits = 0;
+
+  double tokens_per_second(int ranks) const;
+};
+
+struct SearchResult {
+  std::vector<Layout> best;       // that fit, the fastest first; each planned as it would run
+  std::optional<Layout> refused;  // the fastest of those that do not fit, if it is faster
+  Layout least;                   // of all, what takes the least of the device's memory
+  int plans = 0;                  // that were made
+};
+
+// `wanted`: so many of the best. The same arguments give the same layouts.
+SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
+                            const FitContext& context, const Freedom& freedom,
+                            const TierLimits& limits, size_t wanted = 6);
+
+// What differs from `from`, as keys of a configuration and their values: "zero_optimization.stage
+// 2". Empty: nothing does.
+std::vector<std::string> layout_changes(const EngineOptions& from, const EngineOptions& to);
+
+// Of a step: "18.4ms", "1.25s", "2m05s".
+std::string step_time_text(double seconds);
+
+// A sentence on why the first is faster than the others.
+std::string why_first(const SearchResult& found);
+
+}  // namespace onefold

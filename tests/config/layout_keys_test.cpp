@@ -1,0 +1,75 @@
+// Which keys the search may choose, and how its choice is written.
+#include "config/layout_keys.h"
+
+#include <gtest/gtest.h>
+
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+Json document(const char* more) {
+  Json root = Json::parse(R"({"model": {"preset": "gpt2-tiny", "vocab_size": 101},
+                              "train_batch_size": 8, "data": {"sequence_length": 16}})");
+  root.update(Json::parse(more));
+  return root;
+}
+
+TEST(LayoutKeys, WhatIsMissingOrAutoIsOpen) {
+  EXPECT_EQ(left_open(document("{}")), Freedom::all());
+  const Freedom some = left_open(document(R"({"zero_optimization": {
+      "stage": 2, "overlap_comm": "auto", "offload_optimizer": {"device": "cpu"},
+      "offload_param": {"pin_memory": true}},
+      "gradient_accumulation_steps": 2, "run": {"recompute": false, "accumulate": "auto"}})"));
+  Freedom expected = Freedom::all();
+  expected.stage = expected.optimizer_home = expected.batch = expected.recompute = false;
+  EXPECT_EQ(some, expected);
+  EXPECT_FALSE(
+      left_open(document(R"({"zero_optimization": {"cpu_offload": true}})")).optimizer_home);
+  EXPECT_FALSE(left_open(document(R"({"zero_optimization": true})")).stage);
+}
+
+TEST(LayoutKeys, OnlyAutoAsksForTheSearch) {
+  EXPECT_EQ(asked_for(document("{}")), Freedom{});
+  // These have meanings of their own.
+  EXPECT_EQ(asked_for(document(R"({"run": {"recompute": "auto"},
+      "zero_optimization": {"stage3_prefetch_bucket_size": "auto", "reduce_bucket_size": "auto"},
+      "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"})")),
+            Freedom{});
+  const Freedom asked = asked_for(document(R"({"zero_optimization": {"stage": "auto",
+      "offload_optimizer": {"device": "auto", "ratio": 0.5}}, "run": {"recompute": "auto"}})"));
+  EXPECT_EQ(asked, (Freedom{.stage = true, .optimizer_home = true, .recompute = true}));
+  EXPECT_TRUE(asked_for(document(R"({"train_micro_batch_size_per_gpu": "auto",
+                                     "gradient_accumulation_steps": "auto"})"))
+                  .batch);
+}
+
+TEST(LayoutKeys, ALayoutIsReadAsItWasWritten) {
+  EngineOptions layout = engine_options(Config::from_json(document("{}"), 2));
+  layout.zero.stage = 3;
+  layout.zero.overlap = true;
+  layout.zero.prefetch_elems = 12345;
+  layout.zero.reduce_bucket_elems = 4'000'000;
+  layout.offload.optimizer = Tier::disk;
+  layout.offload.optimizer_ratio = 0.75;
+  layout.offload.parameters = Tier::host;
+  layout.recompute = Recompute(0, 1);
+  layout.micro_batch = 1;
+  layout.micros = 4;
+  layout.order = Order::unit_first;
+  Json root = document(R"({"zero_optimization": {"stage": "auto", "offload_optimizer":
+                           {"device": "auto", "nvme_path": "state"}}})");
+  write_layout(root, layout, Freedom::all());
+  const EngineOptions read = engine_options(Config::from_json(root, 2));
+  EXPECT_EQ(layout_changes(layout, read), std::vector<std::string>{});
+  EXPECT_EQ(read.offload.folder, "state");
+  EXPECT_EQ(read.micros, 4);
+  EXPECT_EQ(read.order, Order::unit_first);
+  // And back to the device, where nothing else is free.
+  layout.offload = {};
+  write_layout(root, layout, {.optimizer_home = true, .parameter_home = true});
+  EXPECT_FALSE(Config::from_json(root, 2).offload.any());
+}
+
+}  // namespace
+}  // namespace onefold
