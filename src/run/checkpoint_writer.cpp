@@ -154,7 +154,8 @@ Json CheckpointWriter::ranges() const {
   int64_t number = 0;
   for (size_t u = 0; u < engine_.model().units.size(); ++u) {
     std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> by_state;
-    for (const RankState::SavedPiece& piece : std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
+    for (const RankState::SavedPiece& piece :
+         std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
       by_state[piece.state][piece.param->name] = {piece.first, piece.elems};
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
@@ -225,7 +226,8 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       }
       CheckpointTensor& tensor = manifest.tensors[param.name];
       tensor.shape = file_shape(param);
-      for (const OptimizerState& state : std::as_const(engine_).state().saved_states(static_cast<int>(u)))
+      for (const OptimizerState& state :
+           std::as_const(engine_).state().saved_states(static_cast<int>(u)))
         tensor.states.push_back({.name = state.name,
                                  .dtype = stored_dtype(state.dtype),
                                  .elems = state.elements(param.elems()),

@@ -19,7 +19,7 @@ class Overlapper {
   // The last job of each kind; -1: none, or somebody has waited for it.
   struct Tickets {
     int gathered = -1, reduced = -1;
-    int stepped = -1;  // by the host
+    int stepped = -1;                                                     // by the host
     std::array<int, 4> fetched{-1, -1, -1, -1}, spilled{-1, -1, -1, -1};  // by State
   };
   Tickets& of(int unit) { return tickets_[static_cast<size_t>(unit)]; }
