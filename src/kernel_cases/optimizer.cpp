@@ -351,9 +351,9 @@ Case hostile_case(const HostileGradients& hostile, const Held& held) {
     for (int step = 1; step <= kSteps; ++step) {
       Stepped stepped{call[p], call[g].row_range(step - 1, 1)};
       if (held.rounds()) stepped.rounding = StochasticRounding{{1, static_cast<uint32_t>(step)}};
-      call.kernels().adamw(hyper_of(step), control.of(call), stepped,
-                           codes ? m8.shard(call, 0, n) : Moment(call[m]),
-                           codes ? v8.shard(call, 0, n) : Moment(call[v]));
+      const AdamWStep one{hyper_of(step), stepped, codes ? m8.shard(call, 0, n) : Moment(call[m]),
+                          codes ? v8.shard(call, 0, n) : Moment(call[v])};
+      call.kernels().adamw(control.of(call), {&one, 1});
     }
   };
   c.expected = [=](const Case& in) {

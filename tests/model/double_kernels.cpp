@@ -339,13 +339,10 @@ class DoubleKernels final : public Kernels {
   void add(Tensor, Tensor, Tensor) override { refuse(); }
   void scale(Tensor, float, Tensor) override { refuse(); }
   void sum(Tensor, Tensor) override { refuse(); }
-  void sum_squares(Tensor, Tensor, Tensor) override { refuse(); }
+  void sum_squares(std::span<const Squares>, Tensor, Tensor, Tensor) override { refuse(); }
   void clip(const Clip&) override { refuse(); }
-  void adamw(const AdamW&, const StepControl&, const Stepped&, const Moment&,
-             const Moment&) override {
-    refuse();
-  }
-  void sgd(const Sgd&, const StepControl&, const Stepped&, Tensor) override { refuse(); }
+  void adamw(const StepControl&, std::span<const AdamWStep>) override { refuse(); }
+  void sgd(const StepControl&, std::span<const SgdStep>) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() { internal_error("not among the kernels in double"); }
