@@ -1,7 +1,6 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace onefold {
 namespace {
@@ -55,12 +54,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       through_[i] = ledger.allocate(Kind::communication, kThroughBytes, "between disk and device",
                                     Tier::host);
   }
-  const auto host_steps = [&](int u) { return state.unit(u).host_steps(); };
-  const auto units = std::views::iota(0, state.units());
-  if (std::ranges::none_of(units, host_steps)) return;
-  // A plan is of a step among others.
-  for (int u : units)
-    if (device.dry() && host_steps(u)) pending_[static_cast<size_t>(u)].emplace();
+  bool host_steps = false;
+  for (int u = 0; u < state.units(); ++u) {
+    if (!state.unit(u).host_steps()) continue;
+    host_steps = true;
+    // A plan is of a step among others.
+    if (device.dry()) pending_[static_cast<size_t>(u)].emplace();
+  }
+  if (!host_steps) return;
   host_ = open_host_side(device);
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
