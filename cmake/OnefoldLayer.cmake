@@ -90,9 +90,11 @@ function(onefold_layer name)
   if(L_COLD)
     onefold_cold(onefold_${name})
   endif()
-  # Under a sanitizer time goes into kernels; the rest only has to compile, with the flags of the common headers.
-  if(ONEFOLD_SANITIZE AND L_NO_COMMON_HEADERS)
+  # Under a sanitizer time goes into kernels and what they are compared with; the rest only has to compile, and shares
+  # the common headers, which have the flags that they were compiled with.
+  if(ONEFOLD_SANITIZE AND name MATCHES "^(kernels|kernel_cases)$")
     target_compile_options(onefold_${name} PRIVATE -O1)
+    set(L_NO_COMMON_HEADERS TRUE)
   endif()
   # Kernels include themselves; their cases and the model's units give one name several meanings.
   if(NOT name MATCHES "^(kernels|kernel_cases|model)$")
