@@ -92,7 +92,7 @@ function(onefold_layer name)
   endif()
   # Under a sanitizer time goes into kernels and what they are compared with; the rest only has to compile, and shares
   # the common headers, which have the flags that they were compiled with.
-  if(ONEFOLD_SANITIZE AND name MATCHES "^(kernels|kernel_cases)$")
+  if(ONEFOLD_SANITIZE AND name MATCHES "^(tensor|kernels|kernel_cases)$")
     target_compile_options(onefold_${name} PRIVATE -O1)
     set(L_NO_COMMON_HEADERS TRUE)
   endif()
