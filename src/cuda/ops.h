@@ -152,6 +152,13 @@ struct ClipArgs {
   int32_t* finite;
 };
 void clip(const ClipArgs& args, cudaStream_t stream);
+struct ClipEachArgs {
+  const double *squares, *weights;  // weights: or null
+  int64_t count;
+  double limit, least, eps, scale;
+  float* factors;
+};
+void clip_each(const ClipEachArgs& args, cudaStream_t stream);
 // What is stepped: `master`, or `params` where that is null.
 struct SteppedArgs {
   int64_t elems;
@@ -161,6 +168,7 @@ struct SteppedArgs {
                     // first + i
   PhiloxKey key;
   int64_t first;
+  const float* factor;  // in the place of control's; or null
 };
 struct AdamWFactors {
   float beta1, rest1, beta2, rest2, keep, step, inv_bc2, eps;
@@ -193,5 +201,49 @@ struct SgdArgs {
   Vector momentum;  // its data is null if there is none
 };
 void sgd(const ControlFlags& control, std::span<const SgdArgs> list, cudaStream_t stream);
+
+// optimizer_rules.cu: the same of kernels/cpu/optimizer_rules.cpp.
+struct ClampArgs {
+  Vector x;
+  int64_t elems;
+  double* dst;
+};
+void clamp(std::span<const ClampArgs> list, float limit, cudaStream_t stream);
+void normalise(const float* x, const double* squares, float eps, int64_t elems, float* dst,
+               cudaStream_t stream);
+struct LionFactors {
+  float rate, keep, beta1, rest1, beta2, rest2;
+};
+struct LionArgs {
+  LionFactors factors;
+  SteppedArgs stepped;
+  Vector momentum;
+};
+void lion(const ControlFlags& control, std::span<const LionArgs> list, cudaStream_t stream);
+enum class DirectionRule : uint8_t { lamb, lars, muon };
+struct DirectionFactors {
+  DirectionRule rule;
+  float beta1, rest1, beta2, rest2, eps, decay;
+  bool eps_inside, nesterov;
+  float rate, trust;
+};
+struct DirectionArgs {
+  DirectionFactors factors;
+  SteppedArgs stepped;
+  float* dst;
+  Vector moment1, moment2;  // the second's data is null if there is none
+  const double* squares;    // of the parameter and its gradient; null where they are not wanted
+};
+void direction(const ControlFlags& control, std::span<const DirectionArgs> list,
+               cudaStream_t stream);
+struct MoveFactors {
+  float keep, rate, least, most;
+};
+struct MoveArgs {
+  MoveFactors factors;
+  SteppedArgs stepped;    // gradients: the direction
+  const double* squares;  // of the parameter and the direction, or null
+};
+void move(const ControlFlags& control, std::span<const MoveArgs> list, cudaStream_t stream);
 
 }  // namespace onefold::cuda
