@@ -181,6 +181,8 @@ void require_wide_moment(const char* what, const Stepped& s, Tensor moment) {
 DirectionFactors factors_of(const Direction& hyper) {
   static_assert(static_cast<int>(DirectionRule::lars) == static_cast<int>(Direction::Rule::lars));
   static_assert(static_cast<int>(DirectionRule::muon) == static_cast<int>(Direction::Rule::muon));
+  static_assert(static_cast<int>(DirectionRule::adafactor) ==
+                static_cast<int>(Direction::Rule::adafactor));
   return {static_cast<DirectionRule>(hyper.rule),
           hyper.beta1,
           1.0f - hyper.beta1,
@@ -531,11 +533,40 @@ class CudaKernels final : public Kernels {
     std::vector<MoveArgs> args;
     for (const auto& [hyper, stepped, squares] : list) {
       if (!squares.empty()) require_elems("move", squares, 2);
-      args.push_back({{hyper.keep, hyper.rate, hyper.least, hyper.most},
+      args.push_back({{hyper.keep, hyper.rate, hyper.least, hyper.most, hyper.elems},
                       stepped_args("move", stepped),
                       squares.empty() ? nullptr : squares.f64()});
     }
     cuda::move({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    for (const Factored& one : list) {
+      require_elems("factored", one.dst, one.stepped.grads.elems());
+      cuda::factored(
+          {control.factor.f32(), control.finite.i32()},
+          {vector(one.stepped.grads), one.stepped.grads.elems(), one.first, one.columns.elems(),
+           one.rows.f32(), one.columns.f32(), one.rows.elems(), one.sum.f64(), one.eps,
+           one.stepped.factor.empty() ? nullptr : one.stepped.factor.f32(), one.dst.flat().f32()},
+          stream_);
+    }
+  }
+
+  void factor_squares(std::span<const FactorSquares> list) override {
+    for (const FactorSquares& one : list)
+      cuda::factor_squares({vector(one.x), one.x.elems(), one.first, one.columns.elems(),
+                            one.rows.f64(), one.columns.f64()},
+                           stream_);
+  }
+
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    for (const Blend& one : list) {
+      require_elems("blend", one.dst, one.x.elems());
+      cuda::blend({control.factor.f32(), control.finite.i32()},
+                  {one.x.f64(), one.x.elems(), one.times, one.share,
+                   one.factor.empty() ? nullptr : one.factor.f32(), one.dst.f32()},
+                  stream_);
+    }
   }
 
   void clip_each(const ClipEach& args) override {

@@ -220,7 +220,7 @@ struct LionArgs {
   Vector momentum;
 };
 void lion(const ControlFlags& control, std::span<const LionArgs> list, cudaStream_t stream);
-enum class DirectionRule : uint8_t { lamb, lars, muon };
+enum class DirectionRule : uint8_t { lamb, lars, muon, adafactor };
 struct DirectionFactors {
   DirectionRule rule;
   float beta1, rest1, beta2, rest2, eps, decay;
@@ -238,6 +238,7 @@ void direction(const ControlFlags& control, std::span<const DirectionArgs> list,
                cudaStream_t stream);
 struct MoveFactors {
   float keep, rate, least, most;
+  int64_t elems;
 };
 struct MoveArgs {
   MoveFactors factors;
@@ -245,5 +246,32 @@ struct MoveArgs {
   const double* squares;  // of the parameter and the direction, or null
 };
 void move(const ControlFlags& control, std::span<const MoveArgs> list, cudaStream_t stream);
+
+// adafactor.cu
+struct FactoredArgs {
+  Vector grads;
+  int64_t elems, first, cols;
+  const float *rows, *columns;
+  int64_t row_count;
+  const double* sum;
+  float eps;
+  const float* factor;  // in the place of control's; or null
+  float* dst;
+};
+void factored(const ControlFlags& control, const FactoredArgs& args, cudaStream_t stream);
+struct FactorSquaresArgs {
+  Vector x;
+  int64_t elems, first, cols;
+  double *rows, *columns;
+};
+void factor_squares(const FactorSquaresArgs& args, cudaStream_t stream);
+struct BlendArgs {
+  const double* x;
+  int64_t elems;
+  double times, share;
+  const float* factor;  // in the place of control's; or null
+  float* dst;
+};
+void blend(const ControlFlags& control, const BlendArgs& args, cudaStream_t stream);
 
 }  // namespace onefold::cuda

@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kThreads) direction_kernel(
   const bool lamb = f.rule == DirectionRule::lamb;
   float scale;
   if (!may_step(control, stepping.factor, scale)) return;
-  const float take = lamb ? 0.0f : taken(f, item.squares, scale);
+  const bool root = f.rule == DirectionRule::adafactor;
+  const float take = lamb || root ? 0.0f : taken(f, item.squares, scale);
   each_lot<kLot>(base, elems, [&](int, int64_t at) {
     const bool whole = stepping.whole(at);
     Loaded<P, G, kLot, kMaster> loaded;
@@ -102,8 +103,12 @@ __global__ void __launch_bounds__(kThreads) direction_kernel(
         gradient = fminf(fmaxf(gradient, -kLargest), kLargest);
         mean[i] = fmaf(f.beta1, first.at(i), f.rest1 * gradient);
         square[i] = fmaf(f.beta2, second.at(i), f.rest2 * (gradient * gradient));
-        const float root = f.eps_inside ? sqrtf(square[i] + f.eps) : sqrtf(square[i]) + f.eps;
-        way[i] = fmaf(f.decay, param, mean[i] / root);
+        const float below = f.eps_inside ? sqrtf(square[i] + f.eps) : sqrtf(square[i]) + f.eps;
+        way[i] = fmaf(f.decay, param, mean[i] / below);
+      } else if (root) {  // its moment is of squares
+        gradient = fminf(fmaxf(gradient, -kLargest), kLargest);
+        mean[i] = fmaf(f.beta1, first.at(i), f.rest1 * (gradient * gradient));
+        way[i] = gradient / fmaxf(sqrtf(mean[i]), f.eps);
       } else {
         if (f.rule == DirectionRule::lars) gradient = fmaf(f.decay, param, gradient);
         const float part = take * gradient;
@@ -132,6 +137,13 @@ struct MoveItem {
 __device__ inline float rate_of(const MoveFactors& f, const double* squares) {
   if (!squares) return f.rate;
   const double weight = sqrt(squares[0]), direction = sqrt(squares[1]);
+  if (f.elems > 0) {
+    const double root = sqrt(static_cast<double>(f.elems));
+    const double longer = direction / (root * static_cast<double>(f.most));
+    const double ratio =
+        fmax(weight / root, static_cast<double>(f.least)) / (longer > 1 ? longer : 1.0);
+    return static_cast<float>(static_cast<double>(f.rate) * ratio);
+  }
   if (!(weight > 0 && direction > 0)) return f.rate;
   const double ratio =
       fmin(fmax(weight / direction, static_cast<double>(f.least)), static_cast<double>(f.most));

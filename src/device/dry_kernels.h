@@ -151,6 +151,21 @@ class DryKernels final : public Kernels {
     for (const MoveStep& one : list) add_stepped(one.stepped, tensors);
     book({}, tensors);
   }
+  void factored(const StepControl&, std::span<const Factored> list) override {
+    std::vector<Tensor> tensors;
+    for (const Factored& one : list) tensors.insert(tensors.end(), {one.stepped.grads, one.dst});
+    book({}, tensors);
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    std::vector<Tensor> tensors;
+    for (const FactorSquares& one : list) tensors.insert(tensors.end(), {one.x, one.x});
+    book({}, tensors);
+  }
+  void blend(const StepControl&, std::span<const Blend> list) override {
+    std::vector<Tensor> tensors;
+    for (const Blend& one : list) tensors.insert(tensors.end(), {one.x, one.dst, one.dst});
+    book({}, tensors);
+  }
 
  private:
   enum class Kind : uint8_t { product, attention };

@@ -24,6 +24,8 @@ std::string shape_of(const AttentionShape& s) {
 
 int64_t elems_of(const Squares& one) { return one.x.elems(); }
 int64_t elems_of(const Clamp& one) { return one.x.elems(); }
+int64_t elems_of(const FactorSquares& one) { return one.x.elems(); }
+int64_t elems_of(const Blend& one) { return one.x.elems(); }
 template <class Step>
 int64_t elems_of(const Step& one) {
   return one.stepped.params.elems();
@@ -176,6 +178,15 @@ class ProfiledKernels final : public Kernels {
   }
   void move(const StepControl& control, std::span<const MoveStep> list) override {
     timed("optimizer", list, [&](Kernels& k) { k.move(control, list); });
+  }
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.factored(control, list); });
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    timed("squares", list, [&](Kernels& k) { k.factor_squares(list); });
+  }
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.blend(control, list); });
   }
 
  private:

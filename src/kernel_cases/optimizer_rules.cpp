@@ -91,6 +91,8 @@ constexpr Direction kMuon = {.rule = Direction::Rule::muon, .beta1 = 0.95f};
 constexpr Direction kNesterovMuon = {
     .rule = Direction::Rule::muon, .beta1 = 0.95f, .nesterov = true};
 
+constexpr Direction kAdafactor = {.rule = Direction::Rule::adafactor, .beta1 = 0.9f, .eps = 1e-3f};
+
 // In double; `factor` as it is, `squares` of the parameter and its gradient.
 struct Direct {
   double way, mean, square;
@@ -112,6 +114,10 @@ Direct direct(const Direction& hyper, double factor, const Doubles& squares, dou
     const double mean = b1 * m + hyper.learning_rate * local * (g + wd * p);
     return {mean, mean, 0};
   }
+  if (hyper.rule == Direction::Rule::adafactor) {
+    const double square = b1 * m + (1 - b1) * g * g;
+    return {g / std::max(std::sqrt(square), double{hyper.eps}), square, 0};
+  }
   const double mean = b1 * m + (1 - b1) * g;
   return {hyper.nesterov ? b1 * mean + (1 - b1) * g : mean, mean, 0};
 }
@@ -125,7 +131,11 @@ Case direction_case(const Direction& hyper, int64_t n, float factor, bool shards
   // Parameters are only read: a master, or they themselves.
   c.tensors[static_cast<size_t>(t.params)].written = false;
   if (t.master >= 0) c.tensors[static_cast<size_t>(t.master)].written = false;
-  const int m = add_state(c, skipped, "m", normals(1, n, 3).as(held.moments));
+  HostTensor momentum = normals(1, n, 3);
+  if (hyper.rule == Direction::Rule::adafactor)
+    for (int64_t i = 0; i < n; ++i)
+      momentum.set(0, i, momentum.at(0, i) * momentum.at(0, i) + 0.1f);
+  const int m = add_state(c, skipped, "m", momentum.as(held.moments));
   HostTensor second = normals(1, n, 4);
   for (int64_t i = 0; i < n; ++i) second.set(0, i, second.at(0, i) * second.at(0, i) + 0.1f);
   const int v = lamb ? add_state(c, skipped, "v", second.as(held.moments)) : -1;
@@ -156,7 +166,7 @@ Case direction_case(const Direction& hyper, int64_t n, float factor, bool shards
     // As AdamW's: 1 - beta is rounded once in float, 20 units of 0.05; a few roundings of numbers
     // up to 5, and a quotient of up to 16 with some 60 units of relative error.
     std::vector<Expected> all = {
-        drawn(held.moments, close(m, means, 4 * (5 + 10) * kUnit), first_moment_word),
+        drawn(held.moments, close(m, means, 4 * (5 + 10) * kUnit, 4 * kUnit), first_moment_word),
         close(dst, ways, (lamb ? 16 * 60 : 100) * kUnit, 4 * kUnit)};
     if (lamb)
       all.push_back(
@@ -346,6 +356,92 @@ Case own_factor_case() {
   return c;
 }
 
+// Elements [first, first + n) of a matrix.
+Case factored_case(int64_t rows, int64_t cols, int64_t first, int64_t n, float factor, DType type,
+                   bool zeros = false) {
+  constexpr float kEps = 1e-4f;
+  Case c;
+  const bool skipped = std::isnan(factor);
+  const Control control = add_control(c, factor);
+  const auto positive = [&](int64_t count, uint64_t seed) {
+    HostTensor values = normals(1, count, seed);
+    for (int64_t i = 0; i < count; ++i)
+      values.set(0, i, zeros ? 0 : values.at(0, i) * values.at(0, i) + 0.01f);
+    return values;
+  };
+  const HostTensor of_rows = positive(rows, 3);
+  double total = 0;
+  for (const double value : of_rows.doubles()) total += value;
+  const int g = c.input("g", gradients(n, factor).as(type)), r = c.input("rows", of_rows),
+            k = c.input("columns", positive(cols, 4)),
+            sum = c.input("sum", row_of(std::vector{total}));
+  const int dst =
+      skipped ? c.input("dst", HostTensor(1, n)) : c.output("dst", HostTensor(1, n).clear());
+  c.run = [=](Call& call) {
+    const Factored one{{call[g], call[g]}, first, call[r], call[k], call[sum], kEps, call[dst]};
+    call.kernels().factored(control.of(call), {&one, 1});
+  };
+  c.expected = [=](const Case& in) {
+    if (skipped) return std::vector<Expected>{};
+    Doubles ways;
+    const double mean = std::max(total / static_cast<double>(rows), double{kEps});
+    for (int64_t i = 0; i < n; ++i) {
+      const double square =
+          double{in[r].at(0, (first + i) / cols)} * in[k].at(0, (first + i) % cols) / mean;
+      ways.push_back(double{in[g].at(0, i)} * factor / std::max(std::sqrt(square), double{kEps}));
+    }
+    return std::vector<Expected>{close(dst, ways, 1e-30, 8 * kUnit)};
+  };
+  return c;
+}
+
+Case blend_case(float factor) {
+  Case c;
+  const bool skipped = std::isnan(factor);
+  const Control control = add_control(c, factor);
+  const std::vector<double> values = {0, 1e-300, 1e-20, 0.5, 7, 1e30};
+  const int x = c.input("x", row_of(values)),
+            dst = add_state(c, skipped, "dst", row_of(std::vector<float>{1, 0, 2, 3, 0.5f, 1}));
+  c.run = [=](Call& call) {
+    const Blend one{call[x], call[dst], 0.125, 0.3};
+    call.kernels().blend(control.of(call), {&one, 1});
+  };
+  c.expected = [=](const Case& in) {
+    if (skipped) return std::vector<Expected>{};
+    Doubles all;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double before = in[dst].at(0, static_cast<int64_t>(i)), by = factor;
+      all.push_back(before + 0.3 * (0.125 * by * by * values[i] - before));
+    }
+    return std::vector<Expected>{close(dst, all, 1e-40, kUnit)};
+  };
+  return c;
+}
+
+Case adafactor_move_case(const std::vector<double>& squares) {
+  constexpr int64_t n = 1031;
+  const Move hyper{.keep = 0.99f, .rate = 0.02f, .least = 1e-3f, .most = 1, .elems = n};
+  Case c;
+  const Control control = add_control(c, 1);
+  const Params t = add_params(c, n, 1, {});
+  const int sums = c.input("squares", row_of(squares));
+  c.run = [=](Call& call) {
+    const MoveStep one{hyper, t.shard(call, {}, 0, n), call[sums]};
+    call.kernels().move(control.of(call), {&one, 1});
+  };
+  c.expected = [=](const Case& in) {
+    const double root = std::sqrt(static_cast<double>(n));
+    const double ratio =
+        std::max(std::sqrt(squares[0]) / root, 1e-3) / std::max(1.0, std::sqrt(squares[1]) / root);
+    Doubles ps;
+    for (int64_t i = 0; i < n; ++i)
+      ps.push_back(double{hyper.keep} * in[t.params].at(0, i) -
+                   hyper.rate * ratio * in[t.grads].at(0, i));
+    return std::vector<Expected>{close(t.params, ps, 8 * 2 * kUnit, 2 * kUnit)};
+  };
+  return c;
+}
+
 void add_rule_cases(CaseList& list, const std::string& name, const Direction& hyper) {
   for (const float factor : {1.0f, 0.5f, kNan})
     for (const int64_t n : {1, 17, 1031})
@@ -376,6 +472,28 @@ void add_optimizer_rule_cases(CaseList& list) {
   add_rule_cases(list, "lars", kLars);
   add_rule_cases(list, "muon", kMuon);
   add_rule_cases(list, "muon nesterov", kNesterovMuon);
+  add_rule_cases(list, "adafactor of vectors", kAdafactor);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const float factor : {1.0f, 0.5f, kNan}) {
+      list.push_back({"optimizer",
+                      fmt::format("factored 37 x 53{} {}", type_suffix(type), control_name(factor)),
+                      [=] { return factored_case(37, 53, 0, 37 * 53, factor, type); }});
+      list.push_back({"optimizer",
+                      fmt::format("factored part{} {}", type_suffix(type), control_name(factor)),
+                      [=] { return factored_case(37, 53, 60, 1000, factor, type); }});
+    }
+  list.push_back({"optimizer", "factored in a row",
+                  [] { return factored_case(7, 901, 905, 300, 0.5f, DType::f32); }});
+  list.push_back({"optimizer", "factored of zeros",
+                  [] { return factored_case(7, 9, 0, 63, 0.5f, DType::f32, true); }});
+  for (const float factor : {1.0f, 0.5f, kNan})
+    list.push_back({"optimizer", fmt::format("blend {}", control_name(factor)),
+                    [=] { return blend_case(factor); }});
+  for (const auto& [name, squares] : {std::pair{"long", std::vector{1e3, 1e5}},
+                                      {"short", std::vector{1e3, 1.0}},
+                                      {"of no weight", std::vector{0.0, 1e3}}})
+    list.push_back({"optimizer", fmt::format("adafactor's move {}", name),
+                    [squares = squares] { return adafactor_move_case(squares); }});
   for (const auto& [name, squares] :
        {std::pair{"no weight", std::vector{0.0, 4.0}}, {"no gradient", std::vector{4.0, 0.0}}})
     list.push_back({"optimizer", fmt::format("lars of {}", name), [squares = squares] {

@@ -174,7 +174,8 @@ struct Direction {
     lamb,  // m and v as AdamW's; m / (sqrt(v) + eps) + wd p
     lars,  // m = momentum m + lr l (g + wd p), and that; l = trust |p| / (|g| + wd |p|), or 1 where
            // one of the norms is 0
-    muon   // m = momentum m + (1 - momentum) g; that, or with Nesterov's momentum the same again
+    muon,  // m = momentum m + (1 - momentum) g; that, or with Nesterov's momentum the same again
+    adafactor  // of what is no matrix: m = beta1 m + (1 - beta1) g²; g / max(sqrt(m), eps)
   };
   Rule rule = Rule::lamb;
   float beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;  // beta1: the momentum too
@@ -196,16 +197,47 @@ struct DirectionStep {
 // params = keep params - rate ratio direction. The direction, f32, is in the place of gradients,
 // and no factor is applied to it. With squares ([1, 2] f64, of the whole parameter and of the whole
 // direction) the ratio is that of their roots, within [least, most], and 1 where one of them is 0;
-// without, it is 1.
+// without, it is 1. With `elems`, the number of both's elements, it is Adafactor's: max(least, the
+// root mean square of the parameter) / max(1, that of the direction / most).
 struct Move {
   float keep, rate;
   float least = 0, most = 0;
+  int64_t elems = 0;
 };
 
 struct MoveStep {
   Move hyper;
   Stepped stepped;
   Tensor squares = {};
+};
+
+// Adafactor's direction of a part of a matrix, whose second moment is the product of a column and a
+// row of factors: g / max(sqrt(rows[r] columns[c] / max(mean of rows, eps)), eps).
+struct Factored {
+  Stepped stepped;    // parameters are not read
+  int64_t first = 0;  // the part's first element of the matrix, row after row
+  Tensor rows;        // [1, rows of the matrix] f32
+  Tensor columns;     // [1, its columns] f32
+  Tensor sum;         // [1, 1] f64: of rows
+  float eps = 0;
+  Tensor dst;  // f32
+};
+
+// What a part of a matrix adds to the sums of squares of rows and columns. Rows of which it has
+// nothing are not written; columns all are.
+struct FactorSquares {
+  Tensor x;           // flat
+  int64_t first = 0;  // its first element of the matrix, row after row
+  Tensor rows;        // [1, rows of the matrix] f64
+  Tensor columns;     // [1, its columns] f64
+};
+
+// dst += share (times factor² x - dst), where the factor is the gradient's.
+struct Blend {
+  Tensor x;    // f64
+  Tensor dst;  // f32
+  double times = 1, share = 0;
+  Tensor factor = {};  // as Stepped's
 };
 
 struct Squares {
@@ -343,6 +375,9 @@ class Kernels : public KernelScratch {
   virtual void lion(const StepControl& control, std::span<const LionStep> list) = 0;
   virtual void direction(const StepControl& control, std::span<const DirectionStep> list) = 0;
   virtual void move(const StepControl& control, std::span<const MoveStep> list) = 0;
+  virtual void factored(const StepControl& control, std::span<const Factored> list) = 0;
+  virtual void factor_squares(std::span<const FactorSquares> list) = 0;
+  virtual void blend(const StepControl& control, std::span<const Blend> list) = 0;
 };
 
 class ThreadPool;

@@ -349,6 +349,9 @@ class DoubleKernels final : public Kernels {
   void lion(const StepControl&, std::span<const LionStep>) override { refuse(); }
   void direction(const StepControl&, std::span<const DirectionStep>) override { refuse(); }
   void move(const StepControl&, std::span<const MoveStep>) override { refuse(); }
+  void factored(const StepControl&, std::span<const Factored>) override { refuse(); }
+  void factor_squares(std::span<const FactorSquares>) override { refuse(); }
+  void blend(const StepControl&, std::span<const Blend>) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() { internal_error("not among the kernels in double"); }

@@ -127,6 +127,15 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void move(const StepControl& control, std::span<const MoveStep> list) override {
     for (const MoveStep& step : list) cpu::move(pool_, control, step);
   }
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    for (const Factored& one : list) cpu::factored(pool_, control, one);
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    for (const FactorSquares& one : list) cpu::factor_squares(pool_, one);
+  }
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    for (const Blend& one : list) cpu::blend(control, one);
+  }
 
  private:
   ThreadPool& pool_;

@@ -70,5 +70,8 @@ void normalise(ThreadPool& pool, Tensor x, Tensor squares, float eps, Tensor dst
 void lion(ThreadPool& pool, const StepControl& control, const LionStep& step);
 void direction(ThreadPool& pool, const StepControl& control, const DirectionStep& step);
 void move(ThreadPool& pool, const StepControl& control, const MoveStep& step);
+void factored(ThreadPool& pool, const StepControl& control, const Factored& one);
+void factor_squares(ThreadPool& pool, const FactorSquares& one);
+void blend(const StepControl& control, const Blend& one);
 
 }  // namespace onefold::cpu

@@ -89,6 +89,23 @@ HWY_INLINE void MomentumBlock(const Direction& hyper, float factor, float take_o
   });
 }
 
+// A second moment in the place of a momentum.
+template <class P, class G, class M>
+HWY_INLINE void RootBlock(const Direction& hyper, float factor, size_t n, const Parameters<P>& p,
+                          const G* g, M* v, float* dst) {
+  const DF d;
+  const VF scale = hn::Set(d, factor), eps = hn::Set(d, hyper.eps);
+  const VF keep = hn::Set(d, hyper.beta1), take = hn::Set(d, 1.0f - hyper.beta1);
+  const VF most = hn::Set(d, kLargestGradient), least = hn::Set(d, -kLargestGradient);
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR {
+    const VF gradient = hn::Clamp(hn::Mul(io.Load(d, g + i), scale), least, most);
+    const VF square =
+        hn::MulAdd(keep, io.Load(d, v + i), hn::Mul(take, hn::Mul(gradient, gradient)));
+    p.StoreMoment(io, square, v, FirstMomentWord, i);
+    io.Store(hn::Div(gradient, hn::Max(hn::Sqrt(square), eps)), d, dst + i);
+  });
+}
+
 // `take`: of lars and muon.
 void DirectionPiece(const Direction& hyper, float factor, float take, const Stepped& stepped,
                     Tensor moment1, Tensor moment2, Tensor dst) {
@@ -98,6 +115,8 @@ void DirectionPiece(const Direction& hyper, float factor, float take, const Step
       M* const m = moment1.as<M>() + begin;
       if (hyper.rule == Direction::Rule::lamb)
         LambBlock(hyper, factor, n, p, g, m, moment2.as<M>() + begin, dst.f32() + begin);
+      else if (hyper.rule == Direction::Rule::adafactor)
+        RootBlock(hyper, factor, n, p, g, m, dst.f32() + begin);
       else
         MomentumBlock(hyper, factor, take, n, p, g, m, dst.f32() + begin);
     };
@@ -114,6 +133,22 @@ void MovePiece(float keep_of, float rate_of, const Stepped& stepped) {
     const VF keep = hn::Set(d, keep_of), rate = hn::Set(d, rate_of);
     Sweep(n, [&](size_t i, auto io) HWY_ATTR {
       p.Store(io, hn::NegMulAdd(rate, io.Load(d, g + i), hn::Mul(p.Load(io, i), keep)), i);
+    });
+  });
+}
+
+// Elements of one row: `row` is its factor over the mean of all.
+void FactoredPiece(const Tensor& grads, float factor, float row, const float* columns, float eps_of,
+                   float* dst) {
+  with_type(grads.dtype, "factored", [&](auto type) HWY_ATTR {
+    const DF d;
+    const VF scale = hn::Set(d, factor), of_row = hn::Set(d, row), eps = hn::Set(d, eps_of);
+    const VF most = hn::Set(d, kLargestGradient), least = hn::Set(d, -kLargestGradient);
+    const auto* g = grads.as<decltype(type)>();
+    Sweep(static_cast<size_t>(grads.cols), [&](size_t i, auto io) HWY_ATTR {
+      const VF gradient = hn::Clamp(hn::Mul(io.Load(d, g + i), scale), least, most);
+      const VF root = hn::Sqrt(hn::Mul(of_row, io.Load(d, columns + i)));
+      io.Store(hn::Div(gradient, hn::Max(root, eps)), d, dst + i);
     });
   });
 }
@@ -147,6 +182,7 @@ HWY_EXPORT(LionPiece);
 HWY_EXPORT(DirectionPiece);
 HWY_EXPORT(MovePiece);
 HWY_EXPORT(ClampPiece);
+HWY_EXPORT(FactoredPiece);
 
 void check_wide_moment(const char* what, const Stepped& stepped, Tensor moment) {
   check_moment(what, stepped, moment);
@@ -175,6 +211,13 @@ float rate_of(const MoveStep& step) {
   if (step.squares.empty()) return hyper.rate;
   const double weight = std::sqrt(step.squares.f64()[0]),
                direction = std::sqrt(step.squares.f64()[1]);
+  if (hyper.elems > 0) {
+    const double root = std::sqrt(static_cast<double>(hyper.elems));
+    const double longer = direction / (root * static_cast<double>(hyper.most));
+    const double ratio =
+        std::max(weight / root, static_cast<double>(hyper.least)) / (longer > 1 ? longer : 1.0);
+    return static_cast<float>(static_cast<double>(hyper.rate) * ratio);
+  }
   if (!(weight > 0 && direction > 0)) return hyper.rate;
   const double ratio = std::min(std::max(weight / direction, static_cast<double>(hyper.least)),
                                 static_cast<double>(hyper.most));
@@ -207,7 +250,9 @@ void direction(ThreadPool& pool, const StepControl& control, const DirectionStep
   require(step.dst.elems() == step.stepped.params.elems(), "direction: {} of {} elements",
           step.dst.elems(), step.stepped.params.elems());
   if (*control.finite.i32() == 0) return;
-  const float factor = factor_of(control, step.stepped), take = lamb ? 0 : taken(step, factor);
+  const bool takes =
+      step.hyper.rule == Direction::Rule::lars || step.hyper.rule == Direction::Rule::muon;
+  const float factor = factor_of(control, step.stepped), take = takes ? taken(step, factor) : 0;
   const auto piece = HWY_DYNAMIC_DISPATCH(DirectionPiece);
   for_each_piece(pool, 1, step.stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
     piece(step.hyper, factor, take, range_of(step.stepped, begin, end),
@@ -226,6 +271,86 @@ void move(ThreadPool& pool, const StepControl& control, const MoveStep& step) {
   for_each_piece(pool, 1, step.stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
     piece(step.hyper.keep, rate, range_of(step.stepped, begin, end));
   });
+}
+
+namespace {
+
+// work(row, begin, end, at): elements [begin, end) of a row, the first of which is element `at` of
+// the part of a matrix that begins at its element `first`.
+template <class Work>
+void each_row(ThreadPool& pool, int64_t first, int64_t elems, int64_t cols, const Work& work) {
+  if (elems == 0) return;
+  const int64_t top = first / cols, bottom = (first + elems - 1) / cols;
+  const Chunks chunks = row_chunks(pool, bottom - top + 1, cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    for (int64_t row = top + chunks[chunk].begin; row < top + chunks[chunk].end; ++row) {
+      const int64_t begin = std::max(first, row * cols),
+                    end = std::min(first + elems, (row + 1) * cols);
+      work(row, begin - row * cols, end - row * cols, begin - first);
+    }
+  });
+}
+
+double square_of(float value) { return static_cast<double>(value) * static_cast<double>(value); }
+
+}  // namespace
+
+void factored(ThreadPool& pool, const StepControl& control, const Factored& one) {
+  const int64_t elems = one.stepped.grads.elems(), cols = one.columns.elems();
+  require(one.dst.elems() == elems && one.first + elems <= cols * one.rows.elems(),
+          "factored: {} directions of {} gradients", one.dst.elems(), elems);
+  if (*control.finite.i32() == 0) return;
+  const float factor = factor_of(control, one.stepped);
+  const auto mean = static_cast<float>(*one.sum.f64() / static_cast<double>(one.rows.elems()));
+  const float floor = std::max(mean, one.eps);
+  const auto piece = HWY_DYNAMIC_DISPATCH(FactoredPiece);
+  each_row(pool, one.first, elems, cols, [&](int64_t row, int64_t begin, int64_t end, int64_t at) {
+    piece(one.stepped.grads.flat().col_range(at, end - begin), factor, one.rows.f32()[row] / floor,
+          one.columns.f32() + begin, one.eps, one.dst.flat().f32() + at);
+  });
+}
+
+// Rows by themselves; then columns, a few hundred at a time, from the first row on.
+void factor_squares(ThreadPool& pool, const FactorSquares& one) {
+  const Tensor x = one.x.flat();
+  const int64_t elems = x.elems(), cols = one.columns.elems();
+  if (elems == 0) return;
+  require(one.first + elems <= cols * one.rows.elems(), "factor_squares: {} elements from {} on",
+          elems, one.first);
+  with_type(x.dtype, "factor_squares", [&](auto type) {
+    const auto* values = x.as<decltype(type)>();
+    each_row(pool, one.first, elems, cols,
+             [&](int64_t row, int64_t begin, int64_t end, int64_t at) {
+               double sum = 0;
+               for (int64_t i = 0; i < end - begin; ++i) sum += square_of(widened(values[at + i]));
+               one.rows.f64()[row] = sum;
+             });
+    constexpr int64_t kColumns = 256;
+    const Chunks columns{cols, kColumns};
+    const int64_t top = one.first / cols, bottom = (one.first + elems - 1) / cols;
+    pool.run(columns.count(), [&](int64_t chunk, int) {
+      const Range range = columns[chunk];
+      double sums[kColumns] = {};
+      for (int64_t row = top; row <= bottom; ++row) {
+        const int64_t begin = std::max(one.first, row * cols + range.begin),
+                      end = std::min(one.first + elems, row * cols + range.end);
+        for (int64_t i = begin; i < end; ++i)
+          sums[i - row * cols - range.begin] += square_of(widened(values[i - one.first]));
+      }
+      for (int64_t i = 0; i < range.size(); ++i) one.columns.f64()[range.begin + i] = sums[i];
+    });
+  });
+}
+
+void blend(const StepControl& control, const Blend& one) {
+  require(one.x.elems() == one.dst.elems(), "blend: {} into {}", one.x.elems(), one.dst.elems());
+  if (*control.finite.i32() == 0) return;
+  const double factor = *(one.factor.empty() ? control.factor : one.factor).f32();
+  const double times = one.times * factor * factor;
+  for (int64_t i = 0; i < one.x.elems(); ++i) {
+    const double before = one.dst.f32()[i];
+    one.dst.f32()[i] = static_cast<float>(before + one.share * (times * one.x.f64()[i] - before));
+  }
 }
 
 void clamp(ThreadPool& pool, const Clamp& one, float limit) {
