@@ -1,6 +1,7 @@
 #include "run/prediction.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/text.h"
 #include "device/dry_kernels.h"

@@ -4,14 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "base/text.h"
 
 namespace onefold {
 namespace {
-
-constexpr int kAll = Recompute::kAll;
 
 ModelSpec small_model() {
   ModelSpec spec = spec_from_preset("gpt2-tiny", "test");
