@@ -1,7 +1,6 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <ranges>
 
 namespace onefold {
 namespace {
@@ -55,12 +54,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       through_[i] = ledger.allocate(Kind::communication, kThroughBytes, "between disk and device",
                                     Tier::host);
   }
-  const auto host_steps = [&](int u) { return state.unit(u).host_steps(); };
-  const auto units = std::views::iota(0, state.units());
-  if (std::ranges::none_of(units, host_steps)) return;
-  // A plan is of a step among others.
-  for (int u : units)
-    if (device.dry() && host_steps(u)) pending_[static_cast<size_t>(u)].emplace();
+  bool host_steps = false;
+  for (int u = 0; u < state.units(); ++u) {
+    if (!state.unit(u).host_steps()) continue;
+    host_steps = true;
+    // A plan is of a step among others.
+    if (device.dry()) pending_[static_cast<size_t>(u)].emplace();
+  }
+  if (!host_steps) return;
   host_ = open_host_side(device);
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
@@ -122,7 +123,8 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::release:
       if (action.state == State::activations) {
         Walk::Held& own = held(walk, action.unit, action.micro);
-        own.input = own.saved = {};
+        own.input = {};
+        own.saved = {};
         return;
       }
       return state_.unit(action.unit).release(action.state);
@@ -319,7 +321,8 @@ void Executor::open_frame(const Action& action, Walk& walk) {
   if (action.verb == Verb::forward || unit(action.unit).backward_reads_parameters())
     add_params(action.unit, frame.params);
   frame.arena_top = arena_.mark();
-  own.input_away = own.saved_away = {};
+  own.input_away = {};
+  own.saved_away = {};
   frame.call.emplace(call_for(batch, frame.params));
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
