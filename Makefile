@@ -39,12 +39,12 @@ asan: sanitizers  ## Build and run the unit tests under the address and undefine
 	@$(MAKE) --no-print-directory test PRESET=asan
 
 # The layers that start threads or run on several: the others have nothing for the thread sanitizer to see.
-tsan: sanitizers  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
+tsan: setup  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
 	@cmake --preset tsan > build/configure-tsan.log 2>&1 || { cat build/configure-tsan.log; exit 1; }
 	@cmake --build --preset tsan -j $(JOBS) --target base_tests device_tests comm_tests engine_tests
 	@ctest --preset tsan
 
-# clang compiles instrumented code in half the time of GCC.
+# clang compiles code with these checks in half the time of GCC.
 sanitizers:
 	@scripts/setup.sh clang libclang-rt-dev
 

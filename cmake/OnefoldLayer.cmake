@@ -34,9 +34,6 @@ endfunction()
 # For code in which no run spends time (tests, command line, configuration): it compiles faster, and runs slower.
 function(onefold_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(ONEFOLD_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0)
-  endif()
 endfunction()
 
 # Headers that half of all sources would read again: parsing them once takes a third off a clean build. Targets with the
@@ -90,9 +87,14 @@ function(onefold_layer name)
     endif()
   endforeach()
   onefold_warnings(onefold_${name})
-  # Under a sanitizer time goes into kernels, buffers and parsers of text; the rest only has to compile.
-  if(L_COLD OR (ONEFOLD_SANITIZE AND NOT name MATCHES "^(base|tensor|kernels|device|data)$"))
+  if(L_COLD)
     onefold_cold(onefold_${name})
+  endif()
+  # Under a sanitizer time goes into kernels and what they are compared with; the rest only has to compile, and shares
+  # the common headers, which have the flags that they were compiled with.
+  if(ONEFOLD_SANITIZE AND name MATCHES "^(tensor|kernels|kernel_cases)$")
+    target_compile_options(onefold_${name} PRIVATE -O1)
+    set(L_NO_COMMON_HEADERS TRUE)
   endif()
   # Kernels include themselves; their cases and the model's units give one name several meanings.
   if(NOT name MATCHES "^(kernels|kernel_cases|model)$")

@@ -43,6 +43,7 @@ struct VirtualMachine {
   const Hardware& hardware;
   VirtualLane& compute;
   SharedLink disk = {};
+  SharedLink host_memory = {};  // of a card's host: copies to and from the card, and its own steps
 };
 
 // Virtual time: a job takes as long as the work that it books, and begins when this lane is free
@@ -58,9 +59,16 @@ class VirtualLane final : public LaneQueue {
     const double begin = ready_, seconds = link_seconds(label);
     if (seconds > 0 && label.over == Link::disk)
       ready_ = machine_.disk.take(ready_, seconds);
+    else if (seconds > 0 && label.over == Link::host && machine_.hardware.device != "cpu")
+      ready_ = std::max(ready_ + seconds,
+                        machine_.host_memory.take(ready_, memory_seconds(double(label.bytes))));
     else
       ready_ += seconds;
-    ready_ += work_seconds(before, machine_.kernels.work());
+    const Work& after = machine_.kernels.work();
+    if (of_the_host_)  // at the rate of its memory
+      ready_ = machine_.host_memory.take(ready_, memory_seconds(after.bytes - before.bytes));
+    else
+      ready_ += after.seconds - before.seconds;
     // A processor copies by itself: what it moves for another lane it does not compute meanwhile.
     if (seconds > 0 && label.over != Link::disk && machine_.hardware.device == "cpu" &&
         this != &machine_.compute)
@@ -89,10 +97,8 @@ class VirtualLane final : public LaneQueue {
     spans_.push_back({{}, ready_, ready_ + seconds, to});
     ready_ += seconds;
   }
-  // The host's cores step at the rate of their memory.
-  double work_seconds(const Work& before, const Work& after) const {
-    if (!of_the_host_) return after.seconds - before.seconds;
-    return (after.bytes - before.bytes) / (machine_.hardware.host_memory_gb_per_s * 1e9);
+  double memory_seconds(double bytes) const {
+    return bytes / (machine_.hardware.host_memory_gb_per_s * 1e9);
   }
   double link_seconds(const JobLabel& label) const {
     if (label.bytes == 0) return 0;

@@ -17,7 +17,8 @@ namespace {
 constexpr int kMostCores = 1 << 16;
 
 // What Onefold reaches on a card, not its data sheet: products about four fifths of it, memory nine
-// tenths. Those of the H200 were measured. Links are NVLink's (or Infinity Fabric's), one way.
+// tenths. Those of the H200 follow docs/benchmarks.md. Links are NVLink's (or Infinity Fabric's),
+// one way.
 Hardware card(const char* name, double half_tflops, double memory_tb, double link_gb,
               double host_gb, int64_t gib) {
   return {.name = name,
@@ -30,7 +31,7 @@ Hardware card(const char* name, double half_tflops, double memory_tb, double lin
           .link_gb_per_s = link_gb,
           .link_latency_us = 15,
           .host_gb_per_s = host_gb,
-          .host_memory_gb_per_s = 200,
+          .host_memory_gb_per_s = 130,
           .disk_gb_per_s = 6,
           .disk_write_gb_per_s = 3,
           .device_bytes = gib << 30};

@@ -169,6 +169,8 @@ void Executor::finish_lanes() {
     if (LaneQueue* queue = lane(other);
         queue && other != Lane::compute && other != Lane::host)  // its steps go on beside the next
       device_.compute().after(queue->mark());
+  // A step of the host that failed: a stream that waited for it has not heard why.
+  if (host_.lane) host_.lane->wait(0);
   times_.collect(lanes_);
 }
 

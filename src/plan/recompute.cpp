@@ -116,18 +116,6 @@ Recompute least_recompute(const ModelSpec& spec, const EngineOptions& options,
   return Search(spec, options, context, limit_bytes).least();
 }
 
-Json recompute_value(const Recompute& policy) {
-  if (!policy.any()) return false;
-  if (policy.every > 0) return {{"every", policy.every}};
-  if (policy.joined) return policy.mlp == kAll ? Json(true) : Json{{"blocks", policy.mlp}};
-  if (policy == Recompute(kAll, 0)) return "attention";
-  if (policy == Recompute(0, kAll)) return "mlp";
-  Json counts = Json::object();
-  if (policy.attention > 0) counts["attention"] = policy.attention;
-  if (policy.mlp > 0) counts["mlp"] = policy.mlp;
-  return counts;
-}
-
 std::string recompute_text(const Recompute& policy, const ModelSpec& spec) {
   const auto blocks = static_cast<int>(spec.num_layers);
   const auto of = [&](int count) {

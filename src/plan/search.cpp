@@ -321,8 +321,8 @@ class LayoutSearch {
           return distance(other.optimizer) <= distance(pair.optimizer) &&
                  distance(other.parameters) <= distance(pair.parameters);
         });
-        const EngineOptions options = with(options_of(cell), pair, travel);
-        if (farther || !fits(estimate(options))) continue;
+        EngineOptions options = with(options_of(cell), pair, travel);
+        if (farther || !take_what_the_tier_holds(options)) continue;
         near.push_back(pair);
         if (keeps_all(options)) continue;
         add(with_less_recomputed(with_ratio(options)));
@@ -339,12 +339,25 @@ class LayoutSearch {
 
   void add(const EngineOptions& options) { candidates_.push_back({options, estimate(options)}); }
 
-  // The least of the optimizer's state away from the device.
-  EngineOptions with_ratio(EngineOptions options) {
+  static void set_ratio(EngineOptions& options, int step) {
+    options.offload.optimizer_ratio = static_cast<double>(step) / kRatioSteps;
+  }
+  // All of the optimizer's state may be more than its tier has room for: the most that fits. False:
+  // nothing does.
+  bool take_what_the_tier_holds(EngineOptions& options) {
+    if (fits(estimate(options))) return true;
+    if (!freedom_.ratio || options.offload.optimizer == Tier::device) return false;
+    for (int step = kRatioSteps - 1; step > 0; --step) {
+      set_ratio(options, step);
+      if (fits(estimate(options))) return true;
+    }
+    return false;
+  }
+  // The least of it away from the device.
+  EngineOptions with_ratio(const EngineOptions& options) {
     if (!freedom_.ratio || options.offload.optimizer == Tier::device) return options;
-    return smallest_that_fits(options, 1, kRatioSteps, [](EngineOptions& o, int step) {
-      o.offload.optimizer_ratio = static_cast<double>(step) / kRatioSteps;
-    });
+    const int most = static_cast<int>(std::lround(options.offload.optimizer_ratio * kRatioSteps));
+    return smallest_that_fits(options, 1, most, set_ratio);
   }
 
   // By bisection; `last` is known to fit.

@@ -221,6 +221,19 @@ TEST(Offload, ASkippedStepOfTheHostChangesNothing) {
   }
 }
 
+TEST(Offload, WhatTheHostStepsDoesNotTravel) {
+  EngineOptions options = offload_options(0);
+  options.precision = {.compute = DType::bf16};
+  const auto brought = [&](double share) {
+    place({"", Tier::device, Tier::host, 1, 0, share}, "", options);
+    const auto plan =
+        Engine::plan(offload_model("gpt2-tiny"), options, 1, 0, test::test_hardware());
+    return plan->copies(Lane::fetch).bytes;
+  };
+  EXPECT_LT(brought(1), brought(0.5));
+  EXPECT_LT(brought(0.5), brought(0));
+}
+
 TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   ModelSpec spec = offload_model("gpt2-tiny");
   spec.num_layers = 24;

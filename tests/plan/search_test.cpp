@@ -1,6 +1,8 @@
 // The search for the fastest layout, against trying everything.
 #include "plan/search.h"
 
+#include "error_text.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -175,9 +177,11 @@ TEST(LayoutSearch, KeepsEachTiersLimit) {
   offloaded.micro_batch = 1;
   offloaded.micros = 4;
   const Tried least = planned_as(spec, offloaded, context);
+  offloaded.offload.optimizer = offloaded.offload.parameters = Tier::disk;
+  const Tried far = planned_as(spec, offloaded, context);  // which the device steps
   // Half of what would go to the host's memory has room there.
   const TierLimits limits{
-      .device = least.device + least.device / 4, .host = least.host / 2, .disk = Ledger::kNoLimit};
+      .device = far.device + far.device / 4, .host = least.host / 2, .disk = Ledger::kNoLimit};
   const SearchResult found = search_layouts(spec, four_sequences(), context, most(), limits);
   ASSERT_FALSE(found.best.empty());
   for (const Layout& layout : found.best) {
@@ -211,6 +215,25 @@ TEST(LayoutSearch, LeavesOnTheDeviceWhatHasRoomThere) {
 }
 
 // Lanes of their own hold more at a time.
+// Neither the device nor the host holds all of the optimizer's state.
+TEST(LayoutSearch, SharesStateOutWhereNoTierHoldsIt) {
+  const ModelSpec spec = small_model();
+  EngineOptions options = four_sequences();
+  const FitContext context{.order_is_given = true};
+  const Tried here = planned_as(spec, options, context);
+  options.offload.optimizer = Tier::host;
+  const auto away = Engine::plan(spec, options, 1, 0, context.hardware);
+  const int64_t on_host = away->ledger().peak_bytes(Tier::host);
+  Freedom freedom;
+  freedom.optimizer_home = freedom.ratio = true;
+  const TierLimits limits{.device = here.device - on_host / 4, .host = on_host * 3 / 4};
+  const SearchResult found = search_layouts(spec, four_sequences(), context, freedom, limits, 3);
+  ASSERT_FALSE(found.best.empty());
+  const double ratio = found.best[0].options.offload.optimizer_ratio;
+  EXPECT_GT(ratio, 0);
+  EXPECT_LT(ratio, 1);
+}
+
 TEST(LayoutSearch, GivesUpOverlapWhereThatAloneFits) {
   const ModelSpec spec = small_model();
   EngineOptions options = four_sequences();
@@ -260,6 +283,11 @@ TEST(Remedies, NameOverlapWhereThatWouldDo) {
     named |= remedy.change == "zero_optimization.overlap_comm false";
   }
   EXPECT_TRUE(named);
+}
+
+TEST(HostMemory, ThatIsNotThereIsNamedWithWhatHelps) {
+  require_host_memory(1);
+  EXPECT_ERROR(require_host_memory(int64_t{1} << 60), "of the host's memory", "ratio");
 }
 
 }  // namespace

@@ -221,8 +221,9 @@ void norm_backward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor
   });
   if (!dweight.empty())
     add_partials(pool, partials, chunks.count(), 2 * n, accumulate_weights, dweight);
-  if (!dbias.empty())
-    add_partials(pool, partials + n, chunks.count(), 2 * n, accumulate_weights, dbias);
+  if (!dbias.empty())  // of no rows there are no partial sums
+    add_partials(pool, chunks.count() > 0 ? partials + n : nullptr, chunks.count(), 2 * n,
+                 accumulate_weights, dbias);
 }
 
 int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) {
