@@ -121,6 +121,12 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::reduce:
       return reduce(action, walk);
     case Verb::release:
+      if (action.state == State::activations) {
+        Walk::Held& own = held(walk, action.unit, action.micro);
+        own.input = {};
+        own.saved = {};
+        return;
+      }
       return state_.unit(action.unit).release(action.state);
     case Verb::fetch:
     case Verb::spill:
@@ -217,6 +223,25 @@ void Executor::reduce(const Action& action, Walk& walk) {
               });
 }
 
+// Room where they go; what they leave stays until the copy is done: on the device until the
+// release, on the other tier until their reader has them.
+std::vector<Transfer> Executor::move_activations(const Action& action, Walk& walk) {
+  const Tier tier = options_.offload.activations;
+  const bool in = action.verb == Verb::fetch;
+  Walk::Held& own = held(walk, action.unit, action.micro);
+  std::vector<Transfer> transfers;
+  const auto add = [&](Buffer& here, Buffer& away) {
+    Buffer &from = in ? away : here, &to = in ? here : away;
+    if (!from) return;
+    to = ledger_.allocate(Kind::activations, from.bytes(), unit(action.unit).name(),
+                          in ? Tier::device : tier);
+    transfers.push_back({tier, away.data(), here.data(), from.bytes()});
+  };
+  add(own.input, own.input_away);
+  add(own.saved, own.saved_away);
+  return transfers;
+}
+
 // Between the device and another tier.
 void Executor::move(const Action& action, Walk& walk) {
   const bool in = action.verb == Verb::fetch;
@@ -228,7 +253,10 @@ void Executor::move(const Action& action, Walk& walk) {
     if (stepped) queue->after(*stepped);
     stepped.reset();
   }
-  const std::vector<Transfer> transfers = in ? own.fetch(action.state) : own.spill(action.state);
+  const std::vector<Transfer> transfers = action.state == State::activations
+                                              ? move_activations(action, walk)
+                                          : in ? own.fetch(action.state)
+                                               : own.spill(action.state);
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   const Buffer& through = through_[static_cast<size_t>(in ? Lane::fetch : Lane::spill)];
   Ticket ticket;
@@ -295,6 +323,8 @@ void Executor::open_frame(const Action& action, Walk& walk) {
   if (action.verb == Verb::forward || unit(action.unit).backward_reads_parameters())
     add_params(action.unit, frame.params);
   frame.arena_top = arena_.mark();
+  own.input_away = {};
+  own.saved_away = {};
   frame.call.emplace(call_for(batch, frame.params));
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());

@@ -29,6 +29,7 @@ namespace onefold {
 struct Walk {
   struct Held {
     Buffer input, saved;
+    Buffer input_away, saved_away;  // on another tier
   };
   // A unit between two of its phases.
   struct Frame {
@@ -99,6 +100,7 @@ class Executor {
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
   void move(const Action& action, Walk& walk);
+  std::vector<Transfer> move_activations(const Action& action, Walk& walk);
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
