@@ -10,8 +10,8 @@
 #include "cli/roofline.h"
 #include "device/rates.h"
 #include "engine/engine.h"
+#include "engine/launch.h"
 #include "kernels/probe.h"
-#include "run/ranks.h"
 #include "run/traffic.h"
 
 namespace onefold::cli {

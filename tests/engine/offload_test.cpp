@@ -234,11 +234,11 @@ TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   options.recompute = Recompute(true);
   const auto device = [&](Tier tier) {
     place({"", tier, tier}, "unused: plans touch no disk", options);
-    return Engine::plan(spec, options, 1, 0, test::test_hardware())->ledger().peak_bytes();
+    return Engine::plan(spec, options, 1, 0, Hardware{})->ledger().peak_bytes();
   };
   const int64_t all = device(Tier::device), little = device(Tier::disk);
   EXPECT_LT(little, all / 4);
-  const auto plan = Engine::plan(spec, options, 1, 0, test::test_hardware());
+  const auto plan = Engine::plan(spec, options, 1, 0, Hardware{});
   EXPECT_GE(plan->ledger().peak_bytes(Tier::disk), 16 * spec.parameter_count());
 }
 
