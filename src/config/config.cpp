@@ -159,6 +159,8 @@ Json Config::effective() const {
   if (Json clipping = clipping_json(*this); !clipping.is_null()) json["clipping"] = clipping;
   add_precision_json(*this, json);
   json["zero_optimization"] = zero_json(zero, offload);
+  if (offload.activations == Tier::host)
+    json["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;

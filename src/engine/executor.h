@@ -32,6 +32,7 @@ inline constexpr double kClipEps = 1e-6;
 struct Walk {
   struct Held {
     Buffer input, saved;
+    Buffer input_away, saved_away;  // on another tier
   };
   // A unit between two of its phases.
   struct Frame {
@@ -91,6 +92,7 @@ class Executor {
   const Times& times() const { return times_; }
 
  private:
+  static std::unique_ptr<StepRanks> make_step_ranks(Channel& channel);
   void perform(const Action& action, Walk& walk);
   void execute(const Action& action, Walk& walk);
   void wait_for(const Action& action, Walk& walk);
@@ -103,6 +105,7 @@ class Executor {
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
   void move(const Action& action, Walk& walk);
+  std::vector<Transfer> move_activations(const Action& action, Walk& walk);
   void squares(const Action& action, const Walk& walk);
   void clamp(int unit, double limit);
   void weigh(int unit);

@@ -41,11 +41,14 @@ struct OffloadOptions {
   Tier optimizer = Tier::device;     // gradients go where the optimizer's states are
   double optimizer_ratio = 1;        // how much of the latter, by units
   int64_t host_parameter_elems = 0;  // of parameters on a disk: so many stay in the host's memory
+  Tier activations = Tier::device;   // what forward keeps for backward
   double host_step_ratio = 1;        // how much of the host tier's states the host's cores step
   std::string folder;                // of the disk tier's file
 
   bool uses(Tier tier) const { return parameters == tier || optimizer == tier; }
-  bool any() const { return parameters != Tier::device || optimizer != Tier::device; }
+  bool any() const {
+    return parameters != Tier::device || optimizer != Tier::device || activations != Tier::device;
+  }
 };
 
 // What becomes of gradients between their sum and the step, beside EngineOptions::clipping.

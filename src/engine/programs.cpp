@@ -80,6 +80,7 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
   if (ranks > 1) bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
   if (tiers) offload(program, units);
+  if (options.offload.activations != Tier::device) offload_activations(program);
   const OverlapOf of{.messages = ranks > 1 && zero.overlap, .copies = tiers};
   if (!of.messages && !of.copies) return;
   overlap(program, units, of);

@@ -318,6 +318,8 @@ std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
                   options.offload.optimizer_ratio < 1
                       ? fmt::format(" ({:g} % of them)", 100 * options.offload.optimizer_ratio)
                       : "");
+  if (options.offload.activations != Tier::device)
+    text += ", kept activations " + where(options.offload.activations);
   std::vector<std::string> there;
   if (plan.host_bytes > 0) there.push_back(format_bytes(plan.host_bytes) + " in the host's memory");
   if (plan.disk_bytes > 0) there.push_back(format_bytes(plan.disk_bytes) + " on the disk");

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "config/config.h"
+#include "engine/launch.h"
 #include "inspect/adapter.h"
 #include "plan/fit.h"
 #include "run/prediction.h"
-#include "run/ranks.h"
 #include "run/search.h"
 #include "run/session.h"
 

@@ -116,7 +116,9 @@ TEST(DeepSpeedFile, ABatchLeftOpenFollowsMemory) {
     const Config c = Config::from_json(root);
     EXPECT_LE(c.batch.micro, last);
     last = c.batch.micro;
-    if (last < 8) EXPECT_TRUE(contains(Json(c.notes.remarks).dump(), "by memory"));
+    if (last < 8) {
+      EXPECT_TRUE(contains(Json(c.notes.remarks).dump(), "by memory"));
+    }
   }
   EXPECT_EQ(last, 1) << "the least there is: the limit itself is checked when the run is planned";
 }

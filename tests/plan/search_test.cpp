@@ -1,6 +1,8 @@
 // The search for the fastest layout, against trying everything.
 #include "plan/search.h"
 
+#include "error_text.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -281,6 +283,11 @@ TEST(Remedies, NameOverlapWhereThatWouldDo) {
     named |= remedy.change == "zero_optimization.overlap_comm false";
   }
   EXPECT_TRUE(named);
+}
+
+TEST(HostMemory, ThatIsNotThereIsNamedWithWhatHelps) {
+  require_host_memory(1);
+  EXPECT_ERROR(require_host_memory(int64_t{1} << 60), "of the host's memory", "ratio");
 }
 
 }  // namespace

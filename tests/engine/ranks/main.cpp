@@ -7,8 +7,8 @@
 #include <csignal>
 
 #include "engine/faults.h"
+#include "engine/launch.h"
 #include "engine/ranks/matrix.h"
-#include "run/ranks.h"
 
 namespace onefold {
 namespace {
