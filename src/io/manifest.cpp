@@ -130,9 +130,9 @@ CheckpointState read_state(JsonObject in, int64_t tensor_elems, size_t files) {
                         .block = count_of(in.require<Json>("block"))};
   if (safetensors_dtype_bytes(state.dtype) == 0)
     in.fail("dtype", fmt::format("is \"{}\", which no safetensors file has", state.dtype));
-  if (state.block < 0) in.fail("block", "must be a number of elements, or 0");
-  if (state.elems < 0) in.fail("elements", "must be a number of elements");
+  if (state.block < 0) in.fail("block", "must be a number of elements, at least 1; or 0");
   const bool own = state.block == CheckpointState::kOwn;
+  if (own && state.elems < 1) in.fail("elements", "must be at least 1");
   const int64_t expected =
       own ? state.elems : tensor_elems / state.block + (tensor_elems % state.block != 0);
   if (state.elems != expected)

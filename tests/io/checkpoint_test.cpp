@@ -160,8 +160,10 @@ TEST_F(CheckpointTest, EveryMistakeInAManifestIsNamed) {
   for (const Json& elements : {Json(14), Json(16), Json(-1), Json("15"), Json(1.5)})
     expect_in(error_with("/tensors/a/states/1/elements", elements),
               {"states[1].elements", "must be 15"});
-  for (const Json& block : {Json(0), Json(-1), Json("1"), Json(1.5)})
+  for (const Json& block : {Json(-1), Json("1"), Json(1.5)})
     expect_in(error_with("/tensors/a/states/1/block", block), {"states[1].block", "at least 1"});
+  // With elements of its own, a state says where they are.
+  expect_in(error_with("/tensors/a/states/1/block", 0), {"states[1].pieces is missing"});
   expect_in(error_with("/tensors/a/states/1/pieces", Json::array()), {"states[1].pieces"});
 
   expect_in(error_with("/tensors/a/shape", {3, 5, 1}), {"tensors.a.shape", "more than two"});
