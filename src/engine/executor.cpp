@@ -27,8 +27,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       options_(options),
       channels_(channels),
       control_(control),
-      scalars_(device, ledger, model, options.micros, control.ranks()),
-      pending_(model.units.size()) {
+      scalars_(device, ledger, model, options, control.ranks()),
+      pending_(model.units.size()),
+      step_ranks_(make_step_ranks(channels.of(Lane::compute))) {
+  for (const auto& unit : model.units) {
+    groups_.emplace_back();
+    for (const ParamSpec& param : unit->params())
+      groups_.back().push_back(options.optimizer.group_of(param.name));
+  }
   const ModelSpec& spec = model.spec;
   losses_ = ledger.allocate(
       Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
@@ -65,8 +71,9 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
   host_ = open_host_side(device);
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
-    host_control_ =
-        ledger.allocate(Kind::workspace, 2 * Ledger::kAlignment, "step control", Tier::host);
+    host_control_ = ledger.allocate(
+        Kind::workspace, 2 * Ledger::kAlignment + scalars_.factors().cols * dtype_bytes(DType::f32),
+        "step control", Tier::host);
 }
 
 // Lanes wait for each other: all must be still before one goes.
@@ -138,7 +145,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::exchange:
       return;  // of an axis with one rank: nothing travels
     case Verb::squares:
-      return compute(action, [&] { squares(action); });
+      return compute(action, [&] { squares(action, walk); });
     case Verb::clip:
       compute(action, [&] { clip(walk); });
       return bring_control();
@@ -406,109 +413,6 @@ void Executor::backward(const Action& action, Walk& walk) {
   if (has_loss) device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
   held(walk, action.unit, action.micro) = {};
   if (!action.output) walk.gradients[micro] = {};
-}
-
-// A shard's pieces are summed one by one, at every stage, so that the norm has the same bits
-// wherever the gradient lives.
-void Executor::squares(const Action& action) {
-  const UnitState& own = state_.unit(action.unit);
-  Kernels& kernels = device_.kernels();
-  const Tensor gradient = own.gradient_shard();
-  std::vector<Squares> list;
-  int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
-    list.push_back({gradient.col_range(piece.offset, piece.elems),
-                    scalars_.squares(action.unit, piece.param)});
-    scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
-  }
-  const Arena::Scope scope(arena_);
-  kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
-                      arena_.take_bytes(scratch_bytes));
-}
-
-// As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
-// up.
-void Executor::clip(const Walk& walk) {
-  Kernels& kernels = device_.kernels();
-  kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
-  if (control_.ranks() > 1) {
-    const Message message = scalars_.sums_message(control_.rank());
-    channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
-  }
-  kernels.clip({.sums = scalars_.sums(),
-                .squares = static_cast<int64_t>(model_.units.size()),
-                .limit = options_.clipping,
-                .eps = 1e-6,
-                .scale = walk.loss_scale,
-                .norm = scalars_.norm(),
-                .control = scalars_.control()});
-}
-
-// The host's copy of what a step reads: it is there when the compute lane's mark is.
-void Executor::bring_control() {
-  if (!host_.lane) return;
-  const StepControl from = scalars_.control(), to = host_control();
-  const JobLabel label{.tag = static_cast<int>(Verb::clip)};
-  device_.copy(device_.compute(), label, to.factor.data, from.factor.data, sizeof(float));
-  device_.copy(device_.compute(), label, to.finite.data, from.finite.data, sizeof(int32_t));
-}
-
-StepControl Executor::host_control() const {
-  if (!host_.lane) return scalars_.control();
-  auto* const memory = static_cast<std::byte*>(host_control_.data());
-  return {matrix(memory, 1, 1, DType::f32), matrix(memory + Ledger::kAlignment, 1, 1, DType::i32)};
-}
-
-SteppedParam Executor::stepped_param(const UnitState& own, const SlabPiece& piece) const {
-  const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
-  const auto part = [&](Tensor slab, int64_t block = 1) {
-    return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
-  };
-  Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
-  std::vector<Tensor> states;
-  for (int i = 0; i < own.states(); ++i)
-    if (i != own.master()) states.push_back(part(own.stepped_state(i), own.block(i)));
-  if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
-  const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
-  if (rounds || options_.precision.moments != DType::f32)
-    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
-                                   param.layer_key, param.place_key),
-                        piece.first};
-  return {param.decay, stepped, std::move(states)};
-}
-
-std::vector<SteppedParam> Executor::stepped_params(const UnitState& own) const {
-  std::vector<SteppedParam> params;
-  for (const SlabPiece& piece : own.stepped_pieces()) params.push_back(stepped_param(own, piece));
-  return params;
-}
-
-void Executor::step(const Action& action, Walk& walk) {
-  UnitState& own = state_.unit(action.unit);
-  if (own.host_steps())
-    host_step(action, walk);
-  else
-    compute(action, [&] {
-      optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates,
-                     scalars_.control(), stepped_params(own));
-    });
-  if (!options_.keep_gradients) own.drop_gradients();
-}
-
-// It may outlive the walk: the next one waits for it where it reads what was stepped.
-void Executor::host_step(const Action& action, Walk& walk) {
-  const UnitState& own = state_.unit(action.unit);
-  LaneQueue& queue = host_.lane ? *host_.lane : device_.compute();
-  if (host_.lane) queue.after(device_.compute().mark());
-  const auto job = [this, &own, &kernels = host_.lane ? *host_.kernels : device_.kernels(),
-                    step = walk.updates + 1, rates = walk.rates, control = host_control(),
-                    params = stepped_params(own)] {
-    optimizer_step(kernels, options_.optimizer, step, rates, control, params);
-    if (!device_.dry() && *control.finite.i32() == 0) own.fill_outbox();
-  };
-  const Ticket ticket = queue.post(label_of(action), job);
-  pending_[static_cast<size_t>(action.unit)] = ticket;
-  if (action.ticket >= 0) walk.tickets[action.ticket] = ticket;
 }
 
 void Executor::settle() {

@@ -84,6 +84,9 @@ std::string lora_text(const ModelSpec& model);
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string recompute_line(const EngineOptions& options, const ModelSpec& model);
+// Both empty where there is nothing to say.
+std::string groups_text(const Config& config, const ModelSpec& model);
+std::string clipping_text(const EngineOptions& options);
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
 // Which states live on other tiers, what is there, and what travels; "" if there are none.
 std::string offload_text(const EngineOptions& options, const RankPlan& plan);
