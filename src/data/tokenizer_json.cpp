@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/byte_level.h"
+#include "data/characters.h"
 #include "data/tokenizer.h"
 
 namespace onefold {
@@ -324,8 +325,8 @@ class Reader {
     } else if (type == "Digits") {
       stage.only({"type", "individual_digits"});
       const bool each = stage["individual_digits"].flag(false);
-      parts_.pretokenizer.add_split(each ? R"(\p{N})" : R"(\p{N}+)", SplitBehavior::kIsolated,
-                                    false, source_);
+      parts_.pretokenizer.add_characters(
+          is_numeric_character, each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
     } else if (type == "Split") {
       read_split(stage);
     } else if (type == "Metaspace") {

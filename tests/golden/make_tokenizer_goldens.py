@@ -140,6 +140,47 @@ VARIANTS = {
     "merges across spaces": dict(base="llama", crossing=True),
 }
 
+# Patterns that engines understand differently; each is run by Oniguruma, as `tokenizers` does it.
+KIMI = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])
+CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+O200K = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])
+DEEPSEEK = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "kimi k2": KIMI,
+    "cl100k": CL100K,
+    "o200k": O200K,
+    "words": r"\w+|[^\w\s]+",
+    "no words": r"\W+|\w",
+    "line ends": r"$|^a|\A.|\z",
+    "hexadecimal": r"\h+|\H",
+    "posix": r"[[:alpha:]]+|[[:digit:]]+|[[:space:]]+|[[:punct:]]+",
+    "not posix": r"[[:^alpha:]]+|[^[:^upper:]]+",
+    "nested": r"[a-z&&[^aeiou]]+|[\p{L}[0-9]]+|[^[a-z][0-9]]",
+    "scripts": r"\p{Arabic}+|\p{Cyrillic}+|[\p{Han}\p{Hiragana}\p{Katakana}]+|\p{^Latin}",
+    "sharp s": r"(?i)ß|straße|ſ",
+    "empty": r"x*|",
+    "digits and unassigned": r"\d+|\D|\p{Cn}+|\P{L}+",
+    "dot and any": r".\X|\R|\p{Any}",
+    "atomic": r"(?>\p{L}+)e|\p{N}{2}+|(a|b)\1|\p{L}*?\K.",
+}
+for name, pattern in PATTERNS.items():
+    VARIANTS[name] = dict(base="small", pre_tokenizer=sequence(split(pattern), byte_level(regex=False)))
+for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+    VARIANTS["empty, " + behavior] = dict(base="small", pre_tokenizer=sequence(split(r"x*|(?=e)", behavior), byte_level(regex=False)))
+VARIANTS["deepseek 3"] = dict(
+    base="small",
+    pre_tokenizer=sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), split(DEEPSEEK), byte_level(regex=False)),
+)
+
 FAMILIES = ["gpt2", "llama 3", "qwen 2", "llama 2", "mistral 0.3"]  # the others vary one part each
 
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x1C, 0x1F, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x200B, 0x2028, 0x202F, 0x3000, 0xFEFF]
