@@ -173,6 +173,14 @@ constexpr std::array<Range, 96> kAfterUnicode9 = {
      {0x16FF0, 0x16FF1}, {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46}, {0x1E030, 0x1E06D},
      {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
      {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}}};
+// Marks of Unicode 9 that Bert's normalizer does not know.
+constexpr std::array<Range, 22> kAfterUnicode8 = {
+    {{0x8D4, 0x8E1},     {0x1885, 0x1886},   {0x1DFB, 0x1DFB},   {0xA8C5, 0xA8C5},
+     {0xA9BD, 0xA9BD},   {0x1123E, 0x1123E}, {0x11438, 0x1143F}, {0x11442, 0x11444},
+     {0x11446, 0x11446}, {0x11C30, 0x11C36}, {0x11C38, 0x11C3D}, {0x11C3F, 0x11C3F},
+     {0x11C92, 0x11CA7}, {0x11CAA, 0x11CB0}, {0x11CB2, 0x11CB3}, {0x11CB5, 0x11CB6},
+     {0x1E000, 0x1E006}, {0x1E008, 0x1E018}, {0x1E01B, 0x1E021}, {0x1E023, 0x1E024},
+     {0x1E026, 0x1E02A}, {0x1E944, 0x1E94A}}};
 // Punctuation that came after the Unicode version of the pre-tokenizers.
 constexpr std::array<Range, 39> kNewerPunctuation = {
     {{0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
@@ -269,6 +277,11 @@ bool is_punctuation_character(uint32_t c) {
 bool is_accent(uint32_t c) {
   if (c == 0x1CF2 || c == 0x1CF3) return true;  // letters now
   return category_of(c)[0] == 'M' && !holds(kAfterUnicode9, c);
+}
+
+bool is_nonspacing_mark(uint32_t c) {
+  if (c == 0x1734 || c == 0x1171E) return true;  // no longer
+  return category_of(c) == "Mn" && !holds(kAfterUnicode9, c) && !holds(kAfterUnicode8, c);
 }
 
 bool is_unknown_to_normalizers(uint32_t c) { return holds(kAfterUnicode9, c); }

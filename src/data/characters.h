@@ -25,6 +25,8 @@ bool is_word_character(uint32_t code_point);
 bool is_punctuation_character(uint32_t code_point);
 // A mark that StripAccents takes away.
 bool is_accent(uint32_t code_point);
+// A mark that BertNormalizer takes away.
+bool is_nonspacing_mark(uint32_t code_point);
 // Came after Unicode 9, the normalizers' version, and is one that a later version would map or
 // reorder: to them it is a character like any other.
 bool is_unknown_to_normalizers(uint32_t code_point);
