@@ -19,6 +19,7 @@
 #include "io/half.h"
 #include "io/hf_folder.h"
 #include "io/safetensors.h"
+#include "io/torch_file.h"
 
 namespace onefold::fuzz {
 namespace {
@@ -37,6 +38,17 @@ void read_safetensors(std::string_view input) {
   for (const SafetensorsEntry& entry : tensors.entries()) {
     touch(tensors.bytes(entry));
     require(tensors.entry(entry.name).elems() == entry.elems(), "another tensor of that name");
+    tensors.release(entry);
+  }
+}
+
+// pytorch_model.bin.
+void read_torch(std::string_view input) {
+  static const MemoryFile file;
+  file.fill(input);
+  const TorchFile tensors(file.path());
+  for (const SafetensorsEntry& entry : tensors.entries()) {
+    touch(tensors.bytes(entry));
     tensors.release(entry);
   }
 }
@@ -189,8 +201,9 @@ void read_documents(std::string_view input) {
   });
 }
 
-constexpr std::array<Target, 10> kTargets = {{{"safetensors", read_safetensors},
+constexpr std::array<Target, 11> kTargets = {{{"safetensors", read_safetensors},
                                               {"hf_folder", read_hf_folder},
+                                              {"torch", read_torch},
                                               {"checkpoint", read_checkpoint},
                                               {"config", read_config},
                                               {"model_config", read_model_config},
