@@ -154,13 +154,12 @@ std::string bert(const Normalizer::Bert& options, std::string_view text) {
   return options.lowercase ? lowered(result) : result;
 }
 
-void require_size(const std::string& result, size_t most_bytes) {
+void require_size(const std::string& result, size_t most_bytes, std::string_view replaced) {
   if (result.size() <= most_bytes) return;
   user_error(
-      "the tokenizer makes more than {} bytes of one text by replacing; its Replace steps feed "
-      "each "
-      "other",
-      most_bytes);
+      "the tokenizer makes more than {} bytes of one text by replacing \"{}\"; its Replace steps "
+      "feed each other",
+      most_bytes, replaced);
 }
 
 }  // namespace
@@ -168,7 +167,7 @@ void require_size(const std::string& result, size_t most_bytes) {
 void append_replaced(std::string_view text, std::string_view from, std::string_view to,
                      size_t most_bytes, std::string& result) {
   for (size_t at = 0; at <= text.size();) {
-    require_size(result, most_bytes);
+    require_size(result, most_bytes, from);
     const size_t found = text.find(from, at);
     if (found == std::string_view::npos) {
       result.append(text.substr(at));
@@ -184,7 +183,7 @@ void append_replaced(std::string_view text, const Pattern& pattern, std::string_
   PatternSearch search(pattern, text);
   size_t at = 0;
   while (const auto match = search.next()) {
-    require_size(result, most_bytes);
+    require_size(result, most_bytes, "a pattern");
     result.append(text.substr(at, match->first - at)).append(to);
     at = match->second;
   }
@@ -269,7 +268,7 @@ std::string Normalizer::changed(const Change& change, std::string_view text, siz
     case Change::Type::kPrecompiled:
       for_valid(text, result, [&](std::string_view valid) {
         change.map->append(valid, result);
-        require_size(result, most_bytes);
+        require_size(result, most_bytes, "precompiled_charsmap");
       });
       return result;
   }
