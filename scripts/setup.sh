@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(
   cmake ninja-build g++ pkg-config
-  libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev
+  libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libonig-dev libutf8proc-dev
   libxxhash-dev libhwloc-dev liburing-dev zlib1g-dev libzstd-dev libopenmpi-dev openmpi-bin
   libgtest-dev clang-format bible-kjv
   "$@"

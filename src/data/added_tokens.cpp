@@ -1,66 +1,31 @@
 #include "data/added_tokens.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "data/byte_level.h"
+#include "data/characters.h"
 
 namespace onefold {
 namespace {
 
 bool ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// The code point of the well-formed sequence that `text` is.
-int32_t code_point(std::string_view text) {
-  utf8proc_int32_t point = -1;
-  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &point);
-  return point;
-}
-
 // The character that `text` ends with; -1 if it ends with none.
 int32_t last_character(std::string_view text, size_t& bytes) {
   for (bytes = 1; bytes <= std::min<size_t>(4, text.size()); ++bytes) {
     const std::string_view tail = text.substr(text.size() - bytes);
-    if (utf8_sequence(tail) == bytes) return code_point(tail);
+    if (utf8_sequence(tail) == bytes) return static_cast<int32_t>(code_point_of(tail));
   }
   return -1;
 }
 
 int32_t first_character(std::string_view text, size_t& bytes) {
   bytes = utf8_sequence(text);
-  return bytes == 0 ? -1 : code_point(text.substr(0, bytes));
+  return bytes == 0 ? -1 : static_cast<int32_t>(code_point_of(text));
 }
 
-// \s and \w of Rust's regular expressions, which are Unicode's White_Space and word characters.
-bool is_space(int32_t c) {
-  return (c >= 0x9 && c <= 0xD) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
-         c == 0x3000;
-}
-
-bool is_word(int32_t c) {
-  if (c < 0) return false;
-  if (c == 0x200C || c == 0x200D) return true;  // joiners
-  switch (utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:  // letters in circles and squares are symbols by category, and alphabetic all the same
-      return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-             (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-  }
-}
+bool is_space(int32_t c) { return c >= 0 && is_space_character(static_cast<uint32_t>(c)); }
+bool is_word(int32_t c) { return c >= 0 && is_word_character(static_cast<uint32_t>(c)); }
 
 }  // namespace
 

@@ -24,10 +24,14 @@ BpeModel::BpeModel(const BpeModelParts& parts)
       byte_fallback_(parts.byte_fallback),
       fuse_unknown_(parts.fuse_unknown),
       unknown_(parts.unknown),
+      prefix_(parts.prefix),
+      suffix_(parts.suffix),
       merges_(parts.merges.size()) {
   byte_ids_.fill(-1);
-  for (const auto& [text, id] : parts.vocabulary) {
+  const bool affixes = !prefix_.empty() || !suffix_.empty();
+  for (const auto& [text, id, score] : parts.vocabulary) {
     if (parts.ignore_merges) words_.emplace(text, id);
+    if (affixes) characters_.emplace(text, id);
     if (byte_level_) {
       if (text.size() == 1) byte_ids_[static_cast<unsigned char>(text[0])] = id;
       continue;
@@ -42,7 +46,7 @@ BpeModel::BpeModel(const BpeModelParts& parts)
     const auto& [left, right, merged] = parts.merges[rank];
     merges_.add(left, right, {static_cast<uint32_t>(rank), merged});
   }
-  if (!byte_level_) find_cuts(parts);
+  if (!byte_level_ && !affixes) find_cuts(parts);
 }
 
 void BpeModel::find_cuts(const BpeModelParts& parts) {
@@ -50,7 +54,7 @@ void BpeModel::find_cuts(const BpeModelParts& parts) {
   const bool complete = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
   if (!complete || parts.ignore_merges) return;
   std::unordered_map<int32_t, std::string_view> texts;
-  for (const auto& [text, id] : parts.vocabulary) texts.emplace(id, text);
+  for (const auto& [text, id, score] : parts.vocabulary) texts.emplace(id, text);
   std::vector<std::bitset<kClasses>> joins(kClasses);
   const auto note = [&](std::string_view text) {
     size_t before = kClasses;
@@ -112,13 +116,19 @@ void BpeModel::encode(std::string_view word, std::vector<int32_t>& ids) const {
   }
   thread_local std::vector<int32_t> symbols;
   symbols.clear();
-  if (byte_level_) {
+  if (byte_level_ && prefix_.empty() && suffix_.empty()) {
     byte_symbols(word, symbols);
   } else {
     character_symbols(word, symbols);
   }
   merge_symbols(merges_, symbols);
   ids.insert(ids.end(), symbols.begin(), symbols.end());
+}
+
+std::string BpeModel::affixed(std::string_view symbol, bool first, bool last) const {
+  std::string text(first ? "" : prefix_);
+  text.append(symbol);
+  return last ? text + suffix_ : text;
 }
 
 void BpeModel::byte_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
@@ -139,10 +149,14 @@ bool BpeModel::fall_back(std::string_view character, std::vector<int32_t>& symbo
 void BpeModel::character_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   bool waiting = false;
   for (size_t at = 0; at < word.size();) {
-    const size_t bytes = std::max<size_t>(utf8_sequence(word.substr(at)), 1);
+    const size_t bytes = byte_level_ ? 1 : std::max<size_t>(utf8_sequence(word.substr(at)), 1);
     const std::string_view character = word.substr(at, bytes);
+    const bool first = at == 0;
     at += bytes;
-    if (const auto found = characters_.find(character); found != characters_.end()) {
+    const auto found = prefix_.empty() && suffix_.empty()
+                           ? characters_.find(character)
+                           : characters_.find(affixed(character, first, at == word.size()));
+    if (found != characters_.end()) {
       if (waiting) symbols.push_back(unknown_);
       waiting = false;
       symbols.push_back(found->second);

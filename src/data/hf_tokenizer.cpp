@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "data/sentencepiece.h"
 
 namespace onefold {
 namespace {
@@ -288,13 +289,30 @@ class VocabularyFolder {
   nlohmann::json vocab_;
 };
 
+// Tokens that a folder adds to the model are not in the file, and would change ids if left out.
+Tokenizer load_sentencepiece(const std::string& path, const std::string& folder) {
+  Tokenizer tokenizer =
+      Tokenizer::parse(tokenizer_json_of_sentencepiece(read_file(path), path), path);
+  const Json added = object_in(folder, kAddedTokens);
+  for (const auto& [text, id] : added.items())
+    if (id_of(tokenizer, text) < 0)
+      user_error("{} adds \"{}\" to the tokens of {}, which is not supported; {}",
+                 in(folder, kAddedTokens), text, kSentencePiece, kMakeJson);
+  return tokenizer;
+}
+
 }  // namespace
 
 std::span<const std::string_view> hf_companion_names() { return kCompanions; }
 
+static bool has_vocabulary(const std::string& folder) {
+  return path_exists(in(folder, kVocab)) && path_exists(in(folder, kMerges));
+}
+
 std::string tokenizer_in_folder(const std::string& folder) {
   if (path_exists(in(folder, kTokenizerJson))) return in(folder, kTokenizerJson);
-  return path_exists(in(folder, kVocab)) && path_exists(in(folder, kMerges)) ? folder : "";
+  const bool found = has_vocabulary(folder) || path_exists(in(folder, kSentencePiece));
+  return found ? folder : "";
 }
 
 std::string folder_of_tokenizer(const std::string& path) {
@@ -313,19 +331,20 @@ std::string describe_end_of_text(int32_t id, const Tokenizer* tokenizer) {
 
 Tokenizer load_tokenizer(const std::string& path) {
   const std::string folder = folder_of_tokenizer(path);
-  if (!is_folder(path)) return with_end_of_text(Tokenizer::load(path), folder);
-  const std::string found = tokenizer_in_folder(path);
-  if (found.empty() && path_exists(in(path, kSentencePiece)))
-    user_error(
-        "{} has its tokenizer in {} alone, SentencePiece's own format, which is not read; {}", path,
-        kSentencePiece, kMakeJson);
-  if (found.empty())
-    user_error(
-        "{} has no tokenizer: neither {} nor {} with {}. Name one in data.tokenizer; \"bytes\" is "
-        "for models that were trained on bytes",
-        path, kTokenizerJson, kVocab, kMerges);
-  return with_end_of_text(found == path ? VocabularyFolder(path).load() : Tokenizer::load(found),
-                          folder);
+  const auto load = [&] {
+    if (!is_folder(path))
+      return path.ends_with(".model") ? load_sentencepiece(path, folder) : Tokenizer::load(path);
+    const std::string found = tokenizer_in_folder(path);
+    if (found.empty())
+      user_error(
+          "{} has no tokenizer: neither {} nor {} with {} nor {}. Name one in data.tokenizer; "
+          "\"bytes\" is for models that were trained on bytes",
+          path, kTokenizerJson, kVocab, kMerges, kSentencePiece);
+    if (found != path) return Tokenizer::load(found);
+    return has_vocabulary(path) ? VocabularyFolder(path).load()
+                                : load_sentencepiece(in(path, kSentencePiece), path);
+  };
+  return with_end_of_text(load(), folder);
 }
 
 std::map<std::string, std::string> tokenizer_companions(const std::string& path) {

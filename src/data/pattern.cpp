@@ -1,90 +1,272 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "data/pattern.h"
 
-#include <pcre2.h>
+#include <fmt/format.h>
+#include <oniguruma.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <climits>
+#include <functional>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
+#include "data/byte_level.h"
+#include "data/characters.h"
 
 namespace onefold {
 namespace {
 
-// PCRE2's \s has U+180E, which Unicode no longer counts as white space, and neither do the engines
-// these patterns were written for. Spelling the set out makes words agree with theirs on every code
-// point.
-std::string with_unicode_spaces(std::string_view pattern) {
-  constexpr std::string_view kSet =
-      R"(\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  std::string result;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's') {
-        result += in_class ? std::string(kSet) : "[" + std::string(kSet) + "]";
-      } else if (escaped == 'S' && !in_class) {
-        result += "[^" + std::string(kSet) + "]";
-      } else {
-        result += {c, escaped};
-      }
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    result += c;
+// How a property's name is compared: without case, spaces, "_" and "-".
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name)
+    if (c != ' ' && c != '_' && c != '-')
+      plain.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+  return plain;
+}
+
+// "Lu" or "L" of "uppercaseletter"; itself if it is no long name.
+std::string category_named(const std::string& name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kLong = {
+      {{"letter", "l"},
+       {"uppercaseletter", "lu"},
+       {"lowercaseletter", "ll"},
+       {"modifierletter", "lm"},
+       {"otherletter", "lo"},
+       {"mark", "m"},
+       {"nonspacingmark", "mn"},
+       {"spacingmark", "mc"},
+       {"combiningmark", "m"},
+       {"number", "n"},
+       {"decimalnumber", "nd"},
+       {"othernumber", "no"},
+       {"punctuation", "p"},
+       {"dashpunctuation", "pd"},
+       {"otherpunctuation", "po"},
+       {"symbol", "s"},
+       {"mathsymbol", "sm"},
+       {"othersymbol", "so"},
+       {"format", "cf"},
+       {"casedletter", "lc"},
+       {"other", "c"},
+       {"unassigned", "cn"},
+       {"word", "w"}}};
+  for (const auto& [spelt, category] : kLong)
+    if (name == spelt) return std::string(category);
+  return name;
+}
+
+bool lowers_to(std::string_view category, std::string_view name) {
+  return category.size() == name.size() && plain_name(category) == name;
+}
+
+// Whether a newer character belongs to the property of this plain name.
+bool belongs(const NewerCharacters& range, const std::string& name) {
+  const std::string_view category = range.category;
+  const auto group = [&](char c) { return category[0] == c; };
+  if (name == range.script) return true;
+  if (name == "alphabetic" || name == "alpha") return range.alphabetic;
+  if (name == "alnum") return range.alphabetic || category == "Nd";
+  if (name == "uppercase" || name == "upper") return category == "Lu";
+  if (name == "lowercase" || name == "lower") return category == "Ll" || range.first == 0x1E030;
+  if (name == "digit") return category == "Nd";
+  if (name == "punct") return group('P') || group('S');
+  if (name == "emoji") return range.emoji;
+  if (name == "graph" || name == "print" || name == "assigned") return true;
+  if (name == "w") return group('L') || group('M') || category == "Nd" || category == "Pc";
+  if (name == "lc") return category == "Lu" || category == "Ll";
+  if (name.size() == 1) return std::tolower(category[0]) == name[0];
+  return lowers_to(category, name);
+}
+
+std::string ranges_of(const std::function<bool(const NewerCharacters&)>& chosen) {
+  std::string text;
+  for (const NewerCharacters& range : newer_characters())
+    if (chosen(range)) text += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", range.first, range.last);
+  return text;
+}
+
+// A class for the property, which may stand alone or within another; "" if no newer character
+// belongs to it. `spelt` is how the library names it.
+std::string widened(std::string_view spelt, std::string_view property, bool negated) {
+  const std::string name = category_named(plain_name(property));
+  const char* const mark = negated ? "^" : "";
+  if (name == "cn" || name == "c") {  // what was not assigned
+    const std::string gone =
+        ranges_of([&](const NewerCharacters& range) { return !belongs(range, name); });
+    return fmt::format("[{}[{}&&[^{}]]]", mark, spelt, gone);
   }
-  return result;
+  if (name == "punct")  // symbols too, in the version that `tokenizers` has
+    return fmt::format("[{}\\p{{P}}\\p{{S}}{}]", mark, ranges_of([&](const NewerCharacters& range) {
+                         return belongs(range, name);
+                       }));
+  const std::string added =
+      ranges_of([&](const NewerCharacters& range) { return belongs(range, name); });
+  if (added.empty()) return "";
+  constexpr std::array<std::string_view, 9> kNewScripts = {"kawi",        "nagmundari",   "garay",
+                                                           "gurungkhema", "kiratrai",     "olonal",
+                                                           "sunuwar",     "tulutigalari", "todhri"};
+  const bool whole = std::find(kNewScripts.begin(), kNewScripts.end(), name) != kNewScripts.end();
+  return fmt::format("[{}{}{}]", mark, whole ? std::string_view() : spelt, added);
+}
+
+// Options that make classes ASCII's: (?W), (?D), (?S), (?P).
+bool narrows_classes(std::string_view pattern) {
+  for (size_t at = 0; (at = pattern.find("(?", at)) != pattern.npos;) {
+    for (at += 2; at < pattern.size(); ++at) {
+      const char c = pattern[at];
+      if (c == 'W' || c == 'D' || c == 'S' || c == 'P') return true;
+      if (std::string_view("imxaCILy-").find(c) == std::string_view::npos) break;
+    }
+  }
+  return false;
+}
+
+OnigRegion* region_of(void* region) { return static_cast<OnigRegion*>(region); }
+
+const OnigUChar* bytes_of(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+std::string message_of(int error, OnigErrorInfo* info) {
+  OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN];
+  const int bytes =
+      info ? onig_error_code_to_str(text, error, info) : onig_error_code_to_str(text, error);
+  return utf8_lossy({reinterpret_cast<const char*>(text), static_cast<size_t>(bytes)});
+}
+
+void start_library() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+    onig_set_warn_func(onig_null_warn);
+    onig_set_verb_warn_func(onig_null_warn);
+  });
 }
 
 }  // namespace
 
+std::string with_newer_characters(std::string_view pattern) {
+  if (narrows_classes(pattern)) return std::string(pattern);
+  std::string result;
+  const auto put = [&](std::string_view spelt, std::string_view name, bool negated) {
+    const std::string positive =
+        spelt.starts_with("[:") ? fmt::format("[:{}:]", name)
+        : name.size() == 1 && spelt.size() == 2
+            ? fmt::format("\\{}", static_cast<char>(std::tolower(spelt[1])))
+            : fmt::format("\\p{{{}}}", name);
+    const std::string wider = widened(positive, name, negated);
+    result += wider.empty() ? std::string(spelt) : wider;
+  };
+  int depth = 0;  // of classes
+  for (size_t i = 0; i < pattern.size();) {
+    const std::string_view rest = pattern.substr(i);
+    if (rest[0] == '\\' && rest.size() > 1) {
+      const char c = rest[1];
+      const size_t close = rest.find('}');
+      if ((c == 'p' || c == 'P') && rest.size() > 2 && rest[2] == '{' && close != rest.npos) {
+        std::string_view name = rest.substr(3, close - 3);
+        bool negated = c == 'P';
+        if (name.starts_with('^')) name.remove_prefix(1), negated = !negated;
+        put(rest.substr(0, close + 1), name, negated);
+        i += close + 1;
+        continue;
+      }
+      if (c == 'w' || c == 'W' || c == 'd' || c == 'D') {
+        const std::string wider = widened(c == 'w' || c == 'W' ? "\\w" : "\\d",
+                                          c == 'w' || c == 'W' ? "w" : "nd", c == 'W' || c == 'D');
+        result += wider;
+      } else {
+        result += rest.substr(0, 2);
+      }
+      i += 2;
+      continue;
+    }
+    if (depth > 0 && rest.starts_with("[:")) {
+      if (const size_t close = rest.find(":]"); close != rest.npos && close < 20) {
+        std::string_view name = rest.substr(2, close - 2);
+        const bool negated = name.starts_with('^');
+        if (negated) name.remove_prefix(1);
+        put(rest.substr(0, close + 2), name, negated);
+        i += close + 2;
+        continue;
+      }
+    }
+    if (rest[0] == '[') {
+      ++depth;
+      result += '[';
+      i += 1;
+      if (pattern.substr(i).starts_with('^')) result += '^', i += 1;
+      if (pattern.substr(i).starts_with(']')) result += ']', i += 1;  // the character itself
+      continue;
+    }
+    if (rest[0] == ']' && depth > 0) --depth;
+    result += rest[0];
+    i += 1;
+  }
+  return result;
+}
+
 Pattern::Pattern(std::string_view pattern, const std::string& source) {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  const std::string spelled = with_unicode_spaces(pattern);
-  pcre2_code* const code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                    PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-  if (!code) {
-    PCRE2_UCHAR message[256];
-    pcre2_get_error_message(error, message, sizeof(message));
+  start_library();
+  const std::string spelt = with_newer_characters(pattern);
+  regex_t* regex = nullptr;
+  OnigErrorInfo info;
+  const int result =
+      utf8_prefix(spelt) != spelt.size()
+          ? ONIGERR_INVALID_WIDE_CHAR_VALUE
+          : onig_new(&regex, bytes_of(spelt), bytes_of(spelt) + spelt.size(), ONIG_OPTION_NONE,
+                     ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+  if (result != ONIG_NORMAL)
+    user_error("{}: the pattern {} is not a regular expression that Oniguruma accepts: {}", source,
+               pattern, message_of(result, &info));
+  code_ = regex;
+}
+
+Pattern::~Pattern() { onig_free(static_cast<regex_t*>(code_)); }
+
+PatternSearch::PatternSearch(const Pattern& pattern, std::string_view text)
+    : pattern_(pattern), text_(text), region_(onig_region_new()) {
+  require(region_ != nullptr, "out of memory for a pattern match");
+}
+
+PatternSearch::~PatternSearch() { onig_region_free(region_of(region_), 1); }
+
+std::optional<std::pair<size_t, size_t>> PatternSearch::find() {
+  if (at_ > text_.size()) return std::nullopt;
+  if (text_.size() > INT_MAX)
+    user_error("a text of {} bytes is too long for a pattern; cut it into smaller documents",
+               text_.size());
+  const OnigUChar* const begin = bytes_of(text_);
+  const OnigUChar* const end = begin + text_.size();
+  onig_region_clear(region_of(region_));
+  const int result = onig_search(static_cast<regex_t*>(pattern_.code_), begin, end, begin + at_,
+                                 end, region_of(region_), ONIG_OPTION_NONE);
+  if (result == ONIG_MISMATCH) return std::nullopt;
+  if (result < 0)
     user_error(
-        "{}: the pre-tokenizer's pattern {} is not a regular expression that PCRE2 accepts: {}",
-        source, pattern, reinterpret_cast<const char*>(message));
-  }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, PCRE2 interprets
-  code_ = code;
+        "a pattern of the tokenizer gave up on a text of {} bytes ({}); cut the document into "
+        "smaller ones",
+        text_.size(), message_of(result, nullptr));
+  return std::pair{static_cast<size_t>(region_of(region_)->beg[0]),
+                   static_cast<size_t>(region_of(region_)->end[0])};
 }
 
-Pattern::~Pattern() { pcre2_code_free(static_cast<pcre2_code*>(code_)); }
-
-PatternSearch::PatternSearch(const Pattern& pattern)
-    : pattern_(pattern), data_(pcre2_match_data_create(1, nullptr)) {
-  require(data_ != nullptr, "out of memory for a pattern match");
-}
-
-PatternSearch::~PatternSearch() { pcre2_match_data_free(static_cast<pcre2_match_data*>(data_)); }
-
-std::pair<size_t, size_t> PatternSearch::find(std::string_view text, size_t at) {
-  int result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap, and larger
-    result = match(text, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT);
+// As the search of `tokenizers` goes on: from the end of a match, and past one character where that
+// finds nothing but the empty match at the same place.
+std::optional<std::pair<size_t, size_t>> PatternSearch::next() {
+  while (const auto match = find()) {
+    const auto [begin, end] = *match;
+    if (begin != end || end != last_end_) {
+      at_ = last_end_ = end;
+      return match;
+    }
+    at_ += at_ < text_.size() ? utf8_sequence(text_.substr(at_)) : 1;
   }
-  if (result == PCRE2_ERROR_NOMATCH) return {text.size(), text.size()};
-  if (result < 0) {
-    user_error(
-        "the pre-tokenizer's pattern gave up on a text of {} bytes (PCRE2 error {}); cut the "
-        "document into smaller ones",
-        text.size(), result);
-  }
-  const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(static_cast<pcre2_match_data*>(data_));
-  return {span[0], span[1]};
-}
-
-int PatternSearch::match(std::string_view text, size_t at, unsigned options) {
-  return pcre2_match(static_cast<const pcre2_code*>(pattern_.code_),
-                     reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
-                     static_cast<pcre2_match_data*>(data_), nullptr);
+  return std::nullopt;
 }
 
 }  // namespace onefold

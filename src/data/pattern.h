@@ -1,7 +1,9 @@
-// Regular expressions of tokenizers: a compiled PCRE2 pattern, and searches through a text with it.
+// Regular expressions of tokenizers: a pattern compiled by Oniguruma, which is what `tokenizers`
+// runs them on, and searches through a text with it.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,23 +24,31 @@ class Pattern {
   void* code_;
 };
 
-// One search at a time. Belongs to one call, so needs no locks.
+// All matches in one text, from left to right. Belongs to one call, so needs no locks.
 class PatternSearch {
  public:
-  explicit PatternSearch(const Pattern& pattern);
+  // The text must be well-formed UTF-8, and live as long as the search.
+  PatternSearch(const Pattern& pattern, std::string_view text);
   ~PatternSearch();
   PatternSearch(const PatternSearch&) = delete;
   PatternSearch& operator=(const PatternSearch&) = delete;
 
-  // Begin and end of the first match that is not empty, at or after `at`; the end of the text twice
-  // if there is none. The text must be well-formed UTF-8.
-  std::pair<size_t, size_t> find(std::string_view text, size_t at);
+  // Begin and end of the next match; none after the last. Matches may be empty, but not
+  // where another has just ended.
+  std::optional<std::pair<size_t, size_t>> next();
 
  private:
-  int match(std::string_view text, size_t at, unsigned options);
+  std::optional<std::pair<size_t, size_t>> find();
 
   const Pattern& pattern_;
-  void* data_;
+  const std::string_view text_;
+  size_t at_ = 0;
+  size_t last_end_ = std::string_view::npos;
+  void* region_;
 };
+
+// The pattern with characters newer than the library's Unicode written out wherever it names a
+// class that has some.
+std::string with_newer_characters(std::string_view pattern);
 
 }  // namespace onefold

@@ -1,14 +1,18 @@
 #include "data/pretokenizer.h"
 
 #include <array>
-#include <optional>
 
 #include "data/byte_level.h"
+#include "data/characters.h"
 
 namespace onefold {
 namespace {
 
 enum CharClass : uint8_t { kOther, kLetter, kDigit, kSpace, kNotAscii };
+static_assert(static_cast<int>(CharacterClass::kOther) == kOther &&
+              static_cast<int>(CharacterClass::kLetter) == kLetter &&
+              static_cast<int>(CharacterClass::kNumber) == kDigit &&
+              static_cast<int>(CharacterClass::kSpace) == kSpace);
 
 constexpr std::array<CharClass, 256> kClasses = [] {
   std::array<CharClass, 256> classes{};  // kOther
@@ -22,13 +26,54 @@ constexpr std::array<CharClass, 256> kClasses = [] {
   return classes;
 }();
 
-CharClass class_of(char c) { return kClasses[static_cast<unsigned char>(c)]; }
 bool ends_line(char c) { return c == '\n' || c == '\r'; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
-constexpr size_t kAskPattern = 0;  // no word ends at 0
+// Walks over well-formed UTF-8, a character at a time.
+class Walker {
+ public:
+  Walker(std::string_view text, size_t at) : p_(text.data() + at), end_(text.data() + text.size()) {
+    look();
+  }
+  bool done() const { return p_ == end_; }
+  CharClass cls() const { return cls_; }  // of the character here; kNotAscii past the end
+  const char* here() const { return p_; }
+  void step() {
+    p_ += bytes_;
+    look();
+  }
+  // Past all characters of a class; returns how many there were, and where the last one begins.
+  std::pair<size_t, const char*> run(CharClass cls) {
+    size_t count = 0;
+    const char* last = p_;
+    for (; cls_ == cls; ++count) {
+      last = p_;
+      step();
+    }
+    return {count, last};
+  }
 
-// Length of the contraction at `p` ('s 't 're 've 'm 'll 'd), or 0.
+ private:
+  void look() {
+    cls_ = kNotAscii;
+    bytes_ = 1;
+    if (p_ == end_) return;
+    cls_ = kClasses[static_cast<unsigned char>(*p_)];
+    if (cls_ != kNotAscii) return;
+    const std::string_view rest(p_, static_cast<size_t>(end_ - p_));
+    const auto first = static_cast<unsigned char>(*p_);
+    bytes_ = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    cls_ = static_cast<CharClass>(class_of_character(code_point_of(rest)));
+  }
+
+  const char* p_;
+  const char* end_;
+  CharClass cls_ = kNotAscii;
+  uint8_t bytes_ = 1;
+};
+
+// Length of the contraction at `p` ('s 't 're 've 'm 'll 'd), or 0. If case is ignored, U+017F is
+// an s too.
 template <bool kAnyCase>
 size_t contraction(const char* p, const char* end) {
   const auto at = [&](int i) { return kAnyCase ? lower(p[i]) : p[i]; };
@@ -45,29 +90,29 @@ size_t contraction(const char* p, const char* end) {
     case 'l':
       return end - p >= 3 && at(2) == 'l' ? 3 : 0;
     default:
-      return 0;
+      return kAnyCase && end - p >= 3 && p[1] == '\xC5' && p[2] == '\xBF' ? 3 : 0;
   }
 }
 
-// The end of the GPT-2 word that begins at `at`, or kAskPattern if it depends on a non-ASCII
-// character.
+// The end of the GPT-2 word that begins at `at`.
 size_t gpt2_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
-  const char* p = begin;
-  if (*p == '\'') {
-    if (const size_t length = contraction<false>(p, end)) return at + length;
+  if (*begin == '\'') {
+    if (const size_t length = contraction<false>(begin, end)) return at + length;
   }
-  if (*p == ' ' && p + 1 < end && class_of(p[1]) != kSpace) ++p;  // " ?" before a run
-  const CharClass run = class_of(*p);
-  if (run == kNotAscii) return kAskPattern;
-  while (++p < end && class_of(*p) == run) {
+  Walker walker(text, at);
+  if (*begin == ' ') {  // " ?" before a run
+    Walker next = walker;
+    next.step();
+    if (!next.done() && next.cls() != kSpace) walker = next;
   }
-  if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
+  const CharClass cls = walker.cls();
+  const auto [count, last] = walker.run(cls);
   // \s+(?!\S): the last character of white space before a word belongs to that word, unless it is
   // the only one.
-  if (run == kSpace && p < end && p - begin > 1) --p;
-  return at + static_cast<size_t>(p - begin);
+  const bool gives_back = cls == kSpace && !walker.done() && count > 1;
+  return static_cast<size_t>((gives_back ? last : walker.here()) - text.data());
 }
 
 // The same for the pattern of Llama 3 (digits in groups of at most 3) and Qwen (each digit alone).
@@ -75,91 +120,120 @@ template <int kMaxDigits>
 size_t llama3_word_end(std::string_view text, size_t at) {
   const char* const begin = text.data() + at;
   const char* const end = text.data() + text.size();
-  const char* p = begin;
-  const auto length = [&] { return at + static_cast<size_t>(p - begin); };
-  const CharClass first = class_of(*p);
-  if (first == kNotAscii) return kAskPattern;
-  if (*p == '\'') {
-    if (const size_t length_of = contraction<true>(p, end)) return at + length_of;
+  if (*begin == '\'') {
+    if (const size_t length = contraction<true>(begin, end)) return at + length;
   }
-  // 's and its kind have non-ASCII equals when case is ignored, and any character but a line end,
-  // letter or digit may lead a run of letters: what follows decides.
-  const CharClass second = p + 1 < end ? class_of(p[1]) : kSpace;
-  if (first != kDigit && !ends_line(*p) && second == kNotAscii) return kAskPattern;
-  if (first == kLetter || (first != kDigit && !ends_line(*p) && second == kLetter)) {
-    while (++p < end && class_of(*p) == kLetter) {
-    }
-    return p < end && class_of(*p) == kNotAscii ? kAskPattern : length();
-  }
+  const auto place = [&](const char* p) { return static_cast<size_t>(p - text.data()); };
+  Walker walker(text, at);
+  const CharClass first = walker.cls();
   if (first == kDigit) {
-    while (++p < end && p - begin < kMaxDigits && class_of(*p) == kDigit) {
-    }
-    const bool open = p < end && p - begin < kMaxDigits && class_of(*p) == kNotAscii;
-    return open ? kAskPattern : length();
+    for (int digits = 0; digits < kMaxDigits && walker.cls() == kDigit; ++digits) walker.step();
+    return place(walker.here());
   }
-  if (first == kOther || (*p == ' ' && second == kOther)) {
-    while (++p < end && class_of(*p) == kOther) {
-    }
-    if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
+  if (first == kLetter) {
+    walker.run(kLetter);
+    return place(walker.here());
+  }
+  // Any character but a line end, letter or digit may lead a run of letters.
+  Walker next = walker;
+  next.step();
+  if (!ends_line(*begin) && next.cls() == kLetter) {
+    next.run(kLetter);
+    return place(next.here());
+  }
+  if (first == kOther || (*begin == ' ' && next.cls() == kOther)) {
+    next.run(kOther);
+    const char* p = next.here();
     while (p < end && ends_line(*p)) ++p;
-    return length();
+    return place(p);
   }
   const char* after_line = nullptr;  // \s*[\r\n]+ ends after the run's last line end
-  for (; p < end && class_of(*p) == kSpace; ++p) {
-    if (ends_line(*p)) after_line = p + 1;
+  const char* last = begin;
+  size_t count = 0;
+  for (; walker.cls() == kSpace; walker.step(), ++count) {
+    last = walker.here();
+    if (ends_line(*last)) after_line = last + 1;
   }
-  if (p < end && class_of(*p) == kNotAscii) return kAskPattern;
-  if (after_line) {
-    p = after_line;
-  } else if (p < end && p - begin > 1) {
-    --p;  // \s+(?!\S)
-  }
-  return length();
+  if (after_line) return place(after_line);
+  return place(!walker.done() && count > 1 ? last : walker.here());  // \s+(?!\S)
 }
 
 template <typename WordEnd>
-void split_by_scanner(const Pattern& pattern, WordEnd word_end, std::string_view text,
-                      const PreTokenizer::Word& word) {
-  std::optional<PatternSearch> search;  // made only for text that needs it
+void split_by_scanner(WordEnd word_end, std::string_view text, const PreTokenizer::Word& word) {
   for (size_t at = 0; at < text.size();) {
-    size_t end = word_end(text, at);
-    if (end == kAskPattern) {
-      if (!search) search.emplace(pattern);
-      end = search->find(text, at).second;  // these patterns match at every position
-    }
+    const size_t end = word_end(text, at);
     word(text.substr(at, end - at));
     at = end;
   }
 }
 
-void split_by_pattern(const Pattern& pattern, SplitBehavior behavior, bool invert,
-                      std::string_view text, const PreTokenizer::Word& word) {
-  const auto joins = [&](bool left_matches, bool right_matches) {
-    if (behavior == SplitBehavior::kMergedWithPrevious) return !left_matches && right_matches;
-    if (behavior == SplitBehavior::kMergedWithNext) return left_matches && !right_matches;
-    return behavior == SplitBehavior::kContiguous && left_matches == right_matches;
-  };
-  struct PretokenSpan {
+// Makes words of matches and what lies between them, in order.
+class Joiner {
+ public:
+  Joiner(SplitBehavior behavior, bool invert, std::string_view text, const PreTokenizer::Word& word)
+      : behavior_(behavior), invert_(invert), text_(text), word_(word) {}
+
+  // The text up to `begin` matches nothing; that from there to `end`, which may be empty, matches.
+  void match(size_t begin, size_t end) {
+    if (begin > at_) add({at_, begin, invert_});
+    add({begin, end, !invert_});
+    at_ = end;
+  }
+  void finish() {
+    if (at_ < text_.size()) add({at_, text_.size(), invert_});
+    if (holds_) hand_on(held_);
+  }
+
+ private:
+  struct Part {
     size_t begin, end;
     bool match;
   };
-  std::optional<PretokenSpan> held;  // the word so far; `match` is its last span's
-  const auto add = [&](PretokenSpan span) {
-    if (behavior == SplitBehavior::kRemoved && span.match) return;
-    if (held && joins(held->match, span.match))
-      span.begin = held->begin;
-    else if (held)
-      word(text.substr(held->begin, held->end - held->begin));
-    held = span;
-  };
-  PatternSearch search(pattern);
-  for (size_t at = 0; at < text.size();) {
-    const auto [begin, end] = search.find(text, at);
-    if (begin > at) add({at, begin, invert});
-    if (end > begin) add({begin, end, !invert});
-    at = end;
+
+  bool joins(bool left_matches, bool right_matches) const {
+    if (behavior_ == SplitBehavior::kMergedWithPrevious) return !left_matches && right_matches;
+    if (behavior_ == SplitBehavior::kMergedWithNext) return left_matches && !right_matches;
+    return behavior_ == SplitBehavior::kContiguous && left_matches == right_matches;
   }
-  if (held) word(text.substr(held->begin, held->end - held->begin));
+  void hand_on(const Part& part) const {
+    if (part.end > part.begin) word_(text_.substr(part.begin, part.end - part.begin));
+  }
+  void add(Part part) {
+    if (behavior_ == SplitBehavior::kRemoved && part.match) return;
+    if (holds_ && joins(held_.match, part.match))
+      part.begin = held_.begin;
+    else if (holds_)
+      hand_on(held_);
+    held_ = part;
+    holds_ = true;
+  }
+
+  const SplitBehavior behavior_;
+  const bool invert_;
+  const std::string_view text_;
+  const PreTokenizer::Word& word_;
+  size_t at_ = 0;
+  bool holds_ = false;
+  Part held_{};  // the word so far; `match` is its last part's
+};
+
+void split_by_pattern(const Pattern& pattern, SplitBehavior behavior, bool invert,
+                      std::string_view text, const PreTokenizer::Word& word) {
+  Joiner joiner(behavior, invert, text, word);
+  PatternSearch search(pattern, text);
+  while (const auto match = search.next()) joiner.match(match->first, match->second);
+  joiner.finish();
+}
+
+void split_by_characters(PreTokenizer::Matches matches, SplitBehavior behavior,
+                         std::string_view text, const PreTokenizer::Word& word) {
+  Joiner joiner(behavior, false, text, word);
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = utf8_sequence(text.substr(at));
+    if (matches(code_point_of(text.substr(at)))) joiner.match(at, at + bytes);
+    at += bytes;
+  }
+  joiner.finish();
 }
 
 void split_before(std::string_view mark, std::string_view text, const PreTokenizer::Word& word) {
@@ -172,24 +246,25 @@ void split_before(std::string_view mark, std::string_view text, const PreTokeniz
 
 }  // namespace
 
-void PreTokenizer::add_gpt2() {
-  static const auto kPattern = std::make_shared<const Pattern>(kGpt2Pattern, "GPT-2");
-  splitters_.push_back({.type = Splitter::Type::kGpt2, .pattern = kPattern});
-}
+void PreTokenizer::add_gpt2() { splitters_.push_back({.type = Splitter::Type::kGpt2}); }
 
 void PreTokenizer::add_split(std::string_view pattern, SplitBehavior behavior, bool invert,
                              const std::string& source) {
-  Splitter splitter{.type = Splitter::Type::kPattern,
-                    .pattern = std::make_shared<const Pattern>(pattern, source),
-                    .behavior = behavior,
-                    .invert = invert};
+  Splitter splitter{.type = Splitter::Type::kPattern, .behavior = behavior, .invert = invert};
   // These match every character: isolating matches and dropping what is no match are the same.
   const bool plain =
       behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
   if (plain && pattern == kGpt2Pattern) splitter.type = Splitter::Type::kGpt2;
   if (plain && pattern == kLlama3Pattern) splitter.type = Splitter::Type::kLlama3;
   if (plain && pattern == kQwen2Pattern) splitter.type = Splitter::Type::kQwen2;
+  if (splitter.type == Splitter::Type::kPattern)
+    splitter.pattern = std::make_shared<const Pattern>(pattern, source);
   splitters_.push_back(std::move(splitter));
+}
+
+void PreTokenizer::add_characters(Matches matches, SplitBehavior behavior) {
+  splitters_.push_back(
+      {.type = Splitter::Type::kCharacters, .behavior = behavior, .matches = matches});
 }
 
 void PreTokenizer::add_before(std::string mark) {
@@ -197,8 +272,9 @@ void PreTokenizer::add_before(std::string mark) {
 }
 
 bool PreTokenizer::cuts_before_spaces() const {
-  return splitters_.size() == 1 && splitters_[0].type != Splitter::Type::kPattern &&
-         splitters_[0].type != Splitter::Type::kBefore;
+  return splitters_.size() == 1 && (splitters_[0].type == Splitter::Type::kGpt2 ||
+                                    splitters_[0].type == Splitter::Type::kLlama3 ||
+                                    splitters_[0].type == Splitter::Type::kQwen2);
 }
 
 bool PreTokenizer::cuts_before(std::string_view mark) const {
@@ -209,13 +285,15 @@ bool PreTokenizer::cuts_before(std::string_view mark) const {
 void PreTokenizer::split_by(const Splitter& splitter, std::string_view text, const Word& word) {
   switch (splitter.type) {
     case Splitter::Type::kGpt2:
-      return split_by_scanner(*splitter.pattern, gpt2_word_end, text, word);
+      return split_by_scanner(gpt2_word_end, text, word);
     case Splitter::Type::kLlama3:
-      return split_by_scanner(*splitter.pattern, llama3_word_end<3>, text, word);
+      return split_by_scanner(llama3_word_end<3>, text, word);
     case Splitter::Type::kQwen2:
-      return split_by_scanner(*splitter.pattern, llama3_word_end<1>, text, word);
+      return split_by_scanner(llama3_word_end<1>, text, word);
     case Splitter::Type::kPattern:
       return split_by_pattern(*splitter.pattern, splitter.behavior, splitter.invert, text, word);
+    case Splitter::Type::kCharacters:
+      return split_by_characters(splitter.matches, splitter.behavior, text, word);
     case Splitter::Type::kBefore:
       return split_before(splitter.mark, text, word);
   }

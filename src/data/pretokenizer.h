@@ -1,9 +1,9 @@
 // Cuts text into words before byte-pair merging; merges never cross a word's edge. The patterns of
-// GPT-2, Llama 3 and Qwen have hand-written scanners for ASCII (several times PCRE2's speed) that
-// use PCRE2 only where a word touches a non-ASCII character; other patterns are matched by PCRE2
-// alone.
+// GPT-2, Llama 3 and Qwen have hand-written scanners, which are several times as fast as a
+// pattern's engine; other patterns are matched by Oniguruma.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,6 +38,9 @@ class PreTokenizer {
   // change places. `source` names the file in errors.
   void add_split(std::string_view pattern, SplitBehavior behavior, bool invert,
                  const std::string& source);
+  using Matches = bool (*)(uint32_t code_point);
+  // Each character for which `matches` is true is a match.
+  void add_characters(Matches matches, SplitBehavior behavior);
   // A word begins at every `mark`.
   void add_before(std::string mark);
 
@@ -54,11 +57,12 @@ class PreTokenizer {
 
  private:
   struct Splitter {
-    enum class Type { kGpt2, kLlama3, kQwen2, kPattern, kBefore };
+    enum class Type { kGpt2, kLlama3, kQwen2, kPattern, kCharacters, kBefore };
     Type type;
     std::shared_ptr<const Pattern> pattern = nullptr;
     SplitBehavior behavior = SplitBehavior::kIsolated;
     bool invert = false;
+    Matches matches = nullptr;
     std::string mark = "";
   };
 

@@ -1,5 +1,7 @@
 #include "data/token_decoder.h"
 
+#include <utility>
+
 #include "data/bpe_model.h"
 #include "data/byte_level.h"
 #include "data/normalizer.h"
@@ -59,6 +61,19 @@ void strip(std::string& token, std::string_view character, int64_t start, int64_
     token.resize(token.size() - character.size());
 }
 
+std::string word_piece(const std::string& token, const std::string& prefix) {
+  return token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+}
+
+std::string cleaned_up(std::string text, size_t most_bytes) {
+  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kChanges) text = replaced(text, from, to, most_bytes);
+  return text;
+}
+
 }  // namespace
 
 void TokenDecoder::add_byte_level() { steps_.push_back({.type = DecoderStep::Type::kByteLevel}); }
@@ -80,6 +95,14 @@ void TokenDecoder::add_metaspace(std::string mark, bool drop_first) {
       {.type = DecoderStep::Type::kMetaspace, .from = std::move(mark), .drop_first = drop_first});
 }
 
+void TokenDecoder::add_word_piece(std::string prefix, bool cleanup) {
+  steps_.push_back(
+      {.type = DecoderStep::Type::kWordPiece, .from = std::move(prefix), .drop_first = cleanup});
+}
+void TokenDecoder::add_suffix(std::string suffix) {
+  steps_.push_back({.type = DecoderStep::Type::kSuffix, .from = std::move(suffix)});
+}
+
 void TokenDecoder::take(const DecoderStep& step, size_t most_bytes,
                         std::vector<std::string>& tokens) {
   switch (step.type) {
@@ -97,6 +120,18 @@ void TokenDecoder::take(const DecoderStep& step, size_t most_bytes,
       for (size_t i = 0; i < tokens.size(); ++i)
         tokens[i] =
             replaced(tokens[i], step.from, i == 0 && step.drop_first ? "" : " ", most_bytes);
+      return;
+    case DecoderStep::Type::kWordPiece:
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        std::string& token = tokens[i];
+        if (i > 0) token = word_piece(token, step.from);
+        if (step.drop_first) token = cleaned_up(token, most_bytes);
+      }
+      return;
+    case DecoderStep::Type::kSuffix:
+      for (size_t i = 0; i < tokens.size(); ++i)
+        if (!step.from.empty())
+          tokens[i] = replaced(tokens[i], step.from, i + 1 == tokens.size() ? "" : " ", most_bytes);
       return;
     case DecoderStep::Type::kFuse: {
       std::string all;
@@ -135,6 +170,12 @@ std::string TokenDecoder::bytes_of(std::string_view token) const {
         break;
       case DecoderStep::Type::kMetaspace:
         bytes = replaced(bytes, step.from, " ", most_bytes);
+        break;
+      case DecoderStep::Type::kWordPiece:
+        bytes = word_piece(bytes, step.from);
+        break;
+      case DecoderStep::Type::kSuffix:
+        if (!step.from.empty()) bytes = replaced(bytes, step.from, " ", most_bytes);
         break;
       case DecoderStep::Type::kFuse:
       case DecoderStep::Type::kStrip:

@@ -17,6 +17,10 @@ class TokenDecoder {
   void add_fuse();                                                     // all tokens become one
   void add_strip(std::string character, int64_t start, int64_t stop);  // from each token's ends
   void add_metaspace(std::string mark, bool drop_first);  // marks into spaces; none in the first
+  // Pieces without the prefix have a space in front, except the first; cleaned up: spaces before
+  // punctuation and English contractions go.
+  void add_word_piece(std::string prefix, bool cleanup);
+  void add_suffix(std::string suffix);  // into a space; at the end into nothing
 
   // The text of tokens as they are spelt. Always UTF-8: bytes that are none become U+FFFD. Without
   // steps, tokens are joined by spaces.
@@ -27,11 +31,20 @@ class TokenDecoder {
 
  private:
   struct DecoderStep {
-    enum class Type { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace };
+    enum class Type {
+      kByteLevel,
+      kReplace,
+      kByteFallback,
+      kFuse,
+      kStrip,
+      kMetaspace,
+      kWordPiece,
+      kSuffix
+    };
     Type type;
     std::string from = "", to = "";
     int64_t start = 0, stop = 0;
-    bool drop_first = false;
+    bool drop_first = false;  // or clean up
   };
 
   static void take(const DecoderStep& step, size_t most_bytes, std::vector<std::string>& tokens);

@@ -47,22 +47,38 @@ WordCache& thread_cache() {
 }
 
 // The vocabulary as the model sees it: model.vocab, without tokens that are only added.
-BpeModelParts model_parts(const TokenizerParts& parts) {
-  BpeModelParts model{.byte_level = parts.byte_level,
-                      .merges = parts.merges,
-                      .ignore_merges = parts.ignore_merges,
-                      .byte_fallback = parts.byte_fallback,
-                      .fuse_unknown = parts.fuse_unknown};
+std::shared_ptr<const WordModel> model_of(const TokenizerParts& parts) {
+  std::vector<VocabularyToken> vocabulary;
   std::vector<bool> only_added(parts.tokens.size());
   for (const AddedToken& token : parts.added)
     only_added[static_cast<size_t>(token.id)] = !token.in_vocabulary;
   const std::vector<std::string>& texts = parts.byte_level ? parts.tokens : parts.spellings;
+  int32_t unknown = -1;
   for (size_t id = 0; id < texts.size(); ++id) {
     if (texts[id].empty() || only_added[id]) continue;
-    model.vocabulary.push_back({texts[id], static_cast<int32_t>(id)});
-    if (parts.spellings[id] == parts.unknown_token) model.unknown = static_cast<int32_t>(id);
+    vocabulary.push_back(
+        {texts[id], static_cast<int32_t>(id), id < parts.scores.size() ? parts.scores[id] : 0});
+    if (parts.spellings[id] == parts.unknown_token) unknown = static_cast<int32_t>(id);
   }
-  return model;
+  switch (parts.model) {
+    case TokenizerParts::Model::kUnigram:
+      return make_unigram(vocabulary, unknown, parts.byte_fallback);
+    case TokenizerParts::Model::kWordPiece:
+      return make_word_piece(vocabulary, unknown, parts.piece_prefix, parts.most_characters);
+    case TokenizerParts::Model::kWordLevel:
+      return make_word_level(vocabulary, unknown);
+    case TokenizerParts::Model::kBpe:
+      break;
+  }
+  return std::make_shared<const BpeModel>(BpeModelParts{.byte_level = parts.byte_level,
+                                                        .vocabulary = std::move(vocabulary),
+                                                        .merges = parts.merges,
+                                                        .ignore_merges = parts.ignore_merges,
+                                                        .byte_fallback = parts.byte_fallback,
+                                                        .fuse_unknown = parts.fuse_unknown,
+                                                        .unknown = unknown,
+                                                        .prefix = parts.piece_prefix,
+                                                        .suffix = parts.word_suffix});
 }
 
 TokenizerParts completed(TokenizerParts parts) {
@@ -83,7 +99,7 @@ std::string TokenizerParts::shown(const AddedToken& token) const {
 
 Tokenizer::Tokenizer(TokenizerParts parts)
     : parts_(std::make_shared<const TokenizerParts>(completed(std::move(parts)))),
-      model_(std::make_shared<const BpeModel>(model_parts(*parts_))) {
+      model_(model_of(*parts_)) {
   static std::atomic<uint32_t> next_number{1};
   number_ = next_number++;
   for (size_t id = 0; id < parts_->tokens.size(); ++id) {
@@ -190,6 +206,14 @@ void Tokenizer::encode(std::string_view text, Specials specials, WordCache& cach
 void Tokenizer::encode_plain(std::string_view text, bool first, WordCache& cache,
                              std::vector<int32_t>& ids) const {
   if (text.empty()) return;
+  if (parts_->before_metaspace.empty()) return encode_part(text, first, cache, ids);
+  parts_->before_metaspace.split(text, [&](std::string_view part) {
+    encode_part(part, first && part.data() == text.data(), cache, ids);
+  });
+}
+
+void Tokenizer::encode_part(std::string_view text, bool first, WordCache& cache,
+                            std::vector<int32_t>& ids) const {
   std::string changed;
   if (const auto& metaspace = parts_->metaspace) {
     changed.reserve(text.size() + text.size() / 2);
@@ -206,9 +230,9 @@ void Tokenizer::encode_plain(std::string_view text, bool first, WordCache& cache
     return parts_->pretokenizer.split(
         text, [&](std::string_view word) { encode_word(word, cache, ids); });
   }
-  const auto encode_part = [&](std::string_view part) { encode_word(part, cache, ids); };
-  if (parts_->pretokenizer.empty()) return model_->cut(text, encode_part);
-  parts_->pretokenizer.split(text, [&](std::string_view word) { model_->cut(word, encode_part); });
+  const auto encode_cut = [&](std::string_view part) { encode_word(part, cache, ids); };
+  if (parts_->pretokenizer.empty()) return model_->cut(text, encode_cut);
+  parts_->pretokenizer.split(text, [&](std::string_view word) { model_->cut(word, encode_cut); });
 }
 
 void Tokenizer::encode_word(std::string_view word, WordCache& cache,
@@ -238,7 +262,7 @@ void Tokenizer::encode_word(std::string_view word, WordCache& cache,
 bool Tokenizer::may_cut_before_spaces() const {
   const TokenizerParts& parts = *parts_;
   if (!raw_added_.cuts_before_spaces() || !normalized_added_.cuts_before_spaces() ||
-      !parts.normalizer.cuts_before_spaces())
+      !parts.normalizer.cuts_before_spaces() || !parts.before_metaspace.empty())
     return false;
   if (parts.byte_level) return parts.pretokenizer.cuts_before_spaces();
   std::string buffer;  // what a space has become when words are cut

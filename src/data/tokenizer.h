@@ -1,6 +1,7 @@
-// Byte-pair encoding of the Hugging Face kind: text to token ids and back, exactly as `tokenizers`
-// does it. Byte-level (GPT-2, Llama 3, Qwen), without loss for any bytes, and SentencePiece-style
-// (Llama 2, Mistral). Reads and writes tokenizer.json. Any number of threads may use one Tokenizer.
+// Tokenizers of the Hugging Face kind: text to token ids and back, exactly as `tokenizers` does it.
+// Byte-pair encoding, byte-level (GPT-2, Llama 3, Qwen), without loss for any bytes, and
+// SentencePiece-style (Llama 2, Mistral); Unigram, WordPiece, WordLevel. Reads and writes
+// tokenizer.json. Any number of threads may use one Tokenizer.
 #pragma once
 
 #include <array>
@@ -18,6 +19,7 @@
 #include "data/normalizer.h"
 #include "data/pretokenizer.h"
 #include "data/token_decoder.h"
+#include "data/word_model.h"
 
 namespace onefold {
 
@@ -37,6 +39,8 @@ struct Metaspace {
 // What a tokenizer.json holds.
 struct TokenizerParts {
   using Merge = BpeModelParts::Merge;
+  enum class Model { kBpe, kUnigram, kWordPiece, kWordLevel };
+  Model model = Model::kBpe;
   std::vector<std::string> tokens;     // by id, as the bytes they stand for; "": no such token
   std::vector<std::string> spellings;  // the same as the file spells them; may be left out if
                                        // byte-level
@@ -44,12 +48,17 @@ struct TokenizerParts {
   std::vector<AddedToken> added;
   Normalizer normalizer;
   std::optional<Metaspace> metaspace;
+  PreTokenizer before_metaspace;  // cuts what each gets spaces' marks by itself (T5)
   PreTokenizer pretokenizer;
   TokenDecoder decoder;
   bool byte_level = true;
   bool add_prefix_space = false;  // byte-level: encode "x" as " x"
   bool ignore_merges = false, byte_fallback = false, fuse_unknown = false;
   std::string unknown_token;
+  std::string piece_prefix, word_suffix;  // in front of pieces after the first, after the last
+  int64_t most_characters = 0;            // WordPiece: of a word that is not unknown
+  std::vector<double> scores;             // Unigram: by id
+  int64_t empty_token = -1;               // the id of "", which no text has (Whisper)
   std::vector<int32_t> template_before, template_after;
   // The JSON of the parts that saving gives back as they were read.
   std::string normalizer_json = "null", pretokenizer_json, post_processor_json, decoder_json;
@@ -131,11 +140,13 @@ class Tokenizer {
  private:
   void encode_plain(std::string_view text, bool first, WordCache& cache,
                     std::vector<int32_t>& ids) const;
+  void encode_part(std::string_view text, bool first, WordCache& cache,
+                   std::vector<int32_t>& ids) const;
   void encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& ids) const;
   bool may_cut_before_spaces() const;
 
   std::shared_ptr<const TokenizerParts> parts_;
-  std::shared_ptr<const BpeModel> model_;
+  std::shared_ptr<const WordModel> model_;
   AddedTokenFinder raw_added_, normalized_added_;
   std::unordered_map<std::string_view, int32_t> ids_;  // views into parts_
   struct Shown {

@@ -7,87 +7,16 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "data/byte_level.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_json.h"
 
 namespace onefold {
 namespace {
 
 using nlohmann::json;
-
-std::string brief(const json& value) {
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > 60) text = utf8_lossy(std::string_view(text).substr(0, 57)) + "...";
-  return text;
-}
-
-// A value with its place in the file.
-class Node {
- public:
-  Node(const json& value, std::string path, const std::string& source)
-      : value_(&value), path_(std::move(path)), source_(&source) {}
-
-  const json& value() const { return *value_; }
-  bool is_null() const { return value_->is_null(); }
-
-  [[noreturn]] void fail(std::string_view message) const {
-    user_error("{}: {} {}", *source_, path_.empty() ? "the file" : path_, message);
-  }
-  [[noreturn]] void unsupported(std::string_view accepted) const {
-    fail(fmt::format("is {}, which is not supported; Onefold reads {}", brief(*value_), accepted));
-  }
-
-  bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
-  Node operator[](const char* key) const {
-    static const json kNull;
-    return {has(key) ? (*value_)[key] : kNull, path_.empty() ? key : path_ + "." + key, *source_};
-  }
-  Node operator[](size_t index) const {
-    return {(*value_)[index], fmt::format("{}[{}]", path_, index), *source_};
-  }
-  size_t size() const { return value_->size(); }
-
-  // The object must have no other keys.
-  void only(std::initializer_list<const char*> keys) const {
-    if (!value_->is_object()) fail("must be an object");
-    for (const auto& item : value_->items()) {
-      const std::string& key = item.key();
-      if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; }))
-        (*this)[key.c_str()].fail("is a key that Onefold does not know");
-    }
-  }
-  const Node& object() const { return typed(value_->is_object(), "an object"); }
-  const Node& array() const { return typed(value_->is_array(), "a list"); }
-  const std::string& text() const {
-    return typed(value_->is_string(), "a string").value_->get_ref<const std::string&>();
-  }
-  int64_t integer() const {
-    return typed(value_->is_number_integer(), "an integer").value_->get<int64_t>();
-  }
-  bool flag(bool otherwise) const {
-    if (is_null()) return otherwise;
-    return typed(value_->is_boolean(), "true or false").value_->get<bool>();
-  }
-  std::string type() const { return object()["type"].text(); }
-  // A string that is one character.
-  const std::string& character() const {
-    const std::string& content = text();
-    if (content.empty() || utf8_sequence(content) != content.size()) fail("must be one character");
-    return content;
-  }
-
- private:
-  const Node& typed(bool matches, std::string_view wanted) const {
-    if (is_null()) fail("is missing; is this a whole tokenizer.json?");
-    if (!matches) fail(fmt::format("is {} and must be {}", brief(*value_), wanted));
-    return *this;
-  }
-
-  const json* value_;
-  std::string path_;
-  const std::string* source_;
-};
+using tokenizer_json::brief;
+using tokenizer_json::Node;
 
 class Reader {
  public:
@@ -101,9 +30,10 @@ class Reader {
         root_[key].fail("is set, and Onefold encodes whole texts; set it to null");
     }
     read_model_options(root_["model"].object());
-    read_normalizer(root_["normalizer"]);
-    read_pretokenizer(root_["pre_tokenizer"]);
-    if (!root_["decoder"].is_null()) read_decoder(root_["decoder"]);
+    tokenizer_json::read_normalizer(root_["normalizer"], source_, parts_);
+    tokenizer_json::read_pretokenizer(root_["pre_tokenizer"], source_, parts_);
+    tokenizer_json::read_decoder(root_["decoder"], source_, parts_);
+    check_model_fits(root_["model"]);
     read_vocabulary(root_["model"]);
     if (root_.has("added_tokens")) read_added(root_["added_tokens"].array());
     check_complete(root_["model"]);
@@ -118,35 +48,58 @@ class Reader {
  private:
   void read_model_options(const Node& model) {
     const std::string type = model.has("type") ? model.type() : "BPE";
-    if (type != "BPE") {
-      model["type"].fail(
-          fmt::format("is {}; Onefold reads BPE, byte-level (GPT-2, Llama 3, Qwen) or "
-                      "SentencePiece's (Llama 2, "
-                      "Mistral)",
-                      type));
+    if (type == "BPE") {
+      read_bpe_options(model);
+    } else if (type == "Unigram") {
+      parts_.model = TokenizerParts::Model::kUnigram;
+      model.only({"type", "unk_id", "vocab", "byte_fallback"});
+      parts_.byte_fallback = model["byte_fallback"].flag(false);
+    } else if (type == "WordPiece") {
+      parts_.model = TokenizerParts::Model::kWordPiece;
+      model.only(
+          {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
+      parts_.unknown_token = model["unk_token"].text();
+      parts_.piece_prefix = model["continuing_subword_prefix"].text();
+      parts_.most_characters = model["max_input_chars_per_word"].integer();
+    } else if (type == "WordLevel") {
+      parts_.model = TokenizerParts::Model::kWordLevel;
+      model.only({"type", "unk_token", "vocab"});
+      parts_.unknown_token = model["unk_token"].text();
+    } else {
+      model["type"].unsupported("BPE, Unigram, WordPiece and WordLevel");
     }
+  }
+
+  void read_bpe_options(const Node& model) {
     model.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                 "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
-    const auto refuse = [&](const char* key, const char* meaning) {
-      const json& value = model[key].value();
-      if (value.is_null() || value == json("") || value == json(0.0)) return;
-      model[key].fail(
-          fmt::format("is {} ({}); Onefold reads BPE without it", brief(value), meaning));
+    const json& dropout = model["dropout"].value();
+    if (!dropout.is_null() && dropout != json(0.0))
+      model["dropout"].fail(
+          fmt::format("is {} (random merges); Onefold reads BPE without it", brief(dropout)));
+    const auto text = [&](const char* key) {
+      return model[key].is_null() ? std::string() : model[key].text();
     };
-    refuse("dropout", "random merges");
-    refuse("continuing_subword_prefix", "a marker before pieces");
-    refuse("end_of_word_suffix", "a marker after words");
+    parts_.piece_prefix = text("continuing_subword_prefix");
+    parts_.word_suffix = text("end_of_word_suffix");
+    parts_.unknown_token = text("unk_token");
     parts_.ignore_merges = model["ignore_merges"].flag(false);
     parts_.byte_fallback = model["byte_fallback"].flag(false);
     parts_.fuse_unknown = model["fuse_unk"].flag(false);
-    if (!model["unk_token"].is_null()) parts_.unknown_token = model["unk_token"].text();
+  }
+
+  // The other models see the characters of the byte-level alphabet, not bytes.
+  void check_model_fits(const Node& model) const {
+    if (parts_.model != TokenizerParts::Model::kBpe && parts_.byte_level)
+      model["type"].fail(
+          fmt::format("is {} with a ByteLevel pre-tokenizer; Onefold reads that with BPE alone",
+                      brief(model["type"].value())));
   }
 
   // `shown` is what the token decodes from: its spelling, or that after normalizing.
   void place(const Node& where, int64_t id, const std::string& spelling, const std::string& shown) {
     // Ids may have gaps, but a table for them must not outgrow the file that names them.
-    const auto named =
-        static_cast<int64_t>(root_["model"]["vocab"].size() + root_["added_tokens"].size());
+    const auto named = named_ + static_cast<int64_t>(root_["added_tokens"].size());
     const int64_t limit = std::min(int64_t{1} << 24, 4 * named + 1024);
     if (id < 0 || id >= limit) {
       where.fail(fmt::format("has the id {} for {}, which is not in [0, {}) for {} tokens", id,
@@ -173,17 +126,41 @@ class Reader {
   }
 
   void read_vocabulary(const Node& model) {
-    const json& vocab = model["vocab"].object().value();
-    for (const auto& [text, id] : vocab.items()) {
+    if (parts_.model == TokenizerParts::Model::kUnigram) return read_pieces(model);
+    vocab_ = model["vocab"].object().value();
+    named_ = static_cast<int64_t>(vocab_.size());
+    for (const auto& [text, id] : vocab_.items()) {
       if (!id.is_number_integer())
         model["vocab"].fail(
             fmt::format("has {} for {}, which is not an id", brief(id), brief(json(text))));
-      if (text.empty()) model["vocab"].fail("has a token without text");
+      if (text.empty()) parts_.empty_token = id.get<int64_t>();
       place(model["vocab"], id.get<int64_t>(), text, text);
     }
+    if (parts_.model != TokenizerParts::Model::kBpe) return;
     const Node merges = model["merges"].array();
     parts_.merges.reserve(merges.size());
-    for (size_t i = 0; i < merges.size(); ++i) read_merge(vocab, merges, i);
+    for (size_t i = 0; i < merges.size(); ++i) read_merge(vocab_, merges, i);
+  }
+
+  // [["<unk>", 0.0], ["\u2581", -2.01], ...]
+  void read_pieces(const Node& model) {
+    const Node list = model["vocab"].array();
+    named_ = static_cast<int64_t>(list.size());
+    vocab_ = json::object();
+    parts_.scores.resize(list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Node piece = list[i].array();
+      if (piece.size() != 2) piece.fail("must be a piece and its score");
+      const std::string& text = piece[size_t{0}].text();
+      if (text.empty()) piece.fail("has no text");
+      vocab_[text] = i;
+      parts_.scores[i] = piece[size_t{1}].number();
+      place(piece, static_cast<int64_t>(i), text, text);
+    }
+    if (model["unk_id"].is_null()) return;
+    const int64_t id = model["unk_id"].integer();
+    if (id < 0 || id >= named_) model["unk_id"].fail(fmt::format("is {} of {} pieces", id, named_));
+    parts_.unknown_token = parts_.spellings[static_cast<size_t>(id)];
   }
 
   void read_merge(const json& vocab, const Node& merges, size_t index) {
@@ -205,12 +182,13 @@ class Reader {
       }
       return found->get<int32_t>();
     };
-    parts_.merges.push_back({id(left), id(right), id(left + right)});
+    const size_t skipped = std::min(parts_.piece_prefix.size(), right.size());
+    parts_.merges.push_back({id(left), id(right), id(left + right.substr(skipped))});
   }
 
   void read_added(const Node& added) {
-    const json& vocab = root_["model"]["vocab"].value();
-    int64_t next = static_cast<int64_t>(vocab.size());  // the id of a token that is new
+    const json& vocab = vocab_;
+    int64_t next = named_;  // the id of a token that is new
     for (size_t i = 0; i < added.size(); ++i) {
       const Node entry = added[i].object();
       entry.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -243,20 +221,22 @@ class Reader {
   // every text. `tokenizers` would silently drop the rest.
   void check_complete(const Node& model) const {
     std::array<bool, 256> present{};
-    const json& vocab = model["vocab"].value();
     for (size_t b = 0; b < present.size(); ++b) {
       const char byte = static_cast<char>(b);
-      present[b] = parts_.byte_level ? vocab.contains(to_byte_alphabet({&byte, 1}))
-                                     : vocab.contains(byte_token_name(static_cast<uint8_t>(b)));
+      const std::string letter = to_byte_alphabet({&byte, 1});
+      present[b] = !parts_.byte_level ? vocab_.contains(byte_token_name(static_cast<uint8_t>(b)))
+                                      : has_everywhere(letter);
     }
     const auto missing = std::find(present.begin(), present.end(), false);
     const bool complete = missing == present.end();
     if (complete && parts_.byte_level) return;  // other keys have no effect then
-    if (!parts_.unknown_token.empty() && !vocab.contains(parts_.unknown_token))
+    if (!parts_.unknown_token.empty() && !vocab_.contains(parts_.unknown_token))
       model["unk_token"].fail(
           fmt::format("is {}, which model.vocab does not have", brief(json(parts_.unknown_token))));
     if (complete && parts_.byte_fallback) return;
     if (!parts_.byte_level && !parts_.unknown_token.empty()) return;
+    if (parts_.model == TokenizerParts::Model::kUnigram)
+      model["unk_id"].fail("is null, so some characters would be lost");
     if (!parts_.byte_level && complete)
       model["byte_fallback"].fail(
           "is false and unk_token is null, so some characters would be lost");
@@ -266,156 +246,12 @@ class Reader {
         missing - present.begin(), std::count(present.begin(), present.end(), false)));
   }
 
-  void read_normalizer(const Node& normalizer) {
-    if (normalizer.is_null()) return;
-    const std::string type = normalizer.type();
-    if (type == "Sequence") {
-      normalizer.only({"type", "normalizers"});
-      const Node steps = normalizer["normalizers"].array();
-      for (size_t i = 0; i < steps.size(); ++i) read_normalizer(steps[i]);
-    } else if (type == "NFC") {
-      normalizer.only({"type"});
-      parts_.normalizer.add_nfc();
-    } else if (type == "Prepend") {
-      normalizer.only({"type", "prepend"});
-      parts_.normalizer.add_prepend(normalizer["prepend"].text());
-    } else if (type == "Replace") {
-      normalizer.only({"type", "pattern", "content"});
-      parts_.normalizer.add_replace(literal(normalizer["pattern"]), normalizer["content"].text());
-    } else {
-      normalizer["type"].unsupported("NFC, Prepend, Replace and Sequence");
-    }
-  }
-
-  // {"String": " "}
-  static std::string literal(const Node& pattern) {
-    pattern.only({"String", "Regex"});
-    if (pattern.has("Regex")) pattern["Regex"].unsupported("a String here");
-    if (pattern["String"].text().empty()) pattern["String"].fail("is empty");
-    return pattern["String"].text();
-  }
-
-  void read_pretokenizer(const Node& pretokenizer) {
-    std::vector<Node> stages;
-    flatten(pretokenizer, stages);
-    parts_.byte_level = std::any_of(stages.begin(), stages.end(),
-                                    [](const Node& stage) { return stage.type() == "ByteLevel"; });
-    for (size_t i = 0; i < stages.size(); ++i)
-      read_stage(stages[i], i == 0, i + 1 == stages.size());
-  }
-
-  static void flatten(const Node& pretokenizer, std::vector<Node>& stages) {
-    if (pretokenizer.is_null()) return;
-    if (pretokenizer.type() != "Sequence") return stages.push_back(pretokenizer);
-    pretokenizer.only({"type", "pretokenizers"});
-    const Node list = pretokenizer["pretokenizers"].array();
-    for (size_t i = 0; i < list.size(); ++i) flatten(list[i], stages);
-  }
-
-  void read_stage(const Node& stage, bool first, bool last) {
-    const std::string type = stage.type();
-    if (type == "ByteLevel") {
-      stage.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      if (!last) stage.fail("is ByteLevel before another stage; Onefold reads it as the last one");
-      parts_.add_prefix_space = stage["add_prefix_space"].flag(true);
-      if (parts_.add_prefix_space && !first)
-        stage["add_prefix_space"].fail("is true after another stage, which is not supported");
-      if (stage["use_regex"].flag(true)) parts_.pretokenizer.add_gpt2();
-    } else if (type == "Digits") {
-      stage.only({"type", "individual_digits"});
-      const bool each = stage["individual_digits"].flag(false);
-      parts_.pretokenizer.add_split(each ? R"(\p{N})" : R"(\p{N}+)", SplitBehavior::kIsolated,
-                                    false, source_);
-    } else if (type == "Split") {
-      read_split(stage);
-    } else if (type == "Metaspace") {
-      if (!first || parts_.byte_level)
-        stage.fail(
-            "is a Metaspace beside other stages; Onefold reads it as the first one, without "
-            "ByteLevel");
-      read_metaspace(stage);
-    } else {
-      stage["type"].unsupported("ByteLevel, Metaspace, Split, Digits and Sequence");
-    }
-  }
-
-  void read_split(const Node& stage) {
-    stage.only({"type", "pattern", "behavior", "invert"});
-    static const std::vector<std::string> kNames = {"Isolated", "Removed", "MergedWithPrevious",
-                                                    "MergedWithNext", "Contiguous"};
-    const std::string& name = stage["behavior"].text();
-    const auto found = std::find(kNames.begin(), kNames.end(), name);
-    if (found == kNames.end()) stage["behavior"].unsupported(join(kNames, ", "));
-    const Node pattern = stage["pattern"].object();
-    pattern.only({"Regex", "String"});
-    const std::string regex =
-        pattern.has("Regex") ? pattern["Regex"].text() : quoted(pattern["String"].text());
-    parts_.pretokenizer.add_split(regex, static_cast<SplitBehavior>(found - kNames.begin()),
-                                  stage["invert"].flag(false), source_);
-  }
-
-  // A regular expression for the text itself.
-  static std::string quoted(const std::string& text) {
-    std::string regex;
-    for (const char c : text) {
-      if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c)))
-        regex += fmt::format("\\x{:02x}", c);
-      else
-        regex += c;
-    }
-    return regex;
-  }
-
-  // The prefix rule of a Metaspace, in its old form (add_prefix_space) or the new (prepend_scheme).
-  static Metaspace::Prepend prepend_of(const Node& metaspace) {
-    const std::string scheme =
-        metaspace["prepend_scheme"].is_null() ? "always" : metaspace["prepend_scheme"].text();
-    if (!metaspace["add_prefix_space"].flag(true) && scheme != "never")
-      metaspace["add_prefix_space"].fail("is false, which needs \"prepend_scheme\": \"never\"");
-    if (scheme == "always") return Metaspace::Prepend::kAlways;
-    if (scheme == "first") return Metaspace::Prepend::kFirst;
-    if (scheme != "never") metaspace["prepend_scheme"].unsupported("always, first and never");
-    return Metaspace::Prepend::kNever;
-  }
-
-  void read_metaspace(const Node& stage) {
-    stage.only({"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
-    parts_.metaspace = {stage["replacement"].character(), prepend_of(stage)};
-    if (stage["split"].flag(true)) parts_.pretokenizer.add_before(parts_.metaspace->mark);
-  }
-
-  void read_decoder(const Node& decoder) {
-    const std::string type = decoder.type();
-    TokenDecoder& steps = parts_.decoder;
-    if (type == "Sequence") {
-      decoder.only({"type", "decoders"});
-      const Node list = decoder["decoders"].array();
-      for (size_t i = 0; i < list.size(); ++i) read_decoder(list[i]);
-    } else if (type == "ByteLevel") {
-      decoder.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      steps.add_byte_level();
-    } else if (type == "Replace") {
-      decoder.only({"type", "pattern", "content"});
-      steps.add_replace(literal(decoder["pattern"]), decoder["content"].text());
-    } else if (type == "ByteFallback") {
-      decoder.only({"type"});
-      steps.add_byte_fallback();
-    } else if (type == "Fuse") {
-      decoder.only({"type"});
-      steps.add_fuse();
-    } else if (type == "Strip") {
-      decoder.only({"type", "content", "start", "stop"});
-      steps.add_strip(decoder["content"].character(), decoder["start"].integer(),
-                      decoder["stop"].integer());
-    } else if (type == "Metaspace") {
-      decoder.only(
-          {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
-      steps.add_metaspace(decoder["replacement"].character(),
-                          prepend_of(decoder) != Metaspace::Prepend::kNever);
-    } else {
-      decoder["type"].unsupported(
-          "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip and Sequence");
-    }
+  // A letter of the byte-level alphabet at every place of a word.
+  bool has_everywhere(const std::string& letter) const {
+    for (const std::string& before : {std::string(), parts_.piece_prefix})
+      for (const std::string& after : {std::string(), parts_.word_suffix})
+        if (!vocab_.contains(before + letter + after)) return false;
+    return true;
   }
 
   void read_post_processor(const Node& processor) {
@@ -428,9 +264,23 @@ class Reader {
       processor.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     } else if (type == "TemplateProcessing") {
       read_template(processor);
+    } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+      processor.only({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+      parts_.template_before.insert(parts_.template_before.begin(), named_id(processor["cls"]));
+      parts_.template_after.push_back(named_id(processor["sep"]));
     } else {
-      processor["type"].unsupported("ByteLevel, TemplateProcessing and Sequence");
+      processor["type"].unsupported(
+          "ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing and Sequence");
     }
+  }
+
+  // ["</s>", 2]
+  int32_t named_id(const Node& pair) const {
+    if (pair.array().size() != 2) pair.fail("must be a token and its id");
+    const int64_t id = pair[size_t{1}].integer();
+    if (id < 0 || id >= static_cast<int64_t>(parts_.tokens.size()))
+      pair.fail(fmt::format("has the id {}, and there are {} tokens", id, parts_.tokens.size()));
+    return static_cast<int32_t>(id);
   }
 
   void read_template(const Node& processor) {
@@ -466,6 +316,8 @@ class Reader {
   Node root_;
   const std::string& source_;
   TokenizerParts parts_;
+  json vocab_;         // text: id
+  int64_t named_ = 0;  // tokens of model.vocab
 };
 
 }  // namespace

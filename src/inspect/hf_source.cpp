@@ -55,8 +55,8 @@ void HfSource::find_tensors() {
                        ? "; a head that is the token table has \"tie_word_embeddings\": true"
                        : did_you_mean(tensor.name, tensors_.names()));
       const SafetensorsEntry& entry = tensors_.entry(tensor.name);
-      if (!is_model_dtype(entry.dtype))
-        user_error("{}: tensor {} is {}; F32, F16 and BF16 can be read",
+      if (!is_float_dtype(entry.dtype))
+        user_error("{}: tensor {} is {}; F64, F32, F16, BF16 and F8 can be read",
                    tensors_.file_of(tensor.name), tensor.name, entry.dtype);
       if (entry.shape != tensor.shape)
         user_error("{}: tensor {} has the shape {}, the model needs {}",
@@ -68,7 +68,7 @@ void HfSource::find_tensors() {
     const std::string name = parameter.param.name;
     parameters_.emplace(name, std::move(parameter));
   }
-  dtype_ = dtypes.size() == 1 ? *dtypes.begin() : "F32";
+  dtype_ = dtypes.size() == 1 && is_model_dtype(*dtypes.begin()) ? *dtypes.begin() : "F32";
 
   std::vector<std::string> unknown;
   for (const std::string& name : tensors_.names()) {

@@ -58,8 +58,8 @@ void read_matrix(const TensorFiles& tensors, const std::string& name, int64_t ro
                  std::vector<float>& values) {
   const SafetensorsEntry& entry = tensors.entry(name);
   const std::vector<int64_t> shape{rows, cols};
-  if (!is_model_dtype(entry.dtype))
-    user_error("{}: tensor {} is {}; F32, F16 and BF16 can be read", tensors.path(), name,
+  if (!is_float_dtype(entry.dtype))
+    user_error("{}: tensor {} is {}; F64, F32, F16, BF16 and F8 can be read", tensors.path(), name,
                entry.dtype);
   if (entry.shape != shape)
     user_error("{}: tensor {} has the shape {}, the model needs {}", tensors.path(), name,

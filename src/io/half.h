@@ -11,8 +11,10 @@
 
 namespace onefold {
 
-// Whether to_f32 and from_f32 know this type of a safetensors file: F32, F16 or BF16.
+// Whether to_f32 and from_f32 know this type of a file of tensors: F32, F16 or BF16.
 bool is_model_dtype(const std::string& dtype);
+// Whether to_f32 does: these, F64 (which it rounds), F8_E4M3 and F8_E5M2.
+bool is_float_dtype(const std::string& dtype);
 
 // dst.size() values of the type `dtype`, which may lie at any alignment.
 void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<float> dst);

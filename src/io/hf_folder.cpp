@@ -4,13 +4,20 @@
 #include <array>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "io/half.h"
+#include "io/torch_file.h"
 
 namespace onefold {
 namespace {
+
+// As transformers looks for them: safetensors first, and one file before an index.
+constexpr std::array<std::string_view, 4> kWeightFiles = {kHfWeights, kHfIndex, "pytorch_model.bin",
+                                                          "pytorch_model.bin.index.json"};
 
 // A shard lies in the folder itself. Links are followed: the hub's cache is made of them, and
 // whoever can put a link into the folder can put the file there too.
@@ -49,7 +56,9 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
 }
 
 bool TensorFiles::in_folder(const std::string& folder) {
-  return path_exists(folder + "/" + kHfWeights) || path_exists(folder + "/" + kHfIndex);
+  return std::any_of(kWeightFiles.begin(), kWeightFiles.end(), [&](std::string_view name) {
+    return path_exists(fmt::format("{}/{}", folder, name));
+  });
 }
 
 std::vector<std::string> TensorFiles::unreadable_in_folder(const std::string& folder) {
@@ -75,24 +84,23 @@ std::vector<std::string> TensorFiles::unreadable_in_folder(const std::string& fo
 
 TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {
   TensorFiles tensors(folder);
-  // As transformers does: one file comes before an index.
-  if (path_exists(folder + "/" + kHfWeights))
-    tensors.add(folder + "/" + kHfWeights);
-  else if (path_exists(folder + "/" + kHfIndex))
-    tensors.open_index(folder, folder + "/" + kHfIndex);
-  else if (path_exists(folder + "/pytorch_model.bin") ||
-           path_exists(folder + "/pytorch_model.bin.index.json"))
-    user_error(
-        "{} has its weights in pytorch_model.bin, which is not read because it can hold programs; "
-        "load it in transformers and save_pretrained(..., safe_serialization=True)",
-        folder);
-  else
-    user_error("{} has no weights: neither {} nor {}", folder, kHfWeights, kHfIndex);
-  return tensors;
+  for (const std::string_view name : kWeightFiles) {
+    const std::string path = fmt::format("{}/{}", folder, name);
+    if (!path_exists(path)) continue;
+    if (name.ends_with(".json"))
+      tensors.open_index(folder, path);
+    else
+      tensors.add(path);
+    return tensors;
+  }
+  user_error("{} has no weights: none of {}", folder, fmt::join(kWeightFiles, ", "));
 }
 
 void TensorFiles::add(const std::string& path) {
-  mapped_.push_back(std::make_unique<SafetensorsFile>(path));
+  if (path.ends_with(".bin"))
+    mapped_.push_back(std::make_unique<TorchFile>(path));
+  else
+    mapped_.push_back(std::make_unique<SafetensorsFile>(path));
   files_.push_back(path);
   for (const SafetensorsEntry& entry : mapped_.back()->entries()) {
     const auto [other, fresh] = places_.emplace(entry.name, Place{mapped_.back().get(), &entry});
@@ -151,9 +159,9 @@ void TensorFiles::release(const std::string& name) const {
 
 void TensorFiles::read(const std::string& name, int64_t first, std::span<float> dst) const {
   const Place& at = place(name);
-  if (!is_model_dtype(at.entry->dtype))
-    user_error("{}: tensor {} is {}, where F32, F16 or BF16 is expected", at.file->path(), name,
-               at.entry->dtype);
+  if (!is_float_dtype(at.entry->dtype))
+    user_error("{}: tensor {} is {}, where floating-point numbers are expected", at.file->path(),
+               name, at.entry->dtype);
   const auto count = static_cast<int64_t>(dst.size());
   require(first >= 0 && count <= at.entry->elems() - first, "elements {}+{} of tensor {}", first,
           count, name);

@@ -1,5 +1,6 @@
-// The tensors of a model that lies in one or more safetensors files, under one list of names. A
-// Hugging Face folder has model.safetensors, or shards named by model.safetensors.index.json:
+// The tensors of a model that lies in one or more files, under one list of names. A Hugging Face
+// folder has model.safetensors, or shards named by model.safetensors.index.json; or, saved by
+// PyTorch (torch_file.h), pytorch_model.bin or shards of it, named likewise:
 //   {"metadata": {...}, "weight_map": {"tensor": "model-00001-of-00002.safetensors", ...}}
 // Files are mapped, not read: tensors that are not read take no memory. Nothing in the index is
 // trusted: it is checked against the shards before any tensor is handed out.
@@ -37,12 +38,13 @@ class TensorFiles {
   std::span<const std::byte> bytes(const std::string& name) const;
   void release(const std::string& name) const;
 
-  // Elements [first, first + dst.size()) of a tensor of type F32, F16 or BF16, in the file's order.
+  // Elements [first, first + dst.size()) of a tensor of floating-point numbers, in the file's
+  // order.
   void read(const std::string& name, int64_t first, std::span<float> dst) const;
 
  private:
   struct Place {
-    const SafetensorsFile* file;
+    const TensorFile* file;
     const SafetensorsEntry* entry;
   };
   explicit TensorFiles(std::string path) : path_(std::move(path)) {}
@@ -51,7 +53,7 @@ class TensorFiles {
   const Place& place(const std::string& name) const;
 
   std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> mapped_;
+  std::vector<std::unique_ptr<TensorFile>> mapped_;
   std::vector<std::string> names_, files_;
   std::map<std::string, Place> places_;
 };

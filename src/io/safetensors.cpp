@@ -27,7 +27,7 @@ struct DTypeBytes {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array<DTypeBytes, 13> kDTypes = {{{"F64", 8},
+constexpr std::array<DTypeBytes, 15> kDTypes = {{{"F64", 8},
                                                  {"F32", 4},
                                                  {"F16", 2},
                                                  {"BF16", 2},
@@ -39,7 +39,9 @@ constexpr std::array<DTypeBytes, 13> kDTypes = {{{"F64", 8},
                                                  {"U32", 4},
                                                  {"U16", 2},
                                                  {"U8", 1},
-                                                 {"BOOL", 1}}};
+                                                 {"BOOL", 1},
+                                                 {"F8_E4M3", 1},
+                                                 {"F8_E5M2", 1}}};
 
 // The number of bytes of a shape, or -1 if it does not fit in int64 or a size is negative.
 int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {
@@ -170,7 +172,7 @@ std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry)
                                static_cast<size_t>(entry.bytes()));
 }
 
-void SafetensorsFile::release(const SafetensorsEntry& entry) const {
+void TensorFile::release(const SafetensorsEntry& entry) const {
   // Whole pages inside the tensor: its neighbours may be in use. Dropping a page of a shared
   // mapping of a file loses nothing; a kernel that refuses keeps it, which is only a matter of
   // memory.

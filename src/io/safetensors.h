@@ -21,7 +21,8 @@ namespace onefold {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype = "F32";  // as in the file: F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL
+  std::string dtype = "F32";   // as in the file: F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8
+                               // BOOL F8_E4M3 F8_E5M2
   std::vector<int64_t> shape;  // empty: a scalar
   int64_t begin_bytes = 0;     // from the end of the header
   int64_t end_bytes = 0;
@@ -36,22 +37,33 @@ std::string shape_text(std::span<const int64_t> shape);
 // Bytes of one element; 0 for a type this code does not know.
 int64_t safetensors_dtype_bytes(const std::string& dtype);
 
-class SafetensorsFile {
+// A file of tensors that is mapped, not read.
+class TensorFile {
+ public:
+  virtual ~TensorFile() = default;
+
+  virtual const std::string& path() const = 0;
+  virtual const std::vector<SafetensorsEntry>& entries() const = 0;
+  virtual const std::map<std::string, std::string>& metadata() const = 0;
+  // The mapped bytes, which may lie at any alignment.
+  virtual std::span<const std::byte> bytes(const SafetensorsEntry& entry) const = 0;
+  // Lets go of the memory that reading this tensor has mapped in; the bytes stay readable. Without
+  // it, a walk over a large file grows the process by the whole of it.
+  void release(const SafetensorsEntry& entry) const;
+};
+
+class SafetensorsFile final : public TensorFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by offset
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::string& path() const override { return file_.path(); }
+  const std::vector<SafetensorsEntry>& entries() const override { return entries_; }  // by offset
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
   bool contains(const std::string& name) const { return index_.contains(name); }
   const SafetensorsEntry& entry(const std::string& name) const;  // UserError with the nearest name
 
-  // The mapped bytes, which may lie at any alignment.
-  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  // Lets go of the memory that reading this tensor has mapped in; the bytes stay readable. Without
-  // it, a walk over a large file grows the process by the whole of it.
-  void release(const SafetensorsEntry& entry) const;
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const override;
   // Copies a tensor of type F32 (or I32, I64) whose number of elements is dst's.
   void read(const std::string& name, std::span<float> dst) const;
   void read(const std::string& name, std::span<int32_t> dst) const;

@@ -121,7 +121,7 @@ class Attention final : public Branch {
                                 saved.qk.col_range(q, kv));
       qk = saved.qk;
     }
-    if (spec_.positions == Positions::rope)
+    if (spec_.rotates(block()))
       call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, call.rope, positions_of(call),
                         false);
     return qk;
@@ -210,7 +210,7 @@ class Attention final : public Branch {
   // The backward of prepare_qk on dq and dk, in place.
   void unprepare_qk(const UnitCall& call, const Saved& saved, Tensor dqkv) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-    if (spec_.positions == Positions::rope)
+    if (spec_.rotates(block()))
       call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads, call.rope,
                         positions_of(call), true);
     if (!spec_.qk_norm) return;

@@ -3,7 +3,9 @@
 // is not supported is refused by name.
 #include "model/hf_config.h"
 
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -97,30 +99,35 @@ void read_rope(JsonObject& in, ModelSpec& spec) {
     JsonObject rope = in.object(key);
     spec.rope_scaling = read_rope_scaling(in, key, rope, spec);
     spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
+    refuse_if(in, key, rope.get<double>("partial_rotary_factor", 1.0) != 1.0,
+              "rope turns whole heads only");
   }
   refuse_if(in, "partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0) != 1.0,
             "rope turns whole heads only");
 }
 
-// A window as long as the context masks nothing.
-void refuse_sliding_window(JsonObject& in, const ModelSpec& spec) {
+// Sequences no longer than the window do not meet it, and longer ones are refused as those beyond
+// the context are.
+void limit_to_window(JsonObject& in, ModelSpec& spec) {
   const int64_t window = optional<int64_t>(in, "sliding_window", spec.max_sequence_length);
-  refuse_if(in, "sliding_window", window < spec.max_sequence_length,
-            fmt::format("sliding-window attention is not supported. Sequences no longer than the "
-                        "window do not meet it: max_position_embeddings {} would do",
-                        window));
+  refuse_if(in, "sliding_window", window < 1, "a window holds a token at least");
+  spec.max_sequence_length = std::min(spec.max_sequence_length, window);
 }
 
-void refuse_sliding_layers(JsonObject& in, const ModelSpec& spec) {
-  for (const std::string& layer : optional<std::vector<std::string>>(in, "layer_types", {}))
-    refuse_if(in, "layer_types", layer != "full_attention", "only full_attention is supported");
+void limit_to_window_of_layers(JsonObject& in, ModelSpec& spec) {
+  bool slides = false;
+  for (const std::string& layer : optional<std::vector<std::string>>(in, "layer_types", {})) {
+    refuse_if(in, "layer_types", layer != "full_attention" && layer != "sliding_attention",
+              "only full_attention and sliding_attention are supported");
+    slides |= layer == "sliding_attention";
+  }
   // Layers from max_window_layers on have the window.
-  if (in.get<bool>("use_sliding_window", false) &&
-      in.get<int64_t>("max_window_layers", 28) < spec.num_layers)
-    refuse_sliding_window(in, spec);
+  slides |= in.get<bool>("use_sliding_window", false) &&
+            in.get<int64_t>("max_window_layers", 28) < spec.num_layers;
+  if (slides) limit_to_window(in, spec);
 }
 
-// What llama, mistral, qwen2 and qwen3 share.
+// What all but gpt2 and starcoder2 share.
 ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads) {
   ModelSpec spec;
   spec.vocab_size = in.require<int64_t>("vocab_size");
@@ -156,19 +163,17 @@ ModelSpec read_llama(JsonObject& in) {
 
 ModelSpec read_mistral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 8);
-  if (!in.has("sliding_window") && spec.max_sequence_length > 4096)
-    user_error(
-        "{} is missing, which means 4096: sliding-window attention is not supported. Write null if "
-        "the model has none",
-        in.path("sliding_window"));
-  refuse_sliding_window(in, spec);
+  limit_to_window(in, spec);
+  // A key that is missing means this; one that is null, no window.
+  if (!in.value().contains("sliding_window"))
+    spec.max_sequence_length = std::min<int64_t>(spec.max_sequence_length, 4096);
   return spec;
 }
 
 ModelSpec read_qwen2(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 0);
   spec.qkv_bias = true;
-  refuse_sliding_layers(in, spec);
+  limit_to_window_of_layers(in, spec);
   return spec;
 }
 
@@ -177,7 +182,64 @@ ModelSpec read_qwen3(JsonObject& in) {
   if (spec.head_dim == 0) spec.head_dim = 128;  // the class's default, not hidden / heads
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.qk_norm = true;
-  refuse_sliding_layers(in, spec);
+  limit_to_window_of_layers(in, spec);
+  return spec;
+}
+
+ModelSpec read_phi3(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
+  for (const std::string_view key : {"resid_pdrop", "embd_pdrop"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "attention_bias", in.get<bool>("attention_bias", false), "not supported");
+  limit_to_window(in, spec);
+  return spec;
+}
+
+ModelSpec read_smollm3(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 4);
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 2e6f;
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  spec.mlp_bias = in.get<bool>("mlp_bias", false);
+  spec.no_rope_every = in.get<int64_t>("no_rope_layer_interval", 4);
+  refuse_if(in, "no_rope_layer_interval", spec.no_rope_every < 1, "must be at least 1");
+  std::vector<bool> layers;
+  if (const auto found = in.value().find("no_rope_layers"); found != in.value().end())
+    for (const Json& layer : *found) layers.push_back(layer != Json(0));
+  if (!layers.empty()) {  // 1 is a layer with rotary positions; the list comes before the interval
+    const auto first = std::find(layers.begin(), layers.end(), false);
+    spec.no_rope_every = first == layers.end() ? 0 : first - layers.begin() + 1;
+    refuse_if(in, "no_rope_layers", static_cast<int64_t>(layers.size()) != spec.num_layers,
+              "it must have an entry for each layer");
+    for (int block = 0; block < spec.num_layers; ++block)
+      refuse_if(in, "no_rope_layers", spec.rotates(block) != layers[static_cast<size_t>(block)],
+                "layers without rotary positions must follow each other at equal distances");
+  }
+  limit_to_window_of_layers(in, spec);
+  return spec;
+}
+
+ModelSpec read_starcoder2(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", 2);
+  spec.intermediate_size = in.require<int64_t>("intermediate_size");
+  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  spec.norm_eps = in.get<float>("norm_epsilon", 1e-5f);
+  spec.activation = activation(in, "hidden_act", "gelu_pytorch_tanh");
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = in.get<bool>("use_bias", true);
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.init_std = in.get<float>("initializer_range", 0.018042f);
+  spec.dropout = in.get<float>("residual_dropout", 0.0f);
+  for (const std::string_view key : {"attention_dropout", "embedding_dropout"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != spec.dropout,
+              "one dropout rate is used everywhere; set it equal to residual_dropout");
+  read_rope(in, spec);
+  limit_to_window(in, spec);
   return spec;
 }
 
@@ -193,6 +255,12 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
       return read_qwen2(in);
     case HfFamily::qwen3:
       return read_qwen3(in);
+    case HfFamily::phi3:
+      return read_phi3(in);
+    case HfFamily::smollm3:
+      return read_smollm3(in);
+    case HfFamily::starcoder2:
+      return read_starcoder2(in);
   }
   internal_error("no reader for family {}", static_cast<int>(family));
 }

@@ -11,7 +11,7 @@
 
 namespace onefold {
 
-enum class HfFamily : uint8_t { gpt2, llama, mistral, qwen2, qwen3 };
+enum class HfFamily : uint8_t { gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, starcoder2 };
 
 std::span<const HfFamily> hf_families();
 std::string_view hf_model_type(HfFamily family);    // "llama"

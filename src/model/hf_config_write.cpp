@@ -14,15 +14,19 @@ struct Names {
 
 // In order of preference where several can express a model: nearly every model of mistral's is a
 // llama too, and that is the better known.
-constexpr std::array<Names, 5> kNames = {{
+constexpr std::array<Names, 8> kNames = {{
     {HfFamily::gpt2, "gpt2", "GPT2LMHeadModel"},
     {HfFamily::llama, "llama", "LlamaForCausalLM"},
     {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
     {HfFamily::qwen3, "qwen3", "Qwen3ForCausalLM"},
     {HfFamily::mistral, "mistral", "MistralForCausalLM"},
+    {HfFamily::phi3, "phi3", "Phi3ForCausalLM"},
+    {HfFamily::smollm3, "smollm3", "SmolLM3ForCausalLM"},
+    {HfFamily::starcoder2, "starcoder2", "Starcoder2ForCausalLM"},
 }};
-constexpr std::array<HfFamily, 5> kFamilies = {HfFamily::gpt2, HfFamily::llama, HfFamily::qwen2,
-                                               HfFamily::qwen3, HfFamily::mistral};
+constexpr std::array<HfFamily, 8> kFamilies = {
+    HfFamily::gpt2,    HfFamily::llama, HfFamily::qwen2,   HfFamily::qwen3,
+    HfFamily::mistral, HfFamily::phi3,  HfFamily::smollm3, HfFamily::starcoder2};
 
 const Names& names_of(HfFamily family) {
   for (const Names& names : kNames)
@@ -65,13 +69,39 @@ std::string gpt2_obstacle(const ModelSpec& spec) {
   return "";
 }
 
+// Neither has a key for head_dim.
+std::string head_obstacle(const ModelSpec& spec) {
+  return spec.query_size() == spec.hidden_size ? "" : "head_dim is not hidden_size / num_heads";
+}
+
+std::string phi3_obstacle(const ModelSpec& spec) {
+  if (spec.rope_scaling.type != RopeScaling::Type::none) return "rope_scaling is set";
+  if (spec.qkv_bias) return "qkv_bias is true";
+  if (spec.attention_out_bias) return "attention_out_bias is true";
+  return head_obstacle(spec);
+}
+
+std::string starcoder2_obstacle(const ModelSpec& spec) {
+  if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
+  if (spec.positions != Positions::rope) return "positions is learned";
+  if (spec.gated) return "the activation is gated";
+  if (spec.qk_norm) return "qk_norm is true";
+  if (spec.no_rope_every != 0) return "no_rope_every is not 0";
+  if (spec.qkv_bias != spec.attention_out_bias || spec.qkv_bias != spec.mlp_bias)
+    return "qkv_bias, attention_out_bias and mlp_bias are not equal";
+  return head_obstacle(spec);
+}
+
 std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   if (spec.norm != Norm::rmsnorm) return "norm is layernorm";
   if (spec.positions != Positions::rope) return "positions is learned";
   if (!spec.gated) return "the activation is not gated";
   const bool qwen3 = family == HfFamily::qwen3, qwen2 = family == HfFamily::qwen2;
+  const bool smollm3 = family == HfFamily::smollm3;
+  if (spec.no_rope_every != 0 && !smollm3) return "no_rope_every is not 0";
   if (spec.qk_norm != qwen3) return must_be("qk_norm", spec.qk_norm, qwen3);
-  if (spec.mlp_bias && family != HfFamily::llama) return "mlp_bias is true";
+  if (spec.mlp_bias && family != HfFamily::llama && !smollm3) return "mlp_bias is true";
+  if (family == HfFamily::phi3) return phi3_obstacle(spec);
   // transformers checks this although head_dim has a key of its own.
   if (family == HfFamily::llama && spec.hidden_size % spec.num_heads != 0)
     return "hidden_size is not a multiple of num_heads";
@@ -128,12 +158,45 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
   json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
   json["hidden_act"] = activation_name(spec.activation);
   json["attention_dropout"] = 0.0;
-  if (family == HfFamily::llama || family == HfFamily::qwen3)
+  const bool smollm3 = family == HfFamily::smollm3;
+  if (family == HfFamily::llama || family == HfFamily::qwen3 || smollm3)
     json["attention_bias"] = spec.qkv_bias;
-  if (family == HfFamily::llama) json["mlp_bias"] = spec.mlp_bias;
-  if (family == HfFamily::qwen2 || family == HfFamily::qwen3) json["use_sliding_window"] = false;
+  if (family == HfFamily::llama || smollm3) json["mlp_bias"] = spec.mlp_bias;
+  if (family == HfFamily::qwen2 || family == HfFamily::qwen3 || smollm3)
+    json["use_sliding_window"] = false;
   if (family != HfFamily::llama) json["sliding_window"] = nullptr;  // mistral's default is 4096
+  if (smollm3) {
+    Json layers = Json::array();
+    for (int block = 0; block < spec.num_layers; ++block)
+      layers.push_back(spec.rotates(block) ? 1 : 0);
+    json["no_rope_layers"] = layers;
+    if (spec.no_rope_every != 0) json["no_rope_layer_interval"] = spec.no_rope_every;
+  }
+  if (family == HfFamily::phi3) {
+    json.erase("head_dim");  // its class has none
+    json["original_max_position_embeddings"] = spec.max_sequence_length;
+    for (const char* key : {"resid_pdrop", "embd_pdrop"}) json[key] = 0.0;
+  }
   return json;
+}
+
+Json starcoder2_json(const ModelSpec& spec) {
+  Json json = llama_family_json(spec, HfFamily::starcoder2);
+  json.erase("head_dim");
+  json.erase("rms_norm_eps");
+  json["norm_epsilon"] = shortest(spec.norm_eps);
+  json["use_bias"] = spec.qkv_bias;
+  // Its name for the approximation by tanh is PyTorch's.
+  if (spec.activation == Activation::gelu_tanh) json["hidden_act"] = "gelu_pytorch_tanh";
+  for (const char* key : {"attention_dropout", "residual_dropout", "embedding_dropout"})
+    json[key] = shortest(spec.dropout);
+  return json;
+}
+
+Json family_json(const ModelSpec& spec, HfFamily family) {
+  if (family == HfFamily::gpt2) return gpt2_json(spec);
+  if (family == HfFamily::starcoder2) return starcoder2_json(spec);
+  return llama_family_json(spec, family);
 }
 
 }  // namespace
@@ -152,7 +215,9 @@ HfFamily hf_family_named(const std::string& model_type, const std::string& where
 }
 
 std::string hf_obstacle(const ModelSpec& spec, HfFamily family) {
-  return family == HfFamily::gpt2 ? gpt2_obstacle(spec) : llama_family_obstacle(spec, family);
+  if (family == HfFamily::gpt2) return gpt2_obstacle(spec);
+  if (family == HfFamily::starcoder2) return starcoder2_obstacle(spec);
+  return llama_family_obstacle(spec, family);
 }
 
 HfFamily hf_family_for(const ModelSpec& spec) {
@@ -172,7 +237,7 @@ Json hf_config_json(const ModelSpec& spec, HfFamily family) {
   Json json;
   json["architectures"] = {hf_architecture(family)};
   json["model_type"] = hf_model_type(family);
-  json.update(family == HfFamily::gpt2 ? gpt2_json(spec) : llama_family_json(spec, family));
+  json.update(family_json(spec, family));
   json["tie_word_embeddings"] = spec.tie_embeddings;
   json["initializer_range"] = shortest(spec.init_std);
   return json;

@@ -31,6 +31,21 @@ constexpr std::array<Rename, 17> kGpt2 = {{
     {"head.weight", "lm_head.weight"},
 }};
 
+// What StarCoder 2 and Phi-3 have under other names than kLlama, or beside them.
+constexpr std::array<Rename, 7> kStarcoder2 = {{
+    {"attention_norm.bias", "input_layernorm.bias"},
+    {"mlp_norm.bias", "post_attention_layernorm.bias"},
+    {"mlp.up.weight", "mlp.c_fc.weight"},
+    {"mlp.up.bias", "mlp.c_fc.bias"},
+    {"mlp.down.weight", "mlp.c_proj.weight"},
+    {"mlp.down.bias", "mlp.c_proj.bias"},
+    {"head.norm.bias", "model.norm.bias"},
+}};
+constexpr std::array<Rename, 2> kPhi3 = {{
+    {"attention.qkv.weight", "self_attn.qkv_proj.weight"},
+    {"mlp.up.weight", "mlp.gate_up_proj.weight"},
+}};
+
 // Fused parameters, which are several tensors, are apart: see fused().
 constexpr std::array<Rename, 11> kLlama = {{
     {"embedding.tokens", "model.embed_tokens.weight"},
@@ -58,10 +73,24 @@ Local local_name(const std::string& name) {
   return {name.substr(kBlock.size(), dot - kBlock.size()), name.substr(dot + 1)};
 }
 
-std::string renamed(std::span<const Rename> table, const std::string& ours) {
+std::string found(std::span<const Rename> table, const std::string& ours) {
   for (const Rename& entry : table)
     if (entry.ours == ours) return std::string(entry.theirs);
-  internal_error("no Hugging Face name for {}", ours);
+  return "";
+}
+
+std::string renamed(std::span<const Rename> table, const std::string& ours) {
+  const std::string theirs = found(table, ours);
+  require(!theirs.empty(), "no Hugging Face name for {}", ours);
+  return theirs;
+}
+
+// Of all families but GPT-2.
+std::string renamed(HfFamily family, const std::string& ours) {
+  std::string own;
+  if (family == HfFamily::starcoder2) own = found(kStarcoder2, ours);
+  if (family == HfFamily::phi3) own = found(kPhi3, ours);
+  return own.empty() ? renamed(kLlama, ours) : own;
 }
 
 struct FusedTensor {
@@ -70,13 +99,14 @@ struct FusedTensor {
 };
 
 // The tensors that a fused parameter is made of, by rows; none if it is not fused.
-std::vector<FusedTensor> fused(const ModelSpec& spec, const std::string& ours) {
+std::vector<FusedTensor> fused(const ModelSpec& spec, HfFamily family, const std::string& ours) {
+  if (family == HfFamily::phi3) return {};
   const std::string kind = ours.substr(ours.rfind('.'));  // ".weight" or ".bias"
   if (ours.starts_with("attention.qkv."))
     return {{"self_attn.q_proj" + kind, spec.query_size()},
             {"self_attn.k_proj" + kind, spec.kv_size()},
             {"self_attn.v_proj" + kind, spec.kv_size()}};
-  if (ours.starts_with("mlp.up."))
+  if (ours.starts_with("mlp.up.") && family != HfFamily::starcoder2)
     return {{"mlp.gate_proj" + kind, spec.intermediate_size},
             {"mlp.up_proj" + kind, spec.intermediate_size}};
   return {};
@@ -101,11 +131,11 @@ HfParameter gpt2_parameter(const ParamSpec& param) {
   return {param, {tensor}};
 }
 
-HfParameter llama_parameter(const ModelSpec& spec, const ParamSpec& param) {
+HfParameter llama_parameter(const ModelSpec& spec, HfFamily family, const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
   const bool vector = is_vector(param);
-  std::vector<FusedTensor> parts = fused(spec, ours);
-  if (parts.empty()) parts = {{renamed(kLlama, ours), vector ? param.cols : param.rows}};
+  std::vector<FusedTensor> parts = fused(spec, family, ours);
+  if (parts.empty()) parts = {{renamed(family, ours), vector ? param.cols : param.rows}};
   HfParameter result{param, {}};
   int64_t first = 0;
   for (const FusedTensor& part : parts) {
@@ -130,7 +160,8 @@ std::vector<HfParameter> hf_parameters(const ModelSpec& spec, HfFamily family) {
   require(obstacle.empty(), "{} for {}", obstacle, hf_model_type(family));
   std::vector<HfParameter> all;
   for (const ParamSpec& param : parameters_of(spec))
-    all.push_back(family == HfFamily::gpt2 ? gpt2_parameter(param) : llama_parameter(spec, param));
+    all.push_back(family == HfFamily::gpt2 ? gpt2_parameter(param)
+                                           : llama_parameter(spec, family, param));
   return all;
 }
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kAllLinear = "all-linear";
 
+bool is_starcoder2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::starcoder2; }
 bool is_gpt2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::gpt2; }
 
 bool matches(std::string_view text, std::string_view pattern) {
@@ -40,6 +41,13 @@ std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
             {"attn.c_proj", kOut, 0, d, q, 1},
             {"mlp.c_fc", kUp, 0, n, d, 2},
             {"mlp.c_proj", kDown, 0, d, n, 3}};
+  if (is_starcoder2(spec))
+    return {{"self_attn.q_proj", kQkv, 0, q, d, 0},
+            {"self_attn.k_proj", kQkv, q, kv, d, 1},
+            {"self_attn.v_proj", kQkv, q + kv, kv, d, 2},
+            {"self_attn.o_proj", kOut, 0, d, q, 3},
+            {"mlp.c_fc", kUp, 0, n, d, 4},
+            {"mlp.c_proj", kDown, 0, d, n, 5}};
   return {{"self_attn.q_proj", kQkv, 0, q, d, 0},       {"self_attn.k_proj", kQkv, q, kv, d, 1},
           {"self_attn.v_proj", kQkv, q + kv, kv, d, 2}, {"self_attn.o_proj", kOut, 0, d, q, 3},
           {"mlp.gate_proj", kUp, 0, n, d, 4},           {"mlp.up_proj", kUp, n, n, d, 5},

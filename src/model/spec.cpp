@@ -79,10 +79,11 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
                        ? Positions::learned
                        : Positions::rope;
   if (spec.positions == Positions::learned)
-    for (const std::string_view key : {"rope_theta", "rope_scaling"})
+    for (const std::string_view key : {"rope_theta", "rope_scaling", "no_rope_every"})
       in.no_effect(key, "positions are learned; set \"positions\": \"rope\" to use it");
   spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
   read_rope_scaling(in, spec.rope_scaling);
+  spec.no_rope_every = in.at_least("no_rope_every", 0, spec.no_rope_every);
   spec.qkv_bias = in.get<bool>("qkv_bias", spec.qkv_bias);
   spec.attention_out_bias = in.get<bool>("attention_out_bias", spec.attention_out_bias);
   spec.mlp_bias = in.get<bool>("mlp_bias", spec.mlp_bias);
@@ -237,6 +238,7 @@ Json ModelSpec::to_json() const {
   json["positions"] = positions == Positions::learned ? "learned" : "rope";
   if (positions == Positions::rope) json["rope_theta"] = shortest(rope_theta);
   if (rope_scaling.type != RopeScaling::Type::none) json["rope_scaling"] = rope_scaling.to_json();
+  if (no_rope_every != 0) json["no_rope_every"] = no_rope_every;
   json["qkv_bias"] = qkv_bias;
   json["attention_out_bias"] = attention_out_bias;
   json["mlp_bias"] = mlp_bias;

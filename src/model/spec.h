@@ -56,6 +56,7 @@ struct ModelSpec {
   Positions positions = Positions::learned;
   float rope_theta = 10000.0f;
   RopeScaling rope_scaling;
+  int64_t no_rope_every = 0;  // every so many blocks one whose heads are not turned; 0: none
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
@@ -68,6 +69,10 @@ struct ModelSpec {
   float init_std = 0.02f;
   LoraSpec lora;  // no part of the architecture and its JSON: "lora" of a configuration
 
+  // Whether queries and keys of this block are turned by their positions.
+  bool rotates(int block) const {
+    return positions == Positions::rope && (no_rope_every == 0 || (block + 1) % no_rope_every != 0);
+  }
   int64_t query_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return query_size() + 2 * kv_size(); }
@@ -93,7 +98,7 @@ struct ModelSpec {
 
 // An inline spec ("model": {...}): strict; `where` is its JSON path.
 ModelSpec spec_from_json(const Json& json, const std::string& where);
-// A Hugging Face config.json (gpt2, llama, mistral, qwen2, qwen3); hf_config.h writes them.
+// A Hugging Face config.json of a family that hf_config.h names, which writes them too.
 ModelSpec spec_from_hf_config(const Json& json, const std::string& where);
 // A named preset; throws UserError with the nearest name.
 ModelSpec spec_from_preset(const std::string& name, const std::string& where);

@@ -9,7 +9,7 @@ namespace {
 
 // x = a x + b (x x') x + c (x x')² x brings the singular values of x near 1.
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
-constexpr float kEps = 1e-7f;  // of the norm that it is divided by first
+constexpr float kNormEps = 1e-7f;  // of the norm that it is divided by first
 
 class NewtonSchulz {
  public:
@@ -43,7 +43,7 @@ class NewtonSchulz {
     if (!active_) return;
     const Squares one{x.flat(), squares};
     kernels_.sum_squares({&one, 1}, squares, total, scratch);
-    kernels_.normalise(x, squares, kEps, x);
+    kernels_.normalise(x, squares, kNormEps, x);
   }
   void multiply(Gemm product) {
     const Arena::Scope scope(arena_);

@@ -194,8 +194,8 @@ TEST_F(CliSafety, ThePlanSaysWhereWeightsComeFrom) {
   expect_in(train(fields, {"--plan-only"}).out, {"; weights of hf\n"});
   expect_in(train({"run.steps=8"}, {"--resume", "--plan-only"}).out,
             {"; weights of run/checkpoints/step-00000008\n"});
-  fs::rename(folder_.path("hf/model.safetensors"), folder_.path("hf/pytorch_model.bin"));
-  expect_error(train(fields, {"--quiet"}), 1, {"pytorch_model.bin", "hf/config.json"});
+  fs::rename(folder_.path("hf/model.safetensors"), folder_.path("hf/model.gguf"));
+  expect_error(train(fields, {"--quiet"}), 1, {"model.gguf", "hf/config.json"});
   expect_in(
       train({"model=hf/config.json", "data.tokenizer=hf/tokenizer.json"}, {"--plan-only"}).out,
       {"; random weights (run.seed 1): hf/config.json is a configuration alone\n"});

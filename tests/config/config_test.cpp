@@ -283,8 +283,7 @@ TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
   const auto named = [&] {
     return Config::from_json(with(("{\"model\": \"" + folder + "\"}").c_str()));
   };
-  for (const char* name : {"pytorch_model.bin", "model-00001-of-00002.safetensors",
-                           "pytorch_model.bin.index.json", "model.gguf"}) {
+  for (const char* name : {"model-00001-of-00002.safetensors", "tf_model.h5", "model.gguf"}) {
     write_file(folder + "/" + name, "");
     EXPECT_ERROR(named(), "has weights that are not read", name, file);
     std::filesystem::remove(folder + "/" + name);

@@ -1,6 +1,8 @@
 #include "data/bpe_trainer.h"
 
+#include <algorithm>
 #include <map>
+#include <random>
 
 #include "data/scratch.h"
 
@@ -53,6 +55,83 @@ TEST(BpeTrainer, StopsAtTheVocabularyAskedFor) {
   };
   EXPECT_EQ(train({"several words make several pairs"}, options).vocab_size(), 260);
   EXPECT_EQ(last, 260);
+}
+
+// All pairs counted anew for each merge.
+Tokens merged_naively(const std::map<std::string, int64_t>& words, size_t merges, int64_t least) {
+  using Word = std::vector<std::string>;
+  std::vector<std::pair<Word, int64_t>> state;
+  for (const auto& [text, count] : words) {
+    Word symbols;
+    for (const char c : text) symbols.emplace_back(1, c);
+    state.emplace_back(symbols, count);
+  }
+  Tokens learnt;
+  while (learnt.size() < merges) {
+    std::map<std::pair<std::string, std::string>, int64_t> pairs;
+    for (const auto& [word, count] : state)
+      for (size_t i = 0; i + 1 < word.size(); ++i) pairs[{word[i], word[i + 1]}] += count;
+    auto best = pairs.begin();
+    for (auto pair = pairs.begin(); pair != pairs.end(); ++pair)
+      if (pair->second > best->second) best = pair;
+    if (pairs.empty() || best->second < least) break;
+    const auto [left, right] = best->first;
+    for (auto& [word, count] : state) {
+      Word merged;
+      for (size_t i = 0; i < word.size(); ++i) {
+        const bool here = i + 1 < word.size() && word[i] == left && word[i + 1] == right;
+        merged.push_back(here ? left + right : word[i]);
+        i += here ? 1 : 0;
+      }
+      word = merged;
+    }
+    if (std::find(learnt.begin(), learnt.end(), left + right) == learnt.end())
+      learnt.push_back(left + right);
+  }
+  return learnt;
+}
+
+// Few letters make overlapping pairs, tokens that two merges spell, and counts that tie; words of
+// many lengths and counts; scripts whose characters have several bytes.
+TEST(BpeTrainer, MergesAsCountingAnewForEachMergeWould) {
+  std::mt19937 random(3);
+  const std::vector<std::vector<std::string>> alphabets = {
+      {"a"}, {"a", "b"}, {"a", "b", "c", "d"}, {"\u4e2d", "\u6587", "\u672c", "\u5b57", "\u0e01"}};
+  for (const auto& letters : alphabets) {
+    std::map<std::string, int64_t> words;
+    BpeTrainer trainer(2);
+    for (int i = 0; i < 40; ++i) {
+      std::string word;
+      for (size_t n = 1 + random() % 24; n > 0; --n) word += letters[random() % letters.size()];
+      const int64_t count = 1 + static_cast<int64_t>(random() % 3);
+      words[word] += count;
+      for (int64_t n = 0; n < count; ++n) trainer.add(word);
+    }
+    for (const int64_t least : {1, 2}) {
+      const Tokens learnt_here =
+          learnt(trainer.train({.vocab_size = 257 + 60, .min_frequency = least}));
+      EXPECT_EQ(learnt_here, merged_naively(words, 60, least)) << letters.size();
+    }
+  }
+}
+
+// A document that is counted in several pieces has the words of one that is not.
+TEST(BpeTrainer, LongDocumentsAreCutWhereNoWordIs) {
+  std::mt19937 random(4);
+  const std::vector<std::string> pieces = {"word",         " ", "\n", "\n\n", " \n", "\u3000",
+                                           "\u4e2d\u6587", "1", "'s", "!",    "\t",  "\xff",
+                                           "\u00e9"};
+  std::string text;
+  while (text.size() < (size_t{1} << 20)) text += pieces[random() % pieces.size()];
+  BpeTrainer trainer(2);
+  trainer.add(text);
+  std::map<std::string, int64_t> words;
+  PreTokenizer gpt2;
+  gpt2.add_gpt2();
+  gpt2.split(text, [&](std::string_view word) { ++words[std::string(word)]; });
+  EXPECT_EQ(trainer.distinct_words(), static_cast<int64_t>(words.size()));
+  EXPECT_EQ(learnt(trainer.train({.vocab_size = 257 + 20, .min_frequency = 2})),
+            merged_naively(words, 20, 2));
 }
 
 TEST(BpeTrainer, OrderOfDocumentsDoesNotMatter) {

@@ -91,7 +91,7 @@ TEST(HfTokenizer, WhatCannotBeReadIsRefusedWithAWayOut) {
   const auto error = [&] { return user_error_of([&] { load_tokenizer(folder.path("")); }); };
   expect_in(error(), {"has no tokenizer", "data.tokenizer"});
   folder.write("tokenizer.model", "\n\x0e");
-  expect_in(error(), {"tokenizer.model alone", "save_pretrained()"});
+  expect_in(error(), {"tokenizer.model is not a model of SentencePiece"});
   write_vocabulary(folder, small_tokenizer());
   expect_in(error(), {"tokenizer_class", "save_pretrained()"});
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer"})");
@@ -173,6 +173,29 @@ TEST_F(EndOfText, CompanionsAreTheFilesBesideATokenizer) {
   EXPECT_EQ(files.at("tokenizer.json"), read_file(folder_.path("tokenizer.json")));
   EXPECT_EQ(files.at("chat_template.jinja"), "template");
   EXPECT_TRUE(tokenizer_companions("bytes").empty());
+}
+
+// Models that SentencePiece has made, and its ids (tests/golden/make_sentencepiece_goldens.py).
+TEST(HfTokenizer, ReadsSentencePiecesOwnFiles) {
+  const std::string golden = std::string(ONEFOLD_GOLDEN_DIR) + "/sentencepiece/";
+  const auto cases = nlohmann::json::parse(read_file(golden + "cases.json"));
+  for (const auto& [kind, texts] : cases.items()) {
+    const ScratchFolder folder;
+    folder.write("tokenizer.model", read_file(golden + kind + ".model"));
+    EXPECT_EQ(tokenizer_in_folder(folder.path("")), folder.path(""));
+    const Tokenizer tokenizer = load_tokenizer(folder.path(""));
+    EXPECT_EQ(tokenizer.added_tokens().size(), 4u);  // <unk>, <s>, </s>, <tool>
+    EXPECT_EQ(tokenizer.hash(), load_tokenizer(folder.path("tokenizer.model")).hash());
+    EXPECT_GT(texts.size(), 20u);
+    for (const auto& item : texts)
+      EXPECT_EQ(tokenizer.encode(item[0].get<std::string>()), item[1].get<std::vector<int32_t>>())
+          << kind << " " << item[0];
+    folder.write("added_tokens.json", R"({"<more>": 480})");
+    expect_in(user_error_of([&] { load_tokenizer(folder.path("")); }),
+              {"<more>", "tokenizer.model"});
+    folder.write("tokenizer.model", read_file(golden + kind + ".model").substr(0, 1000));
+    expect_in(user_error_of([&] { load_tokenizer(folder.path("")); }), {"tokenizer.model"});
+  }
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ json file_of(const json& variant) {
   if (variant.value("special_normalized", false)) {
     for (json& token : tokens) token["normalized"] = true;
   }
+  if (variant.value("empty_token", false)) {
+    for (json& token : tokens)
+      token["id"] = token["id"].get<int>() + (vocab.contains(token["content"]) ? 0 : 1);
+    vocab[""] = vocab.size();
+  }
   if (variant.value("crossing", false)) {
     const std::pair<std::string, std::string> pairs[] = {
         {"e", "▁"}, {".", "▁"}, {"s▁", "t"}, {"s", "▁"}, {"é", "▁"}};

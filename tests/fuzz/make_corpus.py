@@ -47,6 +47,28 @@ def token_file(documents, vocabulary, end_of_text, width):
     return header + bytes(8) + body + struct.pack(f"<{len(starts)}Q", *starts)  # the target puts the checksum right
 
 
+def sentencepiece(pieces, kind, fallback=True, charsmap=b""):
+    """A model of SentencePiece: (text, score, type) of each piece."""
+    def field(number, content):
+        if isinstance(content, int):
+            return bytes([number << 3 & 127 | (128 if number > 15 else 0)] + ([number >> 4] if number > 15 else [])) + bytes([content])
+        return bytes([number << 3 | 2, len(content)]) + content
+    data = b""
+    for text, score, type_ in pieces:
+        data += field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + field(3, type_))
+    data += field(2, field(3, kind) + field(35, int(fallback)))
+    return data + field(3, field(1, b"x") + (field(2, charsmap) if charsmap else b"") + field(3, 1) + field(4, 0))
+
+
+def seeds_of_sentencepiece():
+    pieces = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3), ("\u2581", -1, 1), ("a", -2, 1), ("b", -3, 1), ("ab", -4, 1),
+              ("\u2581ab", -5, 1), ("é", -6, 4)]
+    put("sentencepiece", "bpe", sentencepiece(pieces, 2, False))
+    put("sentencepiece", "unigram", sentencepiece(pieces, 1, False))
+    put("sentencepiece", "map", sentencepiece(pieces, 1, False, struct.pack("<IIII", 8, 1 << 10, 0, 0)))
+    put("sentencepiece", "words", sentencepiece(pieces, 3))
+
+
 def seeds_of_tensors():
     one = safetensors({"a": ("F32", [2, 3]), "b": ("BF16", [4]), "c": ("I64", [])}, {"format": "pt"})
     put("safetensors", "small", one)
@@ -193,6 +215,7 @@ def seeds_of_data():
 
 
 if __name__ == "__main__":
+    seeds_of_sentencepiece()
     seeds_of_tensors()
     seeds_of_checkpoints()
     seeds_of_configurations()

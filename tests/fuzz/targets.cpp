@@ -13,12 +13,14 @@
 #include "data/byte_level.h"
 #include "data/dataset.h"
 #include "data/hf_tokenizer.h"
+#include "data/sentencepiece.h"
 #include "data/tokenizer.h"
 #include "fuzz/files.h"
 #include "io/checkpoint.h"
 #include "io/half.h"
 #include "io/hf_folder.h"
 #include "io/safetensors.h"
+#include "io/torch_file.h"
 
 namespace onefold::fuzz {
 namespace {
@@ -37,6 +39,17 @@ void read_safetensors(std::string_view input) {
   for (const SafetensorsEntry& entry : tensors.entries()) {
     touch(tensors.bytes(entry));
     require(tensors.entry(entry.name).elems() == entry.elems(), "another tensor of that name");
+    tensors.release(entry);
+  }
+}
+
+// pytorch_model.bin.
+void read_torch(std::string_view input) {
+  static const MemoryFile file;
+  file.fill(input);
+  const TorchFile tensors(file.path());
+  for (const SafetensorsEntry& entry : tensors.entries()) {
+    touch(tensors.bytes(entry));
     tensors.release(entry);
   }
 }
@@ -159,6 +172,13 @@ void read_compressed(std::string_view input) {
   }
 }
 
+// tokenizer.model.
+void read_sentencepiece(std::string_view input) {
+  const Tokenizer tokenizer = Tokenizer::parse(
+      tokenizer_json_of_sentencepiece(input, "tokenizer.model"), "tokenizer.model");
+  tokenizer.decode(tokenizer.encode("The 2 words \xC3\xA9 <s>", Tokenizer::Specials::kMatch));
+}
+
 // vocab.json, merges.txt, tokenizer_config.json and added_tokens.json.
 void read_vocabulary(std::string_view input) {
   static const MemoryFolder folder(
@@ -189,12 +209,14 @@ void read_documents(std::string_view input) {
   });
 }
 
-constexpr std::array<Target, 10> kTargets = {{{"safetensors", read_safetensors},
+constexpr std::array<Target, 12> kTargets = {{{"safetensors", read_safetensors},
                                               {"hf_folder", read_hf_folder},
+                                              {"torch", read_torch},
                                               {"checkpoint", read_checkpoint},
                                               {"config", read_config},
                                               {"model_config", read_model_config},
                                               {"tokenizer", read_tokenizer},
+                                              {"sentencepiece", read_sentencepiece},
                                               {"token_file", read_token_file},
                                               {"documents", read_documents},
                                               {"compressed", read_compressed},

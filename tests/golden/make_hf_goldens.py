@@ -11,13 +11,14 @@ Weights are random in every element, biases and norms too: a tensor that is take
 in the wrong place or not transposed changes the loss. Sizes are odd, and heads are shared.
 
     pip install torch transformers safetensors
-    python make_hf_goldens.py
+    python make_hf_goldens.py [CASE...]
 
 Made with transformers 5.22 and PyTorch 2.15. The bytes of config.json depend on the version.
 """
 
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
@@ -52,6 +53,12 @@ CASES = {
     "qwen2": (transformers.Qwen2Config(
         **LLAMA, rope_theta=1e6, tie_word_embeddings=True), torch.float32, "1GB"),
     "qwen3": (transformers.Qwen3Config(**LLAMA | {"hidden_size": 22}, rope_theta=1e6), torch.bfloat16, "1GB"),
+    "phi3": (transformers.Phi3Config(
+        **{key: value for key, value in LLAMA.items() if key != "head_dim"}, pad_token_id=None, sliding_window=13), torch.float32, "1GB"),
+    "smollm3": (transformers.SmolLM3Config(
+        **LLAMA | {"num_hidden_layers": 5}, no_rope_layer_interval=2, pad_token_id=None), torch.bfloat16, "1GB"),
+    "starcoder2": (transformers.Starcoder2Config(
+        **{key: value for key, value in LLAMA.items() if key != "head_dim"}, rope_theta=1e5, sliding_window=13), torch.float32, "1GB"),
 }
 
 
@@ -76,6 +83,8 @@ def expected(folder, tokens, targets):
 def main():
     torch.set_num_threads(1)
     for seed, (name, (config, dtype, shard)) in enumerate(CASES.items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         folder = OUTPUT / name
         shutil.rmtree(folder, ignore_errors=True)
         generator = torch.Generator().manual_seed(seed)

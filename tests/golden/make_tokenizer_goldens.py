@@ -11,13 +11,15 @@ Each variant is one of the two files with the parts of a published family in pla
 pre-tokenizer, post-processor, decoder and added tokens have exactly the structure that the family's tokenizer.json has.
 """
 
+import base64
 import json
 import pathlib
 import random
+import struct
 import sys
 import unicodedata
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).parent
 TORTURE = (HERE / "tokenizer_torture.txt").read_bytes().decode("utf-8")
@@ -140,6 +142,82 @@ VARIANTS = {
     "merges across spaces": dict(base="llama", crossing=True),
 }
 
+# Patterns that engines understand differently; each is run by Oniguruma, as `tokenizers` does it.
+KIMI = "|".join([
+    r"[\p{Han}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])
+CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+O200K = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])
+DEEPSEEK = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = {
+    "kimi k2": KIMI,
+    "cl100k": CL100K,
+    "o200k": O200K,
+    "words": r"\w+|[^\w\s]+",
+    "no words": r"\W+|\w",
+    "line ends": r"$|^a|\A.|\z",
+    "hexadecimal": r"\h+|\H",
+    "posix": r"[[:alpha:]]+|[[:digit:]]+|[[:space:]]+|[[:punct:]]+",
+    "not posix": r"[[:^alpha:]]+|[^[:^upper:]]+",
+    "nested": r"[a-z&&[^aeiou]]+|[\p{L}[0-9]]+|[^[a-z][0-9]]",
+    "scripts": r"\p{Arabic}+|\p{Cyrillic}+|[\p{Han}\p{Hiragana}\p{Katakana}]+|\p{^Latin}",
+    "sharp s": r"(?i)ß|straße|ſ",
+    "empty": r"x*|",
+    "digits and unassigned": r"\d+|\D|\p{Cn}+|\P{L}+",
+    "dot and any": r".\X|\R|\p{Any}",
+    "atomic": r"(?>\p{L}+)e|\p{N}{2}+|(a|b)\1|\p{L}*?\K.",
+}
+for name, pattern in PATTERNS.items():
+    VARIANTS[name] = dict(base="small", pre_tokenizer=sequence(split(pattern), byte_level(regex=False)))
+for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+    VARIANTS["empty, " + behavior] = dict(base="small", pre_tokenizer=sequence(split(r"x*|(?=e)", behavior), byte_level(regex=False)))
+VARIANTS["deepseek 3"] = dict(
+    base="small",
+    pre_tokenizer=sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"), split(DEEPSEEK), byte_level(regex=False)),
+)
+
+# Other models. Their vocabularies are made below; a map of SentencePiece's is in the file.
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+WORD_PIECE_DECODER = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+
+
+def form(name, **more):
+    return {"type": name, **more}
+
+
+def regex_replace(pattern, content):
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+VARIANTS.update({
+    "bert": dict(base="bert", match_special=True),
+    "bert, cased": dict(base="bert", normalizer={**BERT, "lowercase": False}, decoder={**WORD_PIECE_DECODER, "cleanup": False}),
+    "bert, accents": dict(base="bert", normalizer={**BERT, "strip_accents": False, "clean_text": False, "handle_chinese_chars": False}),
+    "whitespace": dict(base="bert", normalizer=form("Lowercase"), pre_tokenizer=form("Whitespace")),
+    "delimiter": dict(base="bert", normalizer=None, pre_tokenizer=sequence(form("CharDelimiterSplit", delimiter="e"), form("WhitespaceSplit"), form("Punctuation", behavior="Contiguous"))),
+    "word level": dict(base="words", match_special=True),
+    "t5": dict(base="t5", match_special=True),
+    "xlm-roberta": dict(base="t5", pre_tokenizer=metaspace(prepend_scheme="always"), normalizer=sequence(form("Nmt"), form("NFKC"), regex_replace(" {2,}", " "), key="normalizers")),
+    "unigram, bytes": dict(base="t5", model={"byte_fallback": True}, pre_tokenizer=metaspace(prepend_scheme="first", split=False)),
+    "clip": dict(base="clip", match_special=True),
+    "roberta": dict(base="small", post_processor={"type": "RobertaProcessing", "sep": ["<|pad|>", 1], "cls": ["<|endoftext|>", 0], "trim_offsets": True, "add_prefix_space": False}),
+    "punctuation": dict(base="small", pre_tokenizer=sequence(form("Punctuation"), form("Digits", individual_digits=True), byte_level())),
+    "nfd": dict(base="small", normalizer=form("NFD")),
+    "nfkc": dict(base="small", normalizer=form("NFKC")),
+    "nfkd, no accents": dict(base="small", normalizer=sequence(form("NFKD"), form("StripAccents"), form("Lowercase"), key="normalizers")),
+    "stripped": dict(base="small", normalizer=sequence(form("Strip", strip_left=True, strip_right=True), regex_replace(r"\s+", " "), key="normalizers")),
+    "nmt": dict(base="small", normalizer=form("Nmt")),
+    "empty token": dict(base="small", empty_token=True),
+    "pieces with prefix": dict(base="llama", model={"continuing_subword_prefix": "", "end_of_word_suffix": ""}),
+})
+
 FAMILIES = ["gpt2", "llama 3", "qwen 2", "llama 2", "mistral 0.3"]  # the others vary one part each
 
 SPACES = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x1C, 0x1F, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x200B, 0x2028, 0x202F, 0x3000, 0xFEFF]
@@ -223,6 +301,80 @@ def train_llama():
     }  # fmt: skip
 
 
+def train_bert():
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=40))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    tokenizer.train_from_iterator(CORPUS * 3, trainers.WordPieceTrainer(vocab_size=400, min_frequency=1, special_tokens=specials, show_progress=False))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return json.loads(tokenizer.to_str())
+
+
+def train_words():
+    tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(CORPUS * 3, trainers.WordLevelTrainer(vocab_size=150, special_tokens=["[UNK]"], show_progress=False))
+    return json.loads(tokenizer.to_str())
+
+
+def charsmap(pairs):
+    """SentencePiece's compiled map: a double array over the keys, then the texts."""
+    texts, keys = b"", {}
+    for key, value in sorted(pairs.items(), key=lambda item: item[0].encode()):
+        keys[key.encode()] = len(texts)
+        texts += value.encode() + b"\0"
+    units, used = {0: 0}, {0}
+
+    def place(prefix, at):
+        children = sorted({key[len(prefix)] for key in keys if len(key) > len(prefix) and key.startswith(prefix)})
+        labels = ([0] if prefix in keys else []) + children
+        offset = next(o for o in range(1, 1 << 20) if all((at ^ o ^ c) not in used for c in labels) and len({at ^ o ^ c for c in labels}) == len(labels))
+        used.update(at ^ offset ^ c for c in labels)
+        units[at] |= offset << 10 | (0x100 if prefix in keys else 0)
+        if prefix in keys:
+            units[at ^ offset] = 0x80000000 | keys[prefix]
+        for c in children:
+            units[at ^ offset ^ c] = c
+        for c in children:
+            place(prefix + bytes([c]), at ^ offset ^ c)
+
+    place(b"", 0)
+    trie = b"".join(struct.pack("<I", units.get(i, 0)) for i in range(max(units) + 256))
+    return base64.b64encode(struct.pack("<I", len(trie)) + trie + texts).decode()
+
+
+def train_t5():
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(CORPUS * 3, trainers.UnigramTrainer(vocab_size=300, unk_token="<unk>", special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False))
+    file = json.loads(tokenizer.to_str())
+    file["model"]["vocab"] += [[f"<0x{b:02X}>", -20.0] for b in range(256)]
+    pairs = {"\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "é": "e", "e\u0301": "é", "ー": "-", "½": "1/2", "\u180e": "", "“": '"', "한": "\u1112\u1161\u11ab", "😀": ":)"}
+    file["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap(pairs)}
+    file["pre_tokenizer"] = sequence({"type": "WhitespaceSplit"}, metaspace(prepend_scheme="always"))
+    file["decoder"] = metaspace(prepend_scheme="always")
+    file["post_processor"] = {**template(("</s>", 1)), "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}]}
+    return file
+
+
+def train_clip():
+    tokenizer = Tokenizer(models.BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"), "removed", invert=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(CORPUS * 3, trainers.BpeTrainer(vocab_size=600, end_of_word_suffix="</w>", special_tokens=["<|endoftext|>", "<|startoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    file = json.loads(tokenizer.to_str())
+    vocab = file["model"]["vocab"]
+    for letter in pre_tokenizers.ByteLevel.alphabet():  # as CLIP's, which has them all
+        vocab.setdefault(letter + "</w>", len(vocab))
+    return file
+
+
 def file_of(bases, options):
     """The variant's tokenizer.json. tests/data/tokenizer_golden_test.cpp does the same."""
     changed = json.loads(bases[options["base"]])
@@ -235,6 +387,10 @@ def file_of(bases, options):
         for token in tokens:
             token["normalized"] = True
     vocab = changed["model"]["vocab"]
+    if options.get("empty_token"):
+        for token in tokens:
+            token["id"] += token["content"] not in vocab
+        vocab[""] = len(vocab)
     if options.get("crossing"):  # pieces that begin or end inside a word's neighbour
         for left, right in [("e", "▁"), (".", "▁"), ("s▁", "t"), ("s", "▁"), ("é", "▁")]:
             for piece in (left, right, left + right):
@@ -291,19 +447,24 @@ def cases(bases, seen, unseen):
     return "{" + ",\n".join(lists) + "}\n"
 
 
+BASES = {"small": train_byte_level, "llama": train_llama, "bert": train_bert, "words": train_words, "t5": train_t5, "clip": train_clip}
+
+
 def paths():
-    return {base: HERE / f"tokenizer_{base}.json" for base in ("small", "llama")}
+    return {base: HERE / f"tokenizer_{base}.json" for base in BASES}
 
 
 def make():
-    for base, tokenizer in (("small", train_byte_level()), ("llama", train_llama())):
+    for base, train in BASES.items():
+        tokenizer = train()
         paths()[base].write_text(json.dumps(tokenizer, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
     bases = {base: path.read_text(encoding="utf-8") for base, path in paths().items()}
     (HERE / "tokenizer_cases.json").write_text(cases(bases, list(texts()), list(random_texts(80))), encoding="utf-8")
 
 
 def check(small, llama):
-    bases = {"small": pathlib.Path(small).read_text(encoding="utf-8"), "llama": pathlib.Path(llama).read_text(encoding="utf-8")}
+    bases = {base: path.read_text(encoding="utf-8") for base, path in paths().items()}
+    bases["small"], bases["llama"] = pathlib.Path(small).read_text(encoding="utf-8"), pathlib.Path(llama).read_text(encoding="utf-8")
     expected = json.loads((HERE / "tokenizer_cases.json").read_text(encoding="utf-8"))
     compared = 0
     for variant in expected["variants"]:

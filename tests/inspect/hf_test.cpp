@@ -190,7 +190,8 @@ TEST_P(HfGolden, ExportHasTheTensorsThatTransformersWrote) {
 
 INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                          testing::Values("gpt2", "gpt2_untied", "llama", "llama_biased", "llama3",
-                                         "mistral", "qwen2", "qwen3"),
+                                         "mistral", "qwen2", "qwen3", "phi3", "smollm3",
+                                         "starcoder2"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Copies of the golden folders, to break.

@@ -333,11 +333,14 @@ TEST(Rope, ScalingThatMakesNoSenseIsNamed) {
   EXPECT_ERROR(spec_from_json(learned, "model"), "rope_scaling has no effect");
 }
 
-TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
+TEST(HuggingFace, ASlidingWindowIsTheLongestSequence) {
   Json mistral = llama_config();
   mistral["model_type"] = "mistral";
   mistral["sliding_window"] = 4096;
-  EXPECT_ERROR(hf(mistral), "config.sliding_window is 4096", "max_position_embeddings 4096");
+  EXPECT_EQ(hf(mistral).max_sequence_length, 4096) << "within it, nothing is masked";
+  mistral["sliding_window"] = 0;
+  EXPECT_ERROR(hf(mistral), "config.sliding_window is 0");
+  mistral["sliding_window"] = 9000;
   mistral["max_position_embeddings"] = 4096;
   EXPECT_EQ(hf(mistral).max_sequence_length, 4096);
   mistral["sliding_window"] = nullptr;
@@ -345,7 +348,9 @@ TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
   mistral.erase("sliding_window");
   EXPECT_NO_THROW(hf(mistral)) << "the default is 4096, which masks nothing here";
   mistral["max_position_embeddings"] = 8192;
-  EXPECT_ERROR(hf(mistral), "config.sliding_window is missing, which means 4096", "null");
+  EXPECT_EQ(hf(mistral).max_sequence_length, 4096) << "the default";
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(hf(mistral).max_sequence_length, 8192);
 
   Json qwen = qwen3_config();
   qwen["sliding_window"] = 4096;
@@ -353,7 +358,28 @@ TEST(HuggingFace, ASlidingWindowIsRefusedOnlyWhereItWouldMaskSomething) {
   qwen["use_sliding_window"] = true;
   EXPECT_NO_THROW(hf(qwen)) << "max_window_layers leaves no layer with a window";
   qwen["max_window_layers"] = 14;
-  EXPECT_ERROR(hf(qwen), "config.sliding_window");
+  EXPECT_EQ(hf(qwen).max_sequence_length, 4096);
+  qwen["use_sliding_window"] = false;
+  qwen["layer_types"] = {"full_attention", "chunked_attention"};
+  EXPECT_ERROR(hf(qwen), "config.layer_types");
+}
+
+TEST(HuggingFace, LayersWithoutRotaryPositionsFollowAtEqualDistances) {
+  Json config = llama_config();
+  config["model_type"] = "smollm3";
+  const auto layers = config["num_hidden_layers"].get<int64_t>();
+  EXPECT_EQ(hf(config).no_rope_every, 4);
+  EXPECT_TRUE(hf(config).rotates(0));
+  EXPECT_FALSE(hf(config).rotates(3));
+  Json list = Json::array();
+  for (int64_t i = 0; i < layers; ++i) list.push_back(i % 3 == 2 ? 0 : 1);
+  config["no_rope_layers"] = list;
+  EXPECT_EQ(hf(config).no_rope_every, 3);
+  list[0] = 0;
+  config["no_rope_layers"] = list;
+  EXPECT_ERROR(hf(config), "config.no_rope_layers", "equal distances");
+  config["no_rope_layers"] = {1, 0};
+  EXPECT_ERROR(hf(config), "config.no_rope_layers", "each layer");
 }
 
 }  // namespace
