@@ -14,8 +14,8 @@ namespace {
 // this long.
 constexpr size_t kMaxWordBytes = 256;
 constexpr int64_t kFirstMerge = 257;
-constexpr size_t kBatchBytes = size_t{8} << 20;  // of text that is counted at once
-constexpr size_t kPieceBytes = size_t{1} << 18;  // of text that one thread counts at a time
+constexpr size_t kBatchBytes = size_t{8} << 20;    // of text that is counted at once
+constexpr size_t kCountedBytes = size_t{1} << 18;  // of text that one thread counts at a time
 
 // True if no word of GPT-2's pattern spans the place before `at`: a line end stands there alone
 // between two characters that are not white space.
@@ -37,7 +37,7 @@ BpeTrainer::BpeTrainer(int threads) : pool_(std::make_unique<ThreadPool>(threads
 
 void BpeTrainer::add(std::string_view document) {
   while (!document.empty()) {
-    size_t end = std::min(document.size(), kPieceBytes);
+    size_t end = std::min(document.size(), kCountedBytes);
     while (end < document.size() && !parts_words(document, end)) ++end;
     waiting_.emplace_back(document.substr(0, end));
     waiting_bytes_ += end;
