@@ -130,7 +130,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::backward:
       return backward(action, walk);
     case Verb::exchange:
-      return;  // of an axis with one rank: nothing travels
+      return exchange(action, walk);
     case Verb::squares:
       return compute(action, [&] { squares(action); });
     case Verb::clip:
@@ -193,7 +193,7 @@ void Executor::gather(const Action& action, Walk& walk) {
   }
   Channel& channel = channels_.of(Lane::gather);
   communicate(
-      action, walk, sent_bytes(messages, control_.ranks()),
+      action, walk, sent_bytes(messages, channel.ranks()),
       [&channel, messages](const std::string& what) { channel.all_gather(what, messages); });
 }
 
@@ -206,13 +206,82 @@ void Executor::reduce(const Action& action, Walk& walk) {
   // Where every rank updates everything, every rank needs the whole sum.
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
   Channel& channel = channels_.of(Lane::reduce);
-  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, control_.ranks()),
+  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, channel.ranks()),
               [&channel, messages, whole](const std::string& what) {
                 if (whole)
                   channel.all_reduce(what, messages);
                 else
                   channel.reduce_scatter(what, messages);
               });
+}
+
+// Between the shares of a unit, in the order of computation. Of a forward that is computed again
+// there may be no output, and so nothing that travels.
+void Executor::exchange(const Action& action, Walk& walk) {
+  if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
+  if (action.state == State::gradients) {
+    exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
+    if (channels_.replicas() != nullptr)
+      exchange_gradients(action, walk, *channels_.replicas(), false);
+    return;
+  }
+  Channel& channel = channels_.of(Lane::exchange);
+  const UnitCall& call = *walk.frame.call;
+  const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
+  if (tensor.empty()) return;
+  const bool sums =
+      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role ==
+      Role::sum;
+  require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
+          tensor.rows, tensor.cols, channel.ranks());
+  const int64_t elems = tensor.elems() / channel.ranks();
+  const std::vector<Message> messages = {
+      {tensor.data, tensor.flat().col_range(channel.rank() * elems, elems).data, elems,
+       tensor.dtype}};
+  communicate(action, walk, (sums ? 2 : 1) * sent_bytes(messages, channel.ranks()),
+              [&channel, messages, sums](const std::string& what) {
+                if (sums)
+                  channel.all_reduce(what, messages);
+                else
+                  channel.all_gather(what, messages);
+              });
+}
+
+// What shares have parts of, all of it in one message.
+void Executor::exchange_gradients(const Action& action, Walk& walk, Channel& channel,
+                                  bool over_all) {
+  UnitState& own = state_.unit(action.unit);
+  std::vector<Tensor> parts;
+  int64_t elems = 0;
+  for (size_t p = 0; p < own.layout().params().size(); ++p) {
+    const ParamSpec& param = own.layout().params()[p];
+    if (param.summed_from < 0 || param.summed_over_all != over_all) continue;
+    const int64_t count = param.elems() - param.summed_from;
+    parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
+    elems += count;
+  }
+  if (parts.empty()) return;
+  const int64_t shard = (elems + channel.ranks() - 1) / channel.ranks();
+  const Arena::Scope scope(arena_);
+  const Tensor all = arena_.take(1, shard * channel.ranks(), parts[0].dtype);
+  const auto copy_parts = [&](bool back) {
+    int64_t at = 0;
+    for (const Tensor& part : parts) {
+      const Tensor there = all.col_range(at, part.cols);
+      device_.kernels().copy(back ? there : part, back ? part : there);
+      at += part.cols;
+    }
+  };
+  const std::vector<Message> messages = {
+      {all.data, all.col_range(channel.rank() * shard, shard).data, shard, all.dtype}};
+  compute(action, [&] {
+    device_.kernels().fill(all, 0);
+    copy_parts(false);
+  });
+  communicate(
+      action, walk, 2 * sent_bytes(messages, channel.ranks()),
+      [&channel, messages](const std::string& what) { channel.all_reduce(what, messages); });
+  compute(action, [&] { copy_parts(true); });
 }
 
 // Between the device and another tier.
@@ -384,10 +453,15 @@ void Executor::squares(const Action& action) {
   const Tensor gradient = own.gradient_shard();
   std::vector<Squares> list;
   int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
-    list.push_back({gradient.col_range(piece.offset, piece.elems),
-                    scalars_.squares(action.unit, piece.param)});
+  const int rank = channels_.of(Lane::reduce).rank();
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(rank)) {
+    // What several shares hold is counted by the first.
+    const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
+    const int64_t elems = std::min(piece.elems, param.own_elems() - piece.first);
     scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
+    if (elems > 0)
+      list.push_back(
+          {gradient.col_range(piece.offset, elems), scalars_.squares(action.unit, piece.param)});
   }
   const Arena::Scope scope(arena_);
   kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
@@ -398,7 +472,9 @@ void Executor::squares(const Action& action) {
 // up.
 void Executor::clip(const Walk& walk) {
   Kernels& kernels = device_.kernels();
-  kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
+  // All shares have the same losses, and one of them counts.
+  kernels.sum(scalars_.losses().col_range(0, model_.share.first() ? scalars_.losses().cols : 0),
+              scalars_.sum_of_losses());
   if (control_.ranks() > 1) {
     const Message message = scalars_.sums_message(control_.rank());
     channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
@@ -437,17 +513,35 @@ SteppedParam Executor::stepped_param(const UnitState& own, const SlabPiece& piec
   for (int i = 0; i < own.states(); ++i)
     if (i != own.master()) states.push_back(part(own.stepped_state(i), own.block(i)));
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
-  const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
-  if (rounds || options_.precision.moments != DType::f32)
+  if (rounds(own))
     stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
   return {param.decay, stepped, std::move(states)};
 }
 
-std::vector<SteppedParam> Executor::stepped_params(const UnitState& own) const {
+bool Executor::rounds(const UnitState& own) const {
+  return (options_.precision.compute != DType::f32 && own.master() < 0) ||
+         options_.precision.moments != DType::f32;
+}
+
+// Rounding draws numbers by an element's place in the whole parameter: a divided one is stepped in
+// pieces that lie together there.
+std::vector<SteppedParam> Executor::stepped_params(int unit) const {
+  const UnitState& own = state_.unit(unit);
   std::vector<SteppedParam> params;
-  for (const SlabPiece& piece : own.stepped_pieces()) params.push_back(stepped_param(own, piece));
+  for (const SlabPiece& piece : own.stepped_pieces()) {
+    const auto p = static_cast<size_t>(piece.param);
+    if (!rounds(own)) {
+      params.push_back(stepped_param(own, piece));
+      continue;
+    }
+    for_each_run(own.layout().params()[p], state_.whole_params(unit)[p].cols, piece.first,
+                 piece.first + piece.elems, [&](int64_t at, int64_t whole_at, int64_t elems) {
+                   params.push_back(stepped_param(
+                       own, {piece.param, whole_at, elems, piece.offset + at - piece.first}));
+                 });
+  }
   return params;
 }
 
@@ -458,7 +552,7 @@ void Executor::step(const Action& action, Walk& walk) {
   else
     compute(action, [&] {
       optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates,
-                     scalars_.control(), stepped_params(own));
+                     scalars_.control(), stepped_params(action.unit));
     });
   if (!options_.keep_gradients) own.drop_gradients();
 }
@@ -470,7 +564,7 @@ void Executor::host_step(const Action& action, Walk& walk) {
   if (host_.lane) queue.after(device_.compute().mark());
   const auto job = [this, &own, &kernels = host_.lane ? *host_.kernels : device_.kernels(),
                     step = walk.updates + 1, rates = walk.rates, control = host_control(),
-                    params = stepped_params(own)] {
+                    params = stepped_params(action.unit)] {
     optimizer_step(kernels, options_.optimizer, step, rates, control, params);
     if (!device_.dry() && *control.finite.i32() == 0) own.fill_outbox();
   };

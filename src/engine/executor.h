@@ -98,12 +98,15 @@ class Executor {
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
+  void exchange(const Action& action, Walk& walk);
+  void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
   void move(const Action& action, Walk& walk);
   void squares(const Action& action);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
-  std::vector<SteppedParam> stepped_params(const UnitState& unit) const;
+  std::vector<SteppedParam> stepped_params(int unit) const;
   SteppedParam stepped_param(const UnitState& unit, const SlabPiece& piece) const;
+  bool rounds(const UnitState& unit) const;
   void host_step(const Action& action, Walk& walk);
   void bring_control();
   StepControl host_control() const;
