@@ -1,4 +1,7 @@
 // "mesh": how ranks are divided into axes; and DeepSpeed's tensor_parallel.autotp_size.
+#include <algorithm>
+
+#include "base/error.h"
 #include "config/sections.h"
 #include "engine/lines.h"
 
@@ -21,6 +24,14 @@ constexpr const char* kTensorKeys[] = {"dtype",
                                        "replace_with_kernel_inject",
                                        "kernel_inject"};
 
+// So that no product of axes overflows.
+int64_t at_most(JsonObject& in, std::string_view key, int64_t size) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (size <= kMost) return size;
+  in.refuse(Group::conflict, key, fmt::format("is {}; the largest is {}", size, kMost));
+  return 1;
+}
+
 int64_t read_autotp_size(JsonObject& root) {
   if (!root.has("tensor_parallel")) return 0;
   if (root.value()["tensor_parallel"] == false) {
@@ -34,17 +45,13 @@ int64_t read_autotp_size(JsonObject& root) {
       section.require<Json>(key);
       section.idle(key);
     }
-  const int64_t size = section.at_least("autotp_size", 0, 0);
+  const int64_t size = at_most(section, "autotp_size", section.at_least("autotp_size", 0, 0));
   section.finish();
   return size;
 }
 
 int64_t read_axis(JsonObject& mesh, std::string_view axis) {
-  constexpr int64_t kMost = int64_t{1} << 20;
-  const int64_t size = mesh.at_least(axis, 1, 0);
-  if (size <= kMost) return size;
-  mesh.refuse(Group::conflict, axis, fmt::format("is {}; the largest is {}", size, kMost));
-  return 1;
+  return at_most(mesh, axis, mesh.at_least(axis, 1, 0));
 }
 
 void refuse_axis(JsonObject& mesh, std::string_view axis) {
@@ -94,8 +101,12 @@ int64_t mesh_ranks(const Json& root) {
 
 void check_mesh(const Config& config) {
   if (config.mesh.tensor == 1) return;
-  if (const std::string why = obstacle_to_tensor(config.model, engine_options(config));
-      !why.empty())
+  // A vocabulary that only the tokenizer knows is checked when it is known.
+  constexpr int64_t kAnyVocabulary = int64_t{1} << 21;
+  ModelSpec spec = config.model;
+  if (spec.vocab_size == 0) spec.vocab_size = kAnyVocabulary;
+  spec.complete("model");
+  if (const std::string why = obstacle_to_tensor(spec, engine_options(config)); !why.empty())
     user_error("{}", why);
 }
 
