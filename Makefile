@@ -1,6 +1,6 @@
 # Onefold's front door. `make demo` and `make test` work on a bare Debian 12 with git, a C++ compiler and apt.
 .DEFAULT_GOAL := help
-.PHONY: help setup build program demo test test-slow sanitizers asan tsan fuzz bench format check-format tidy install bundle clean
+.PHONY: help setup build program demo test test-slow sanitizers asan tsan layers fuzz bench format check-format tidy install bundle clean
 
 PRESET ?= release
 BIN := build/$(PRESET)/onefold
@@ -35,14 +35,24 @@ test: build  ## Run the test suite (minutes on two cores)
 test-slow: build  ## Run all tests, the slow ones too
 	@ctest --preset slow
 
-asan: sanitizers  ## Build and run the unit tests under the address and undefined-behaviour sanitizers
+# make asan LAYERS="base io" takes the tests of these folders alone.
+LAYERS ?=
+asan: sanitizers  ## Build and run the unit tests under the address and undefined-behaviour sanitizers (LAYERS="io data": of these)
+ifeq ($(LAYERS),)
 	@$(MAKE) --no-print-directory test PRESET=asan
+else
+	@$(MAKE) --no-print-directory layers PRESET=asan
+endif
 
 # The layers that start threads or run on several: the others have nothing for the thread sanitizer to see.
 tsan: setup  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
-	@cmake --preset tsan > build/configure-tsan.log 2>&1 || { cat build/configure-tsan.log; exit 1; }
-	@cmake --build --preset tsan -j $(JOBS) --target base_tests device_tests comm_tests engine_tests
-	@ctest --preset tsan
+	@$(MAKE) --no-print-directory layers PRESET=tsan LAYERS="$(or $(LAYERS),base device comm engine)"
+
+empty :=
+layers:
+	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target $(LAYERS:=_tests)
+	@ctest --preset $(PRESET) -R '^($(subst $(empty) $(empty),|,$(strip $(LAYERS))))[.]'
 
 # clang compiles code with these checks in half the time of GCC.
 sanitizers:

@@ -4,14 +4,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
 
-mkdir -p build
-cmake --preset fuzz > build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }
-cmake --build --preset fuzz -j "$(nproc)"
+mkdir -p build/fuzz
+cmake --preset asan > build/configure-asan.log 2>&1 || { cat build/configure-asan.log; exit 1; }
+cmake --build --preset asan -j "$(nproc)" --target fuzz
 
 run() {  # TARGET SECONDS
   local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
   mkdir -p "$corpus"
-  if build/fuzz/tests/fuzz/fuzz_"$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=512 -rss_limit_mb=2048 \
+  if build/asan/tests/fuzz/fuzz_"$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=512 -rss_limit_mb=2048 \
     -print_final_stats=1 -artifact_prefix=build/fuzz/"$1"- "$corpus" tests/fuzz/corpus/"$1" > "$log" 2>&1; then
     awk -v target="$1" '/number_of_executed_units/ {printf "%-14s %s executions\n", target, $2}' "$log"
   else

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <span>
 
 namespace onefold {
 
@@ -64,15 +65,26 @@ inline uint32_t philox_word(PhiloxKey key, uint64_t number) {
 // [0, 1) with 24 bits; the same mapping in every vectorised copy of this generator.
 inline float philox_uniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// The standard normal number `index` under `key` (Box-Muller on two words of its counter).
+// Standard normal numbers first, first + 1, ... under `key`: Box-Muller on two words of a counter
+// makes two of them.
+inline void philox_normals(PhiloxKey key, uint64_t first, std::span<float> dst) {
+  for (size_t i = 0; i < dst.size();) {
+    const uint64_t index = first + i, pair = index / 2;
+    const PhiloxWords words =
+        philox(key, {static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0});
+    const double u =
+        (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm is finite
+    const double angle = 2.0 * std::numbers::pi * (static_cast<double>(words[1]) * 0x1p-32);
+    const double radius = std::sqrt(-2.0 * std::log(u));
+    if (index % 2 == 0) dst[i++] = static_cast<float>(radius * std::cos(angle));
+    if (i < dst.size()) dst[i++] = static_cast<float>(radius * std::sin(angle));
+  }
+}
+
 inline float philox_normal(PhiloxKey key, uint64_t index) {
-  const PhiloxWords words =
-      philox(key, {static_cast<uint32_t>(index / 2), static_cast<uint32_t>(index / 2 >> 32), 0, 0});
-  const double u =
-      (static_cast<double>(words[0]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm is finite
-  const double angle = 2.0 * std::numbers::pi * (static_cast<double>(words[1]) * 0x1p-32);
-  const double radius = std::sqrt(-2.0 * std::log(u));
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  float number = 0;
+  philox_normals(key, index, {&number, 1});
+  return number;
 }
 
 // Two more words from a uniform one, for roundings that look at the upper 16 bits: SGD's momentum

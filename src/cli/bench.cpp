@@ -10,8 +10,8 @@
 #include "cli/roofline.h"
 #include "device/rates.h"
 #include "engine/engine.h"
+#include "engine/launch.h"
 #include "kernels/probe.h"
-#include "run/ranks.h"
 #include "run/traffic.h"
 
 namespace onefold::cli {
@@ -47,8 +47,12 @@ Precision precision_named(const std::string& name) {
   if (name == "bf16-states")
     return {
         .compute = DType::bf16, .gradients = DType::bf16, .master = false, .moments = DType::bf16};
+  if (name == "bf16-8bit")
+    return {
+        .compute = DType::bf16, .gradients = DType::bf16, .master = false, .moments = DType::u8};
   user_error(
-      "--precision {}: it is fp32, bf16, fp16, bf16-gradients, bf16-no-master or bf16-states",
+      "--precision {}: it is fp32, bf16, fp16, bf16-gradients, bf16-no-master, bf16-states or "
+      "bf16-8bit",
       name);
 }
 
@@ -249,7 +253,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
   step->add_option("--precision", options->precision,
                    "fp32; bf16 or fp16 with fp32 master weights; bf16-gradients: those too; "
-                   "bf16-no-master; bf16-states")
+                   "bf16-no-master; bf16-states; bf16-8bit")
       ->capture_default_str();
   step->add_option("--threads", options->threads,
                    "Threads of each rank; 0 divides all cores among them")

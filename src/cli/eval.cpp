@@ -14,12 +14,12 @@
 #include "cli/cli.h"
 #include "cli/data_flags.h"
 #include "data/dataset.h"
+#include "engine/launch.h"
 #include "inspect/hf_export.h"
 #include "run/eval_tasks.h"
 #include "run/evaluation.h"
 #include "run/model_folder.h"
 #include "run/plan.h"
-#include "run/ranks.h"
 #include "run/session.h"
 
 namespace onefold::cli {

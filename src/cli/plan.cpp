@@ -218,9 +218,10 @@ int run_plan(PlanArguments arguments) {
   }
   const std::string summary =
       fmt::format("{}; {}\n", model_text(config, spec), weights_text(config)) + lora_text(spec) +
-      mesh_text(config) + batch_text(config, options) + types_text(options) +
-      recompute_line(options, spec) + zero_text(spec, options, ranks) +
-      offload_text(options, plan) + time_text(plan) + traffic_text(plan) + notes_text(config);
+      mesh_text(config) + batch_text(config, options) + groups_text(config, spec) +
+      clipping_text(options) + types_text(options) + recompute_line(options, spec) +
+      zero_text(spec, options, ranks) + offload_text(options, plan) + time_text(plan) +
+      traffic_text(plan) + notes_text(config);
   fmt::print("{}{}{}", with_headings(summary, Stream::out), kind_table(plan),
              stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));

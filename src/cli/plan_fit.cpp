@@ -31,6 +31,7 @@ Json layout_json(const Layout& layout, int ranks) {
           {"stage", options.zero.stage},
           {"offload_optimizer", tier(options.offload.optimizer)},
           {"offload_optimizer_ratio", options.offload.optimizer_ratio},
+          {"host_step", options.offload.host_step_ratio},
           {"offload_param", tier(options.offload.parameters)},
           {"recompute", recompute_value(options.recompute)},
           {"micro_batch", options.micro_batch},

@@ -76,13 +76,22 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   report.collect([&] { read_model(root, config); });
   report.collect([&] { read_precision(root, config); });
   read_deepspeed_keys(root, config);
-  root.allow_auto({"gradient_clipping"});
-  config.gradient_clipping = root.non_negative("gradient_clipping", config.gradient_clipping);
+  read_clipping(root, config);
   read_zero(root, report, config);
+  if (config.clip_rule.adaptive && config.offload.parameters != Tier::device)
+    root.refuse(JsonReport::Group::missing, "clipping",
+                "is adaptive, which needs the weights where gradients are: leave out "
+                "zero_optimization.offload_param");
   report.collect([&] { read_optimizer(root, config); });
-  if (config.precision.moments == DType::u8 && config.optimizer.type != OptimizerSpec::Type::adamw)
+  if (config.precision.moments == DType::u8 && !config.optimizer.takes_codes())
+    root.refuse(
+        JsonReport::Group::missing, "data_types",
+        fmt::format("asks for moments in 8 bits, which AdamW and Adam have, and {} does not",
+                    optimizer_json(config)["type"].get<std::string>()));
+  if (config.precision.moments == DType::bf16 &&
+      config.optimizer.type == OptimizerSpec::Type::adafactor)
     root.refuse(JsonReport::Group::missing, "data_types",
-                "asks for moments in 8 bits, which AdamW and Adam have, and SGD does not");
+                "asks for moments in bf16; Adafactor's factors are fp32, and small");
   config.steps_per_print = read_steps_per_print(root);
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
@@ -94,6 +103,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   report.raise();
   check_mesh(config);
   settle_batch(config);
+  apply_batch_scaling(config);
   check_sizes(config);
   note_report(report, config);
   // Whether warm-up and decay fit can be told now if the length is known, and else when the data
@@ -148,9 +158,12 @@ Json Config::effective() const {
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;
   json["gradient_accumulation_steps"] = batch.accumulation;
-  json["gradient_clipping"] = gradient_clipping;
+  json["gradient_clipping"] = clip_rule.adaptive ? 0 : gradient_clipping;
+  if (Json clipping = clipping_json(*this); !clipping.is_null()) json["clipping"] = clipping;
   add_precision_json(*this, json);
   json["zero_optimization"] = zero_json(zero, offload);
+  if (offload.activations == Tier::host)
+    json["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;
@@ -180,6 +193,7 @@ EngineOptions engine_options(const Config& config) {
           .loss_scale = config.loss_scale,
           .skip_overflow = config.skip_overflow,
           .clipping = config.gradient_clipping,
+          .clip_rule = config.clip_rule,
           .memory_limit_bytes =
               config.run.memory_bytes > 0 ? config.run.memory_bytes : Ledger::kNoLimit};
 }

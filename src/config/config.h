@@ -82,10 +82,19 @@ struct ConfigNotes {
   std::vector<std::string> remarks;  // sentences
 };
 
+// optimizer.batch_scaling: rates and warm-ups that were found for batches of another size.
+struct BatchScaling {
+  int64_t base_batch = 0;  // sequences; 0: off
+  bool square_root = false;
+  bool warmup = true;  // over as many sequences as with the base batch
+};
+
 struct Config {
   MeshConfig mesh;
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
+  ClipRule clip_rule;            // "clipping"
+  BatchScaling batch_scaling;    // not a part of effective(): what came out is
   ZeroOptions zero;
   OffloadOptions offload;
   Precision precision;

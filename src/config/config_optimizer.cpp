@@ -11,24 +11,49 @@ namespace {
 
 using Group = JsonReport::Group;
 
+using Type = OptimizerSpec::Type;
+
+// As they are written in effective(); "Adam" is AdamW with l2, or another name for it.
+constexpr std::pair<std::string_view, Type> kOptimizers[] = {
+    {"AdamW", Type::adamw}, {"Adam", Type::adamw},         {"SGD", Type::sgd},
+    {"Lion", Type::lion},   {"Lamb", Type::lamb},          {"Lars", Type::lars},
+    {"Muon", Type::muon},   {"Adafactor", Type::adafactor}};
+
+std::string_view name_of(const OptimizerSpec& spec) {
+  if (spec.l2) return "Adam";
+  for (const auto& [name, type] : kOptimizers)
+    if (type == spec.type) return name;
+  return "?";
+}
+
 // Names of optimizers are compared without regard to case, as DeepSpeed does. "" after a problem.
 std::string optimizer_type(JsonObject& optimizer) {
   const std::string given = optimizer.get<std::string>("type", "AdamW");
   const std::string type = lower(given);
-  if (type == "adamw" || type == "adam" || type == "sgd") return type;
-  static constexpr std::array<std::string_view, 11> kOthers = {
-      "lamb", "onebitadam", "onebitlamb", "zerooneadam", "lion",   "muadam",
-      "muon", "muadamw",    "musgd",      "adagrad",     "rmsprop"};
-  const std::vector<std::string> names = {"AdamW", "Adam", "SGD"};
-  if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
+  std::vector<std::string> names;
+  for (const auto& [name, ignored] : kOptimizers) {
+    names.emplace_back(name);
+    if (lower(names.back()) == type) return type;
+  }
+  // Their gradients travel compressed.
+  static constexpr std::array<std::string_view, 3> kCompressing = {"onebitadam", "onebitlamb",
+                                                                   "zerooneadam"};
+  static constexpr std::array<std::string_view, 5> kOthers = {"muadam", "muadamw", "musgd",
+                                                              "adagrad", "rmsprop"};
+  const std::string there = join(names, ", ");
+  if (std::find(kCompressing.begin(), kCompressing.end(), type) != kCompressing.end())
     optimizer.refuse(Group::missing, "type",
-                     fmt::format("is \"{}\", an optimizer that is not supported; there are AdamW, "
-                                 "Adam and SGD",
-                                 given));
+                     fmt::format("is \"{}\", whose messages are compressed to 1 bit, which is not "
+                                 "supported; without compression it is {}",
+                                 given, type == "onebitlamb" ? "Lamb" : "Adam"));
+  else if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
+    optimizer.refuse(
+        Group::missing, "type",
+        fmt::format("is \"{}\", an optimizer that is not supported; there are {}", given, there));
   else
-    optimizer.refuse(Group::unknown, "type",
-                     fmt::format("must be one of {}, not \"{}\"{}", join(names, ", "), given,
-                                 did_you_mean(given, names)));
+    optimizer.refuse(
+        Group::unknown, "type",
+        fmt::format("must be one of {}, not \"{}\"{}", there, given, did_you_mean(given, names)));
   return "";
 }
 
@@ -44,7 +69,6 @@ void read_betas(JsonObject& params, OptimizerSpec& spec) {
 }
 
 void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec) {
-  spec.type = OptimizerSpec::Type::adamw;
   read_betas(params, spec);
   spec.eps = params.positive("eps", 1e-8);
   // With DeepSpeed, "Adam" decays weights like AdamW unless adam_w_mode is false.
@@ -64,8 +88,56 @@ void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec)
     params.no_effect(key, "it belongs to SGD, and the optimizer is AdamW");
 }
 
+void read_lion(JsonObject& params, OptimizerSpec& spec) {
+  spec.beta2 = 0.99;
+  read_betas(params, spec);
+}
+
+void read_lamb(JsonObject& params, OptimizerSpec& spec) {
+  read_betas(params, spec);
+  spec.eps = params.positive("eps", 1e-8);
+  spec.bias_correction = params.get<bool>("bias_correction", true);
+  spec.eps_inside = params.get<bool>("eps_inside_sqrt", false);
+  spec.least_trust = params.non_negative("min_coeff", 0.01);
+  spec.most_trust = params.positive("max_coeff", 10);
+  if (spec.least_trust > spec.most_trust)
+    params.refuse(Group::conflict, "min_coeff", "is more than max_coeff");
+  if (params.get<bool>("amsgrad", false))
+    params.refuse(Group::missing, "amsgrad", "must be false: AMSGrad is not supported");
+  params.idle("amsgrad");
+}
+
+void read_lars(JsonObject& params, OptimizerSpec& spec) {
+  spec.momentum = params.fraction("momentum", 0.9);
+  spec.trust = params.positive("trust_coefficient", 0.001);
+}
+
+void read_adafactor(JsonObject& params, OptimizerSpec& spec) {
+  spec.decay_power = params.get<double>("decay_rate", -0.8);
+  if (!(spec.decay_power < 0))
+    params.refuse(Group::conflict, "decay_rate", "must be below 0: a power of the step");
+  spec.clip = params.positive("clip_threshold", 1);
+  spec.parameter_eps = params.positive("parameter_eps", 1e-3);
+}
+
+// The learning rate is the matrices'; the others' is a multiple of it.
+void read_muon(JsonObject& params, Config& config) {
+  OptimizerSpec& spec = config.optimizer;
+  spec.momentum = params.fraction("momentum", 0.95);
+  spec.nesterov = params.get<bool>("nesterov", true);
+  spec.iterations = static_cast<int>(params.at_least("ns_steps", 1, 5));
+  spec.beta2 = 0.95;
+  read_betas(params, spec);
+  spec.eps = params.positive("eps", 1e-10);
+  const double rest = params.positive("adam_lr", config.learning_rate);
+  config.learning_rate = params.positive("muon_lr", config.learning_rate);
+  spec.adam_rate = rest / config.learning_rate;
+  // Two ways to compute the same.
+  params.choice("ns_method", {"gram", "standard"}, "standard");
+  params.idle("ns_method");
+}
+
 void read_sgd(JsonObject& params, OptimizerSpec& spec) {
-  spec.type = OptimizerSpec::Type::sgd;
   spec.momentum = params.fraction("momentum", 0);
   spec.nesterov = params.get<bool>("nesterov", false);
   if (spec.nesterov && spec.momentum == 0)
@@ -86,12 +158,46 @@ void read_params(JsonObject& params, const std::string& type, Config& config) {
       params.positive("lr", params.is_auto("lr") ? automatic_rate(config) : 1e-3);
   spec.weight_decay = params.non_negative("weight_decay", 0);
   spec.decay_all = params.choice("decay", {"matrices", "all"}, "matrices") == "all";
-  if (type == "sgd")
-    read_sgd(params, spec);
-  else
-    read_adam(params, type, spec);
+  for (const auto& [name, named] : kOptimizers)
+    if (lower(std::string(name)) == type) spec.type = named;
+  switch (spec.type) {
+    case Type::adamw:
+      read_adam(params, type, spec);
+      break;
+    case Type::sgd:
+      read_sgd(params, spec);
+      break;
+    case Type::lion:
+      read_lion(params, spec);
+      break;
+    case Type::lamb:
+      read_lamb(params, spec);
+      break;
+    case Type::lars:
+      read_lars(params, spec);
+      break;
+    case Type::adafactor:
+      read_adafactor(params, spec);
+      break;
+    case Type::muon:
+      read_muon(params, config);
+      break;
+  }
   params.no_effect("max_grad_norm", "clipping is set by gradient_clipping at the top");
   params.finish();
+}
+
+// `given`: the optimizer has a learning rate, which a schedule may replace.
+void read_scheduler(JsonObject& root, bool given, Config& config) {
+  if (!root.has("scheduler")) return;
+  const double lr = config.learning_rate;
+  JsonObject scheduler = root.object("scheduler");
+  config.schedule = read_schedule(scheduler, config.learning_rate);
+  scheduler.finish();
+  if (given && config.learning_rate != lr)
+    config.notes.remarks.push_back(
+        fmt::format("optimizer.params.lr {} is replaced by the schedule's {}, as with DeepSpeed",
+                    lr, config.learning_rate));
 }
 
 }  // namespace
@@ -105,37 +211,45 @@ void read_optimizer(JsonObject& root, Config& config) {
   JsonObject params = optimizer.object("params");
   params.allow_auto({"lr", "betas", "eps", "weight_decay"});
   if (!type.empty()) read_params(params, type, config);
+  read_batch_scaling(optimizer, config);
+  read_scheduler(root, params.has("lr"), config);
+  read_groups(optimizer, config);
   optimizer.finish();
-
-  if (!root.has("scheduler")) return;
-  const bool given = params.has("lr");
-  const double lr = config.learning_rate;
-  JsonObject scheduler = root.object("scheduler");
-  config.schedule = read_schedule(scheduler, config.learning_rate);
-  scheduler.finish();
-  if (given && config.learning_rate != lr)
-    config.notes.remarks.push_back(
-        fmt::format("optimizer.params.lr {} is replaced by the schedule's {}, as with DeepSpeed",
-                    lr, config.learning_rate));
 }
 
 Json optimizer_json(const Config& config) {
   const OptimizerSpec& spec = config.optimizer;
-  const bool adamw = spec.type == OptimizerSpec::Type::adamw;
   Json params;
   params["lr"] = config.learning_rate;
-  if (adamw) {
+  if (spec.type != Type::sgd && spec.type != Type::lars && spec.type != Type::adafactor)
     params["betas"] = {spec.beta1, spec.beta2};
+  if (spec.type == Type::adamw || spec.type == Type::lamb || spec.type == Type::muon)
     params["eps"] = spec.eps;
-    if (spec.l2) params["adam_w_mode"] = false;
-    if (!spec.bias_correction) params["bias_correction"] = false;
-  } else {
+  if (spec.l2) params["adam_w_mode"] = false;
+  if (!spec.bias_correction) params["bias_correction"] = false;
+  if (spec.type == Type::lamb) {
+    if (spec.eps_inside) params["eps_inside_sqrt"] = true;
+    params["min_coeff"] = spec.least_trust;
+    params["max_coeff"] = spec.most_trust;
+  }
+  if (spec.type == Type::sgd || spec.type == Type::lars || spec.type == Type::muon)
     params["momentum"] = spec.momentum;
-    params["nesterov"] = spec.nesterov;
+  if (spec.type == Type::sgd || spec.type == Type::muon) params["nesterov"] = spec.nesterov;
+  if (spec.type == Type::lars) params["trust_coefficient"] = spec.trust;
+  if (spec.type == Type::adafactor) {
+    params["decay_rate"] = spec.decay_power;
+    params["clip_threshold"] = spec.clip;
+    params["parameter_eps"] = spec.parameter_eps;
+  }
+  if (spec.type == Type::muon) {
+    params["ns_steps"] = spec.iterations;
+    params["adam_lr"] = spec.adam_rate * config.learning_rate;
   }
   params["weight_decay"] = spec.weight_decay;
   if (spec.decay_all) params["decay"] = "all";
-  return {{"type", !adamw ? "SGD" : spec.l2 ? "Adam" : "AdamW"}, {"params", params}};
+  Json json = {{"type", name_of(spec)}, {"params", params}};
+  if (!spec.groups.empty()) json["groups"] = groups_json(config);
+  return json;
 }
 
 }  // namespace onefold

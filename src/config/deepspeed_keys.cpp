@@ -97,11 +97,15 @@ void read_section(JsonObject& in, const SectionKey& row) {
         fmt::format("is {}: {}", section.has(key) ? brief_json(section.value()[key]) : "on",
                     row.reason));
   }
-  if (!asks) in.idle(row.name);
+  const bool works = !row.works.empty() && section.value().value(row.works, Json()) == true;
+  if (!asks && !works) in.idle(row.name);
 }
 
 void read_deepspeed_keys(JsonObject& root, Config& config) {
   check_checkpoint(root);
+  if (root.value().value("/activation_checkpointing/cpu_checkpointing"_json_pointer, Json()) ==
+      true)
+    config.offload.activations = Tier::host;
   for (const PlainKey& row : plain_root_keys()) read_plain(root, row);
   for (const SectionKey& row : root_sections()) read_section(root, row);
   // Its parts are switched on deep inside.

@@ -26,6 +26,7 @@ struct SectionKey {
   std::string_view reason;
   const char* off = "[false]";
   bool asks_if_absent = false;  // the first of `asks` is on unless it is switched off
+  std::string_view works = {};  // a key that has an effect where it is true
 };
 
 std::span<const PlainKey> plain_root_keys();

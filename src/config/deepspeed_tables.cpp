@@ -103,9 +103,10 @@ constexpr std::array kSections = {
     SectionKey{"activation_checkpointing",
                "partition_activations cpu_checkpointing contiguous_memory_optimization "
                "number_checkpoints synchronize_checkpoint_boundary profile",
-               "partition_activations cpu_checkpointing contiguous_memory_optimization",
-               "activations are neither partitioned nor moved to the host yet; run.recompute keeps "
-               "fewer of them"},
+               "partition_activations contiguous_memory_optimization",
+               "activations are not partitioned, and memory does not fragment; run.recompute keeps "
+               "fewer of them, and cpu_checkpointing keeps them in the host's memory",
+               "[false]", false, "cpu_checkpointing"},
     SectionKey{"aio",
                "block_size queue_depth intra_op_parallelism thread_count single_submit "
                "overlap_events use_gds",

@@ -77,7 +77,8 @@ Freedom left_open(const Json& root) {
       .prefetch = open("zero_optimization.stage3_prefetch_bucket_size") &&
                   open("zero_optimization.prefetch_bucket_size"),
       .reduce_bucket = open("zero_optimization.reduce_bucket_size"),
-      .order = open("run.accumulate")};
+      .order = open("run.accumulate"),
+      .host_step = open("run.host_step")};
 }
 
 Freedom asked_for(const Json& root) {
@@ -88,6 +89,7 @@ Freedom asked_for(const Json& root) {
                   .overlap = asked("zero_optimization.overlap_comm")};
   freedom.ratio =
       freedom.optimizer_home && is_open(root, "zero_optimization.offload_optimizer.ratio");
+  freedom.host_step = freedom.optimizer_home && is_open(root, "run.host_step");
   freedom.batch = key_at(root, "train_batch_size").is_number() &&
                   asked("train_micro_batch_size_per_gpu") && asked("gradient_accumulation_steps");
   if (freedom == Freedom{}) return freedom;
@@ -104,6 +106,9 @@ void write_layout(Json& root, const EngineOptions& layout, const Freedom& freedo
   }
   if (freedom.recompute) root["run"]["recompute"] = recompute_value(layout.recompute);
   if (freedom.order && layout.micros > 1) root["run"]["accumulate"] = order_name(layout.order);
+  if (freedom.host_step && layout.offload.optimizer == Tier::host &&
+      layout.offload.host_step_ratio < 1)
+    root["run"]["host_step"] = layout.offload.host_step_ratio;
   Json zero = key_at(root, "zero_optimization");
   write_zero(zero, layout, freedom);
   if (!zero.empty()) root["zero_optimization"] = zero;

@@ -36,6 +36,16 @@ int64_t planned_bytes(const Config& config, int cores);
 void check_sizes(const Config& config);
 // optimizer and scheduler together: either may set the learning rate.
 void read_optimizer(JsonObject& root, Config& config);
+// optimizer.groups. After the optimizer and its scheduler, whose rate a group's is measured by.
+void read_groups(JsonObject& optimizer, Config& config);
+Json groups_json(const Config& config);
+// gradient_clipping and clipping.
+void read_clipping(JsonObject& root, Config& config);
+Json clipping_json(const Config& config);  // null where nothing is set
+// optimizer.batch_scaling: the rate and the warm-up of a base batch become those of the batch.
+// After settle_batch().
+void read_batch_scaling(JsonObject& optimizer, Config& config);
+void apply_batch_scaling(Config& config);
 // {"type", "params"} of "scheduler". `lr` is the optimizer's rate; schedules with rates of their
 // own replace it.
 ScheduleConfig read_schedule(JsonObject& scheduler, double& lr);

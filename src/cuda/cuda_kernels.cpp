@@ -137,7 +137,7 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
 }
 
 SteppedArgs stepped_args(const char* what, const Stepped& s) {
-  const auto& [params, grads, master, rounding] = s;
+  const auto& [params, grads, master, rounding, factor] = s;
   const int64_t n = params.elems();
   require_elems(what, grads, n);
   require_gradients(what, params, {grads});
@@ -150,7 +150,8 @@ SteppedArgs stepped_args(const char* what, const Stepped& s) {
           master.empty() ? nullptr : master.flat().f32(),
           rounding.has_value(),
           rounding ? rounding->key : PhiloxKey{},
-          rounding ? rounding->first : 0};
+          rounding ? rounding->first : 0,
+          factor.empty() ? nullptr : factor.f32()};
 }
 
 void require_moment(const char* what, const Stepped& s, const Moment& moment) {
@@ -172,6 +173,29 @@ AdamWFactors factors_of(const AdamW& hyper) {
           1.0f / hyper.bias_correction2,
           hyper.eps,
           hyper.l2 ? hyper.weight_decay : 0.0f};
+}
+
+void require_wide_moment(const char* what, const Stepped& s, Tensor moment) {
+  require_moment(what, s, moment);
+  require(moment.dtype != DType::u8, "{}: a moment of 8 bits", what);
+}
+
+DirectionFactors factors_of(const Direction& hyper) {
+  static_assert(static_cast<int>(DirectionRule::lars) == static_cast<int>(Direction::Rule::lars));
+  static_assert(static_cast<int>(DirectionRule::muon) == static_cast<int>(Direction::Rule::muon));
+  static_assert(static_cast<int>(DirectionRule::adafactor) ==
+                static_cast<int>(Direction::Rule::adafactor));
+  return {static_cast<DirectionRule>(hyper.rule),
+          hyper.beta1,
+          1.0f - hyper.beta1,
+          hyper.beta2,
+          1.0f - hyper.beta2,
+          hyper.eps,
+          hyper.weight_decay,
+          hyper.eps_inside,
+          hyper.nesterov,
+          hyper.learning_rate,
+          hyper.trust};
 }
 
 Codes8 codes_of(const Moment& moment) {
@@ -473,6 +497,97 @@ class CudaKernels final : public Kernels {
            hyper.momentum == 0 ? Vector{} : vector(momentum)});
     }
     cuda::sgd({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void lion(const StepControl& control, std::span<const LionStep> list) override {
+    std::vector<LionArgs> args;
+    for (const auto& [hyper, stepped, momentum] : list) {
+      const SteppedArgs own = stepped_args("lion", stepped);
+      require_wide_moment("lion: momentum", stepped, momentum);
+      args.push_back({{hyper.learning_rate, 1.0f - hyper.learning_rate * hyper.weight_decay,
+                       hyper.beta1, 1.0f - hyper.beta1, hyper.beta2, 1.0f - hyper.beta2},
+                      own,
+                      vector(momentum)});
+    }
+    cuda::lion({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void direction(const StepControl& control, std::span<const DirectionStep> list) override {
+    std::vector<DirectionArgs> args;
+    for (const DirectionStep& step : list) {
+      const bool lamb = step.hyper.rule == Direction::Rule::lamb;
+      const SteppedArgs own = stepped_args("direction", step.stepped);
+      require_elems("direction", step.dst, own.elems);
+      require_wide_moment("direction: moment 1", step.stepped, step.moment1);
+      if (lamb) {
+        require_wide_moment("direction: moment 2", step.stepped, step.moment2);
+        require(step.moment1.dtype == step.moment2.dtype, "direction: moments of two types");
+      }
+      if (step.hyper.rule == Direction::Rule::lars) require_elems("direction", step.squares, 2);
+      args.push_back({factors_of(step.hyper), own, step.dst.flat().f32(), vector(step.moment1),
+                      lamb ? vector(step.moment2) : Vector{},
+                      step.squares.empty() ? nullptr : step.squares.f64()});
+    }
+    cuda::direction({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void move(const StepControl& control, std::span<const MoveStep> list) override {
+    std::vector<MoveArgs> args;
+    for (const auto& [hyper, stepped, squares] : list) {
+      if (!squares.empty()) require_elems("move", squares, 2);
+      args.push_back({{hyper.keep, hyper.rate, hyper.least, hyper.most, hyper.elems},
+                      stepped_args("move", stepped),
+                      squares.empty() ? nullptr : squares.f64()});
+    }
+    cuda::move({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    for (const Factored& one : list) {
+      require_elems("factored", one.dst, one.stepped.grads.elems());
+      cuda::factored(
+          {control.factor.f32(), control.finite.i32()},
+          {vector(one.stepped.grads), one.stepped.grads.elems(), one.first, one.columns.elems(),
+           one.rows.f32(), one.columns.f32(), one.rows.elems(), one.sum.f64(), one.eps,
+           one.stepped.factor.empty() ? nullptr : one.stepped.factor.f32(), one.dst.flat().f32()},
+          stream_);
+    }
+  }
+
+  void factor_squares(std::span<const FactorSquares> list) override {
+    for (const FactorSquares& one : list)
+      cuda::factor_squares({vector(one.x), one.x.elems(), one.first, one.columns.elems(),
+                            one.rows.f64(), one.columns.f64()},
+                           stream_);
+  }
+
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    for (const Blend& one : list) {
+      require_elems("blend", one.dst, one.x.elems());
+      cuda::blend({control.factor.f32(), control.finite.i32()},
+                  {one.x.f64(), one.x.elems(), one.times, one.share,
+                   one.factor.empty() ? nullptr : one.factor.f32(), one.dst.f32()},
+                  stream_);
+    }
+  }
+
+  void clip_each(const ClipEach& args) override {
+    require_elems("clip_each", args.factors, args.squares.elems());
+    cuda::clip_each(
+        {args.squares.f64(), args.weights.empty() ? nullptr : args.weights.f64(),
+         args.squares.elems(), args.limit, args.least, args.eps, args.scale, args.factors.f32()},
+        stream_);
+  }
+
+  void clamp(std::span<const Clamp> list, float limit) override {
+    std::vector<ClampArgs> args;
+    for (const Clamp& one : list) args.push_back({vector(one.x), one.x.elems(), one.dst.f64()});
+    cuda::clamp(args, limit, stream_);
+  }
+
+  void normalise(Tensor x, Tensor squares, float eps, Tensor dst) override {
+    require_elems("normalise", dst, x.elems());
+    cuda::normalise(x.flat().f32(), squares.f64(), eps, x.elems(), dst.flat().f32(), stream_);
   }
 
  private:

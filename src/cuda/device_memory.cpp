@@ -1,156 +1,179 @@
 #include "cuda/device_memory.h"
 
-#include <cuda_runtime_api.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <iterator>
 
 #include "device/cuda_scratch.h"
 
 namespace onefold::cuda {
-namespace {
-
-int64_t whole_blocks(int64_t bytes) {
-  return (bytes + kMemoryBlockBytes - 1) / kMemoryBlockBytes * kMemoryBlockBytes;
+DeviceMemory::DeviceMemory(const Card& card) : card_(card), memory_(card) {
+  unmapped_.emplace(memory_.begin(), memory_.bytes());
 }
 
-}  // namespace
-
-// Nothing can be done about an error of cudaFree, and the next call would meet it too.
 DeviceMemory::~DeviceMemory() {
-  for (const auto& [begin, bytes] : segments_) (void)cudaFree(begin);
+  // Nothing can be done about an error, and the next call would meet it too.
+  (void)cudaDeviceSynchronize();
+  for (const auto& [at, handle] : granules_) {
+    memory_.unmap(at);
+    memory_.release(handle);
+  }
+  release_spares();
 }
 
-int64_t DeviceMemory::block_bytes(int64_t bytes) const { return whole_blocks(bytes); }
+void DeviceMemory::release_spares() {
+  for (const Handle handle : spare_) memory_.release(handle);
+  spare_.clear();
+}
 
-// The smallest free block that holds the request; what is left of it stays free.
+int64_t DeviceMemory::block_bytes(int64_t bytes) const { return whole_memory_blocks(bytes); }
+
 void* DeviceMemory::take(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  Address block = nullptr;
-  if (const auto found = by_size_.lower_bound({bytes, nullptr}); found != by_size_.end()) {
-    const auto [size, begin] = *found;
-    erase_free(begin);
-    if (size > bytes) insert_free(begin + bytes, size - bytes);
-    block = begin;
-  } else {
-    block = static_cast<Address>(take_segment(bytes));
-  }
+  void* block = cut(bytes);
+  if (!block && grow(bytes)) block = cut(bytes);
   if (!block) return nullptr;
   held_bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, held_bytes_);
   return block;
 }
 
-void* DeviceMemory::take_segment(int64_t bytes) {
-  card_.use();
-  const auto refused = [&](void*& segment) {
-    if (cudaMalloc(&segment, static_cast<size_t>(bytes)) == cudaSuccess) return false;
-    (void)cudaGetLastError();  // a refusal is not the next call's error
-    return true;
-  };
-  // As long as the process takes no more than it has needed at once, segments may stay.
-  const int64_t bound = std::max(peak_bytes_, held_bytes_ + bytes);
-  if (segment_bytes_ + bytes > bound) release_segments(segment_bytes_ + bytes - bound);
-  void* segment = nullptr;
-  if (refused(segment)) {
-    release_segments(segment_bytes_);
-    if (refused(segment)) return nullptr;
-  }
-  segments_.emplace(static_cast<Address>(segment), bytes);
-  segment_bytes_ += bytes;
-  return segment;
+// From the smallest free block that holds the request; what is left of it stays free.
+void* DeviceMemory::cut(int64_t bytes) {
+  const auto found = by_size_.lower_bound({bytes, nullptr});
+  if (found == by_size_.end()) return nullptr;
+  const auto [size, begin] = *found;
+  erase_free(begin);
+  if (size > bytes) add_free(begin + bytes, size - bytes);
+  return begin;
 }
 
-// Gives segments without a block in use back to the driver, until `bytes` are given.
-void DeviceMemory::release_segments(int64_t bytes) {
-  for (auto segment = segments_.begin(); segment != segments_.end() && bytes > 0;) {
-    const auto [begin, size] = *segment;
-    const auto whole = free_.find(begin);
-    if (whole == free_.end() || whole->second != size) {
-      ++segment;
-      continue;
+// Maps memory so that a free block of this size is there.
+bool DeviceMemory::grow(int64_t bytes) {
+  card_.use();
+  // A step that repeats moves nothing as long as it stays within a share of its peak above it.
+  constexpr int64_t kSlack = 64;
+  const int64_t peak = std::max(peak_bytes_, held_bytes_ + bytes);
+  const std::optional<Place> found = peak <= memory_.card_bytes() ? place_for(bytes) : std::nullopt;
+  if (!found) return false;
+  const Place& place = *found;
+  if (place.before > 0) erase_free(place.at - place.before);  // it does not move
+  const bool grown = prepare(static_cast<size_t>(place.granules), peak + peak / kSlack);
+  if (grown)
+    map_granules(place);
+  else
+    release_spares();
+  const int64_t mapped = grown ? place.granules * memory_.granule_bytes() : 0;
+  if (place.before + mapped > 0) add_free(place.at - place.before, place.before + mapped);
+  return grown;
+}
+
+// The first addresses with enough room.
+std::optional<DeviceMemory::Place> DeviceMemory::place_for(int64_t bytes) const {
+  const int64_t granule = memory_.granule_bytes();
+  for (const auto& [at, room] : unmapped_) {
+    Place place{.at = at};
+    if (const auto above = free_.lower_bound(at); above != free_.begin()) {
+      const auto [begin, size] = *std::prev(above);
+      if (begin + size == at) place.before = size;
     }
+    place.granules = (bytes - place.before + granule - 1) / granule;
+    if (place.granules * granule <= room) return place;
+  }
+  return std::nullopt;
+}
+
+// Granules without an address: new ones up to the bound, then those of free blocks, then new ones
+// as long as the card has any.
+bool DeviceMemory::prepare(size_t granules, int64_t bound) {
+  if (create(granules, bound)) return true;
+  reclaim(granules - spare_.size());
+  return create(granules, memory_.bytes());
+}
+
+bool DeviceMemory::create(size_t granules, int64_t bound) {
+  while (spare_.size() < granules) {
+    const auto all = static_cast<int64_t>(granules_.size() + spare_.size());
+    if (all * memory_.granule_bytes() >= bound) return false;
+    const std::optional<Handle> handle = memory_.create();
+    if (!handle) return false;
+    spare_.push_back(*handle);
+  }
+  return true;
+}
+
+// Takes whole granules from free blocks, the smallest blocks first.
+void DeviceMemory::reclaim(size_t granules) {
+  const int64_t granule = memory_.granule_bytes();
+  check(cudaDeviceSynchronize(), "finish the card's work");
+  const BySize blocks = by_size_;
+  for (const auto& [size, begin] : blocks) {
+    const int64_t skipped = (granule - (begin - memory_.begin()) % granule) % granule;
+    const int64_t whole = std::min((size - skipped) / granule, static_cast<int64_t>(granules));
+    if (whole <= 0) continue;
     erase_free(begin);
-    (void)cudaFree(begin);
-    segment_bytes_ -= size;
-    bytes -= size;
-    segment = segments_.erase(segment);
+    const Address first = begin + skipped, end = first + whole * granule;
+    for (Address at = first; at < end; at += granule) unmap_granule(at);
+    if (skipped > 0) add_free(begin, skipped);
+    if (begin + size > end) add_free(end, begin + size - end);
+    granules -= static_cast<size_t>(whole);
+    if (granules == 0) return;
+  }
+}
+
+void DeviceMemory::unmap_granule(Address at) {
+  const auto found = granules_.find(at);
+  memory_.unmap(at);
+  spare_.push_back(found->second);
+  granules_.erase(found);
+  auto range = unmapped_.emplace(at, memory_.granule_bytes()).first;
+  if (const auto next = std::next(range);
+      next != unmapped_.end() && range->first + range->second == next->first) {
+    range->second += next->second;
+    unmapped_.erase(next);
+  }
+  if (range == unmapped_.begin()) return;
+  if (const auto before = std::prev(range); before->first + before->second == range->first) {
+    before->second += range->second;
+    unmapped_.erase(range);
+  }
+}
+
+void DeviceMemory::map_granules(const Place& place) {
+  const int64_t granule = memory_.granule_bytes(), bytes = place.granules * granule;
+  const auto range = std::prev(unmapped_.upper_bound(place.at));
+  const Address begin = range->first, end = range->first + range->second;
+  unmapped_.erase(range);
+  if (begin < place.at) unmapped_.emplace(begin, place.at - begin);
+  if (place.at + bytes < end) unmapped_.emplace(place.at + bytes, end - (place.at + bytes));
+  for (Address at = place.at; at < place.at + bytes; at += granule) {
+    memory_.map(at, spare_.back());
+    granules_.emplace(at, spare_.back());
+    spare_.pop_back();
   }
 }
 
 void DeviceMemory::give_back(void* block, int64_t bytes) {
   std::lock_guard lock(mutex_);
   held_bytes_ -= bytes;
-  Address begin = static_cast<Address>(block);
-  // Segments that happen to lie side by side stay apart: each goes back to the driver by itself.
-  const auto segment = std::prev(segments_.upper_bound(begin));
-  const Address end_of_segment = segment->first + segment->second;
-  if (const auto next = free_.find(begin + bytes);
-      next != free_.end() && next->first < end_of_segment) {
+  add_free(static_cast<Address>(block), bytes);
+}
+
+// Joins its neighbours.
+void DeviceMemory::add_free(Address begin, int64_t bytes) {
+  if (const auto next = free_.find(begin + bytes); next != free_.end()) {
     bytes += next->second;
     erase_free(next->first);
   }
   if (const auto above = free_.lower_bound(begin); above != free_.begin()) {
     const auto [before, size] = *std::prev(above);
-    if (before >= segment->first && before + size == begin) {
+    if (before + size == begin) {
       erase_free(before);
       begin = before;
       bytes += size;
     }
   }
-  insert_free(begin, bytes);
-}
-
-void DeviceMemory::insert_free(Address begin, int64_t bytes) {
   free_.emplace(begin, bytes);
   by_size_.emplace(bytes, begin);
-}
-
-int64_t PinnedMemory::block_bytes(int64_t bytes) const { return whole_blocks(bytes); }
-
-void* PinnedMemory::take(int64_t bytes) {
-  card_.use();
-  constexpr int64_t kLarge = int64_t{32} << 20;
-  if (bytes >= kLarge) return take_pages(bytes);
-  void* block = nullptr;
-  if (cudaMallocHost(&block, static_cast<size_t>(bytes)) == cudaSuccess) return block;
-  (void)cudaGetLastError();  // a refusal is not the next call's error
-  return nullptr;
-}
-
-void* PinnedMemory::take_pages(int64_t bytes) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  const size_t mapped = static_cast<size_t>(bytes) + kHugePage;
-  void* const map =
-      mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (map == MAP_FAILED) return nullptr;
-  const auto first = (reinterpret_cast<uintptr_t>(map) + kHugePage - 1) / kHugePage * kHugePage;
-  auto* const block = reinterpret_cast<std::byte*>(first);
-  (void)madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  constexpr int64_t kPage = 4096, kPiece = int64_t{16} << 20;
-  pool_.run((bytes + kPiece - 1) / kPiece, [&](int64_t piece, int) {
-    for (int64_t at = piece * kPiece; at < std::min(bytes, (piece + 1) * kPiece); at += kPage)
-      block[at] = std::byte{0};
-  });
-  if (cudaHostRegister(block, static_cast<size_t>(bytes), cudaHostRegisterPortable) !=
-      cudaSuccess) {
-    (void)cudaGetLastError();
-    (void)munmap(map, mapped);
-    return nullptr;
-  }
-  std::lock_guard lock(mutex_);
-  mapped_[block] = {map, mapped};
-  return block;
-}
-
-void PinnedMemory::give_back(void* block, int64_t) {
-  std::lock_guard lock(mutex_);
-  const auto found = mapped_.find(block);
-  if (found == mapped_.end()) return (void)cudaFreeHost(block);
-  (void)cudaHostUnregister(block);
-  (void)munmap(found->second.first, found->second.second);
-  mapped_.erase(found);
 }
 
 void DeviceMemory::erase_free(Address begin) {

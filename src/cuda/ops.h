@@ -152,6 +152,13 @@ struct ClipArgs {
   int32_t* finite;
 };
 void clip(const ClipArgs& args, cudaStream_t stream);
+struct ClipEachArgs {
+  const double *squares, *weights;  // weights: or null
+  int64_t count;
+  double limit, least, eps, scale;
+  float* factors;
+};
+void clip_each(const ClipEachArgs& args, cudaStream_t stream);
 // What is stepped: `master`, or `params` where that is null.
 struct SteppedArgs {
   int64_t elems;
@@ -161,6 +168,7 @@ struct SteppedArgs {
                     // first + i
   PhiloxKey key;
   int64_t first;
+  const float* factor;  // in the place of control's; or null
 };
 struct AdamWFactors {
   float beta1, rest1, beta2, rest2, keep, step, inv_bc2, eps;
@@ -193,5 +201,77 @@ struct SgdArgs {
   Vector momentum;  // its data is null if there is none
 };
 void sgd(const ControlFlags& control, std::span<const SgdArgs> list, cudaStream_t stream);
+
+// optimizer_rules.cu: the same of kernels/cpu/optimizer_rules.cpp.
+struct ClampArgs {
+  Vector x;
+  int64_t elems;
+  double* dst;
+};
+void clamp(std::span<const ClampArgs> list, float limit, cudaStream_t stream);
+void normalise(const float* x, const double* squares, float eps, int64_t elems, float* dst,
+               cudaStream_t stream);
+struct LionFactors {
+  float rate, keep, beta1, rest1, beta2, rest2;
+};
+struct LionArgs {
+  LionFactors factors;
+  SteppedArgs stepped;
+  Vector momentum;
+};
+void lion(const ControlFlags& control, std::span<const LionArgs> list, cudaStream_t stream);
+enum class DirectionRule : uint8_t { lamb, lars, muon, adafactor };
+struct DirectionFactors {
+  DirectionRule rule;
+  float beta1, rest1, beta2, rest2, eps, decay;
+  bool eps_inside, nesterov;
+  float rate, trust;
+};
+struct DirectionArgs {
+  DirectionFactors factors;
+  SteppedArgs stepped;
+  float* dst;
+  Vector moment1, moment2;  // the second's data is null if there is none
+  const double* squares;    // of the parameter and its gradient; null where they are not wanted
+};
+void direction(const ControlFlags& control, std::span<const DirectionArgs> list,
+               cudaStream_t stream);
+struct MoveFactors {
+  float keep, rate, least, most;
+  int64_t elems;
+};
+struct MoveArgs {
+  MoveFactors factors;
+  SteppedArgs stepped;    // gradients: the direction
+  const double* squares;  // of the parameter and the direction, or null
+};
+void move(const ControlFlags& control, std::span<const MoveArgs> list, cudaStream_t stream);
+
+// adafactor.cu
+struct FactoredArgs {
+  Vector grads;
+  int64_t elems, first, cols;
+  const float *rows, *columns;
+  int64_t row_count;
+  const double* sum;
+  float eps;
+  const float* factor;  // in the place of control's; or null
+  float* dst;
+};
+void factored(const ControlFlags& control, const FactoredArgs& args, cudaStream_t stream);
+struct FactorSquaresArgs {
+  Vector x;
+  int64_t elems, first, cols;
+  double *rows, *columns;
+};
+void factor_squares(const FactorSquaresArgs& args, cudaStream_t stream);
+struct BlendArgs {
+  const double* x;
+  int64_t elems;
+  double times, share;
+  const float* factor;  // in the place of control's; or null
+  float* dst;
+};
+void blend(const ControlFlags& control, const BlendArgs& args, cudaStream_t stream);
 
 }  // namespace onefold::cuda

@@ -21,31 +21,14 @@ __global__ void clip_kernel(ClipArgs args) {
   *args.finite = finite && isfinite(norm) ? 1 : 0;
 }
 
-// A moment, by the words that `word_of` makes of those of parameters.
-template <class M, int kCount, class WordOf>
-__device__ Lot<M, kCount> moment_of(const float (&values)[kCount], const uint32_t (&words)[kCount],
-                                    const WordOf& word_of, bool numbers) {
-  uint32_t own[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) own[i] = word_of(words[i]);
-  return Lot<M, kCount>::drawn(values, own, numbers);
-}
-
-// Lots of a thread.
-template <int kLot>
-inline constexpr int kLots = 8 / kLot;
-
-inline constexpr int kTurn = 8 * kThreads;  // elements that a block has at a time
-
-// body(l, first) for each of a thread's lots of the turn that begins at `base`; lots are a block's
-// threads apart.
-template <int kLot, class Body>
-__device__ void each_lot(int64_t base, int64_t elems, const Body& body) {
-#pragma unroll
-  for (int l = 0; l < kLots<kLot>; ++l) {
-    const int64_t at = base + (l * kThreads + static_cast<int>(threadIdx.x)) * kLot;
-    if (at < elems) body(l, at);
-  }
+__global__ void clip_each_kernel(ClipEachArgs args) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.count) return;
+  const double norm = sqrt(args.squares[i]) / args.scale;
+  double limit = args.limit;
+  if (args.weights) limit *= fmax(sqrt(args.weights[i]), args.least);
+  const double ratio = limit / (norm + args.eps);
+  args.factors[i] = static_cast<float>((ratio < 1.0 ? ratio : 1.0) / args.scale);
 }
 
 // Steps four elements that a thread has loaded, from number i of its lot on. Their results take the
@@ -102,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kLot == 8 ? 5 : 4)
     squares[l].load(v, at, elems, whole);
   });
   float scale;
-  if (!may_step(control, scale)) return;
+  if (!may_step(control, stepping.factor, scale)) return;
   each_lot<kLot>(base, elems, [&](int l, int64_t at) {
     const bool whole = stepping.whole(at);
 #pragma unroll
@@ -141,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
     if (momentum && !f.first) moved[l].load(momentum, at, elems, whole);
   });
   float scale;
-  if (!may_step(control, scale)) return;
+  if (!may_step(control, stepping.factor, scale)) return;
   each_lot<kLot>(base, elems, [&](int l, int64_t at) {
     const bool whole = stepping.whole(at);
     float param[kLot], move[kLot];
@@ -165,22 +148,11 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// launch_one(P, G, M, kLot, kMaster) for the types of parameters, gradients and moments, f32 or
-// bf16, and elements at a time: 16 bytes of each if all have 16 bits.
-template <class LaunchOne>
-void with_stepped_types(const SteppedArgs& stepped, Type moments, LaunchOne launch_one) {
-  constexpr std::integral_constant<int, 4> four{};
-  constexpr std::integral_constant<int, 8> eight{};
-  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
-    if (moments != Type::bf16) return launch_one(param, gradient, float{}, four, std::true_type());
-    if constexpr (sizeof(param) == 2 && sizeof(gradient) == 2) {
-      if (!stepped.master) return launch_one(param, gradient, bf16{}, eight, std::false_type());
-    }
-    launch_one(param, gradient, bf16{}, four, std::true_type());
-  });
-}
-
 }  // namespace
+
+void clip_each(const ClipEachArgs& args, cudaStream_t stream) {
+  launch(clip_each_kernel, grid_of(ceil_div(args.count, kThreads)), kThreads, 0, stream, args);
+}
 
 void clip(const ClipArgs& args, cudaStream_t stream) {
   launch(clip_kernel, grid_of(1), 1, 0, stream, args);

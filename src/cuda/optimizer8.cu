@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   square_codes.load(v.values, at, elems);
   const float mean_scale = m.scales[block], square_scale = v.scales[block];
   float scale;
-  if (!may_step(control, scale)) return;
+  if (!may_step(control, stepping.factor, scale)) return;
   float means[kEach8], squares[kEach8], params[kEach8], largest_mean = 0, largest_square = 0;
   bool numbers = true;
 #pragma unroll

@@ -148,6 +148,7 @@ struct Stepping {
   bool stochastic;  // of parameters
   PhiloxKey key;
   int64_t first;
+  const float* factor;  // or null
   bool aligned;
 
   Stepping() = default;
@@ -159,6 +160,7 @@ struct Stepping {
         stochastic(s.stochastic && !s.master && sizeof(P) == 2),
         key(s.key),
         first(s.first),
+        factor(s.factor),
         aligned(is_aligned) {}
 
   __device__ bool has_master() const { return kMaster && master != nullptr; }
@@ -213,10 +215,11 @@ __device__ void store_values(const Stepping<P, G, kLot, kMaster>& stepping,
   params.store(stepping.params, at, stepping.elems, whole);
 }
 
-// Everything is under way before the flags are waited for.
-__device__ inline bool may_step(const ControlFlags& control, float& scale) {
+// Everything is under way before the flags are waited for. `factor`: in the place of control's, or
+// null.
+__device__ inline bool may_step(const ControlFlags& control, const float* factor, float& scale) {
   const int32_t finite = *control.finite;
-  scale = *control.factor;
+  scale = *(factor ? factor : control.factor);
   return finite != 0;
 }
 
@@ -240,6 +243,48 @@ __device__ inline AdamWResult adamw_of(const AdamWFactors& f, float gradient, fl
 inline bool same_kind(const SteppedArgs& a, const SteppedArgs& b) {
   return a.params.type == b.params.type && a.grads.type == b.grads.type &&
          (a.master == nullptr) == (b.master == nullptr);
+}
+
+// A moment, by the words that `word_of` makes of those of parameters.
+template <class M, int kCount, class WordOf>
+__device__ Lot<M, kCount> moment_of(const float (&values)[kCount], const uint32_t (&words)[kCount],
+                                    const WordOf& word_of, bool numbers) {
+  uint32_t own[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) own[i] = word_of(words[i]);
+  return Lot<M, kCount>::drawn(values, own, numbers);
+}
+
+// Lots of a thread.
+template <int kLot>
+inline constexpr int kLots = 8 / kLot;
+
+inline constexpr int kTurn = 8 * kThreads;  // elements that a block has at a time
+
+// body(l, first) for each of a thread's lots of the turn that begins at `base`; lots are a block's
+// threads apart.
+template <int kLot, class Body>
+__device__ void each_lot(int64_t base, int64_t elems, const Body& body) {
+#pragma unroll
+  for (int l = 0; l < kLots<kLot>; ++l) {
+    const int64_t at = base + (l * kThreads + static_cast<int>(threadIdx.x)) * kLot;
+    if (at < elems) body(l, at);
+  }
+}
+
+// launch_one(P, G, M, kLot, kMaster) for the types of parameters, gradients and moments, f32 or
+// bf16, and elements at a time: 16 bytes of each if all have 16 bits.
+template <class LaunchOne>
+void with_stepped_types(const SteppedArgs& stepped, Type moments, LaunchOne launch_one) {
+  constexpr std::integral_constant<int, 4> four{};
+  constexpr std::integral_constant<int, 8> eight{};
+  with_types(stepped.params.type, stepped.grads.type, [&](auto param, auto gradient) {
+    if (moments != Type::bf16) return launch_one(param, gradient, float{}, four, std::true_type());
+    if constexpr (sizeof(param) == 2 && sizeof(gradient) == 2) {
+      if (!stepped.master) return launch_one(param, gradient, bf16{}, eight, std::false_type());
+    }
+    launch_one(param, gradient, bf16{}, four, std::true_type());
+  });
 }
 
 }  // namespace onefold::cuda

@@ -19,6 +19,9 @@ namespace cuda {
 
 // Blocks of the card's memory are whole multiples of this.
 inline constexpr int64_t kMemoryBlockBytes = 512;
+inline int64_t whole_memory_blocks(int64_t bytes) {
+  return (bytes + kMemoryBlockBytes - 1) / kMemoryBlockBytes * kMemoryBlockBytes;
+}
 
 // Of a matrix product: as much as the library recommends for Hopper. Where dst is small, terms are
 // divided over blocks, whose sums meet there. The same for every product; algorithms that need more

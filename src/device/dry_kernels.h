@@ -115,6 +115,13 @@ class DryKernels final : public Kernels {
     book({}, tensors);
   }
   void clip(const Clip& args) override { book({}, {args.sums}); }
+  void clip_each(const ClipEach& args) override { book({}, {args.squares, args.weights}); }
+  void clamp(std::span<const Clamp> list, float) override {
+    std::vector<Tensor> tensors;
+    for (const Clamp& one : list) tensors.insert(tensors.end(), {one.x, one.x});
+    book({}, tensors);
+  }
+  void normalise(Tensor x, Tensor, float, Tensor dst) override { book({}, {x, dst}); }
   void adamw(const StepControl&, std::span<const AdamWStep> list) override {
     std::vector<Tensor> tensors;
     for (const auto& [hyper, stepped, m, v] : list) {
@@ -129,6 +136,43 @@ class DryKernels final : public Kernels {
       add_stepped(stepped, tensors);
       tensors.insert(tensors.end(), {momentum, momentum});
     }
+    book({}, tensors);
+  }
+  void lion(const StepControl&, std::span<const LionStep> list) override {
+    std::vector<Tensor> tensors;
+    for (const LionStep& one : list) {
+      add_stepped(one.stepped, tensors);
+      tensors.insert(tensors.end(), {one.momentum, one.momentum});
+    }
+    book({}, tensors);
+  }
+  void direction(const StepControl&, std::span<const DirectionStep> list) override {
+    std::vector<Tensor> tensors;
+    for (const DirectionStep& one : list) {
+      const Stepped& s = one.stepped;
+      tensors.insert(tensors.end(), {s.grads, s.master.empty() ? s.params : s.master, one.moment1,
+                                     one.moment1, one.moment2, one.moment2, one.dst});
+    }
+    book({}, tensors);
+  }
+  void move(const StepControl&, std::span<const MoveStep> list) override {
+    std::vector<Tensor> tensors;
+    for (const MoveStep& one : list) add_stepped(one.stepped, tensors);
+    book({}, tensors);
+  }
+  void factored(const StepControl&, std::span<const Factored> list) override {
+    std::vector<Tensor> tensors;
+    for (const Factored& one : list) tensors.insert(tensors.end(), {one.stepped.grads, one.dst});
+    book({}, tensors);
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    std::vector<Tensor> tensors;
+    for (const FactorSquares& one : list) tensors.insert(tensors.end(), {one.x, one.x});
+    book({}, tensors);
+  }
+  void blend(const StepControl&, std::span<const Blend> list) override {
+    std::vector<Tensor> tensors;
+    for (const Blend& one : list) tensors.insert(tensors.end(), {one.x, one.dst, one.dst});
     book({}, tensors);
   }
 

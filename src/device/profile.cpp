@@ -23,6 +23,9 @@ std::string shape_of(const AttentionShape& s) {
 }
 
 int64_t elems_of(const Squares& one) { return one.x.elems(); }
+int64_t elems_of(const Clamp& one) { return one.x.elems(); }
+int64_t elems_of(const FactorSquares& one) { return one.x.elems(); }
+int64_t elems_of(const Blend& one) { return one.x.elems(); }
 template <class Step>
 int64_t elems_of(const Step& one) {
   return one.stepped.params.elems();
@@ -161,11 +164,38 @@ class ProfiledKernels final : public Kernels {
   void clip(const Clip& args) override {
     timed("sums", args.sums, [&](Kernels& k) { k.clip(args); });
   }
+  void clip_each(const ClipEach& args) override {
+    timed("sums", args.squares, [&](Kernels& k) { k.clip_each(args); });
+  }
+  void clamp(std::span<const Clamp> list, float limit) override {
+    timed("squares", list, [&](Kernels& k) { k.clamp(list, limit); });
+  }
+  void normalise(Tensor x, Tensor squares, float eps, Tensor dst) override {
+    timed("optimizer", x, [&](Kernels& k) { k.normalise(x, squares, eps, dst); });
+  }
   void adamw(const StepControl& control, std::span<const AdamWStep> list) override {
     timed("optimizer", list, [&](Kernels& k) { k.adamw(control, list); });
   }
   void sgd(const StepControl& control, std::span<const SgdStep> list) override {
     timed("optimizer", list, [&](Kernels& k) { k.sgd(control, list); });
+  }
+  void lion(const StepControl& control, std::span<const LionStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.lion(control, list); });
+  }
+  void direction(const StepControl& control, std::span<const DirectionStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.direction(control, list); });
+  }
+  void move(const StepControl& control, std::span<const MoveStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.move(control, list); });
+  }
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.factored(control, list); });
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    timed("squares", list, [&](Kernels& k) { k.factor_squares(list); });
+  }
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.blend(control, list); });
   }
 
  private:

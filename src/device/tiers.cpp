@@ -26,11 +26,6 @@ void for_each_piece_of(Tensor tensor, const Piece& piece) {
 Tiers::Tiers(Device& device, const std::string& folder)
     : device_(device), has_disk_(!folder.empty()) {
   if (!has_disk_ || device.dry()) return;
-  if (!device.memory_is_the_hosts())
-    user_error(
-        "state on a disk ({}) with the device {}: so far that needs the device cpu; offload to the "
-        "host's memory instead (\"device\": \"cpu\")",
-        folder, device.name());
   disk_ = std::make_unique<Disk>(folder);
 }
 

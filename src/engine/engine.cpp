@@ -171,6 +171,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
             .training = true,
             .rates = rates,
             .loss_scale = result.loss_scale,
+            .clip_limit = clip_limit(),
             .updates = updates_done()};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
@@ -179,8 +180,59 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
   result.loss = values.loss_sum / static_cast<double>(result.valid_targets);
+  count_clipped(walk, result);
+  if (options_.clip_rule.percentile > 0 && !result.skipped) {
+    norms_.push_back(result.gradient_norm);
+    if (static_cast<int64_t>(norms_.size()) > options_.clip_rule.window)
+      norms_.erase(norms_.begin());
+  }
   ++steps_done_;
   return result;
+}
+
+// With a percentile (between two norms in proportion), the lower of it and of what is set.
+double Engine::clip_limit() const {
+  const double percentile = options_.clip_rule.percentile;
+  if (percentile == 0 || norms_.empty()) return options_.clipping;
+  std::vector<double> sorted = norms_;
+  std::sort(sorted.begin(), sorted.end());
+  const double place = percentile / 100 * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const double above = sorted[std::min(below + 1, sorted.size() - 1)];
+  const double limit =
+      sorted[below] + (place - static_cast<double>(below)) * (above - sorted[below]);
+  return options_.clipping > 0 ? std::min(limit, options_.clipping) : limit;
+}
+
+void Engine::count_clipped(const Walk& walk, StepResult& result) const {
+  if (result.skipped) return;
+  const ClipRule& rule = options_.clip_rule;
+  if (!rule.each() && walk.clip_limit > 0) {
+    result.clipped.factor = std::min(1.0, walk.clip_limit / (result.gradient_norm + kClipEps));
+    result.clipped.tensors = result.clipped.factor < 1;
+  }
+  if (!rule.each() && !rule.counts_tensors()) return;
+  const StepScalars& scalars = executor_.scalars();
+  const std::vector<float> factors = rule.each() ? scalars.read_factors() : std::vector<float>();
+  const std::vector<double> clamped =
+      rule.value > 0 ? scalars.read_clamped() : std::vector<double>();
+  size_t number = 0;  // of the parameter
+  for (size_t u = 0; u < model_.units.size(); ++u) {
+    ClippedGradients one;
+    for (size_t p = 0; p < model_.units[u]->params().size(); ++p, ++number) {
+      if (!clamped.empty()) one.values += static_cast<int64_t>(clamped[number]);
+      if (factors.empty() || (p > 0 && !rule.by_tensor())) continue;
+      const auto place =
+          static_cast<size_t>(scalars.place(static_cast<int>(u), static_cast<int>(p)));
+      const double factor = static_cast<double>(factors[place]) * walk.loss_scale;
+      one.factor = std::min(one.factor, factor);
+      one.tensors += factor < 1;
+    }
+    result.clipped.factor = std::min(result.clipped.factor, one.factor);
+    result.clipped.tensors += one.tensors;
+    result.clipped.values += one.values;
+    result.clipped_units.push_back(one);
+  }
 }
 
 std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
@@ -199,7 +251,9 @@ std::vector<float> Engine::token_losses(const BatchView& batch) {
   return losses;
 }
 
-void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& scale) {
+void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& scale,
+                          std::span<const double> norms) {
+  norms_.assign(norms.begin(), norms.end());
   steps_done_ = resumed_after_ = steps;
   if (scale) loss_scale_.resume(*scale);
 }
@@ -227,6 +281,7 @@ void Engine::report_divergence(const Walk& failed) {
             .training = true,
             .rates = failed.rates,
             .loss_scale = failed.loss_scale,
+            .clip_limit = failed.clip_limit,
             .updates = failed.updates,
             .watch = [&](const Action& action, const UnitCall& call) { first.look(action, call); }};
   executor_.run(training_, walk, steps_done_);

@@ -16,12 +16,21 @@
 
 namespace onefold {
 
+// What clipping has done to a unit's gradients, or to all of them.
+struct ClippedGradients {
+  double factor = 1;    // the least that a gradient was multiplied by
+  int64_t tensors = 0;  // gradients that were made smaller
+  int64_t values = 0;   // elements that were clamped
+};
+
 struct StepResult {
   double loss = 0;           // mean over the valid targets of the global batch
   double gradient_norm = 0;  // before clipping
   int64_t valid_targets = 0;
   bool skipped = false;   // gradients were not finite, and weights are as before
   double loss_scale = 1;  // of this step
+  ClippedGradients clipped;
+  std::vector<ClippedGradients> clipped_units;  // by unit; where a ClipRule says more than one norm
 };
 
 // A loss or gradient that is not finite: step, unit, tensor and rank are named, and the weights are
@@ -58,12 +67,15 @@ class Engine {
   std::vector<float> token_losses(const BatchView& batch);
 
   // Goes on with a run whose first `steps` steps are in the state that was loaded.
-  void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {});
+  void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {},
+                    std::span<const double> norms = {});
   int64_t steps_done() const { return steps_done_; }
   int64_t steps_here() const { return steps_done_ - resumed_after_; }  // by this engine
   // Those that have changed the weights: what learning rates and bias corrections count.
   int64_t updates_done() const { return steps_done_ - loss_scale_.state().skipped; }
   const LossScale& loss_scale() const { return loss_scale_; }
+  // The past norms whose percentile limits the next one; none where that is off.
+  const std::vector<double>& norms() const { return norms_; }
 
   const Model& model() const { return model_; }  // the share that this rank computes
   const EngineOptions& options() const { return options_; }
@@ -106,6 +118,8 @@ class Engine {
   // After a read of what ranks have exchanged: PeerError if that failed behind the host's back.
   void require_exchanged() const;
   void end_step(bool skipped, const Walk& walk);
+  double clip_limit() const;
+  void count_clipped(const Walk& walk, StepResult& result) const;
   [[noreturn]] void report_divergence(const Walk& failed);
 
   EngineOptions options_;
@@ -122,6 +136,7 @@ class Engine {
   StepBatches batches_;
   int64_t steps_done_ = 0, resumed_after_ = 0;
   LossScale loss_scale_;
+  std::vector<double> norms_;
   int skipped_in_a_row_ = 0;
   Executor executor_;  // last: its lanes use the rest
 };

@@ -27,8 +27,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       options_(options),
       channels_(channels),
       control_(control),
-      scalars_(device, ledger, model, options.micros, control.ranks()),
-      pending_(model.units.size()) {
+      scalars_(device, ledger, model, options, control.ranks()),
+      pending_(model.units.size()),
+      step_ranks_(make_step_ranks(channels.of(Lane::compute))) {
+  for (const auto& unit : model.units) {
+    groups_.emplace_back();
+    for (const ParamSpec& param : unit->params())
+      groups_.back().push_back(options.optimizer.group_of(param.name));
+  }
   const ModelSpec& spec = model.spec;
   losses_ = ledger.allocate(
       Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
@@ -65,8 +71,9 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
   host_ = open_host_side(device);
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
-    host_control_ =
-        ledger.allocate(Kind::workspace, 2 * Ledger::kAlignment, "step control", Tier::host);
+    host_control_ = ledger.allocate(
+        Kind::workspace, 2 * Ledger::kAlignment + scalars_.factors().cols * dtype_bytes(DType::f32),
+        "step control", Tier::host);
 }
 
 // Lanes wait for each other: all must be still before one goes.
@@ -121,6 +128,12 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::reduce:
       return reduce(action, walk);
     case Verb::release:
+      if (action.state == State::activations) {
+        Walk::Held& own = held(walk, action.unit, action.micro);
+        own.input = {};
+        own.saved = {};
+        return;
+      }
       return state_.unit(action.unit).release(action.state);
     case Verb::fetch:
     case Verb::spill:
@@ -132,7 +145,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::exchange:
       return exchange(action, walk);
     case Verb::squares:
-      return compute(action, [&] { squares(action); });
+      return compute(action, [&] { squares(action, walk); });
     case Verb::clip:
       compute(action, [&] { clip(walk); });
       return bring_control();
@@ -163,6 +176,8 @@ void Executor::finish_lanes() {
     if (LaneQueue* queue = lane(other);
         queue && other != Lane::compute && other != Lane::host)  // its steps go on beside the next
       device_.compute().after(queue->mark());
+  // A step of the host that failed: a stream that waited for it has not heard why.
+  if (host_.lane) host_.lane->wait(0);
   times_.collect(lanes_);
 }
 
@@ -215,73 +230,23 @@ void Executor::reduce(const Action& action, Walk& walk) {
               });
 }
 
-// Between the shares of a unit, in the order of computation. Of a forward that is computed again
-// there may be no output, and so nothing that travels.
-void Executor::exchange(const Action& action, Walk& walk) {
-  if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
-  if (action.state == State::gradients) {
-    exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
-    if (channels_.replicas() != nullptr)
-      exchange_gradients(action, walk, *channels_.replicas(), false);
-    return;
-  }
-  Channel& channel = channels_.of(Lane::exchange);
-  const UnitCall& call = *walk.frame.call;
-  const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
-  if (tensor.empty()) return;
-  const bool sums =
-      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role ==
-      Role::sum;
-  require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
-          tensor.rows, tensor.cols, channel.ranks());
-  const int64_t elems = tensor.elems() / channel.ranks();
-  const std::vector<Message> messages = {
-      {tensor.data, tensor.flat().col_range(channel.rank() * elems, elems).data, elems,
-       tensor.dtype}};
-  communicate(action, walk, (sums ? 2 : 1) * sent_bytes(messages, channel.ranks()),
-              [&channel, messages, sums](const std::string& what) {
-                if (sums)
-                  channel.all_reduce(what, messages);
-                else
-                  channel.all_gather(what, messages);
-              });
-}
-
-// What shares have parts of, all of it in one message.
-void Executor::exchange_gradients(const Action& action, Walk& walk, Channel& channel,
-                                  bool over_all) {
-  UnitState& own = state_.unit(action.unit);
-  std::vector<Tensor> parts;
-  int64_t elems = 0;
-  for (size_t p = 0; p < own.layout().params().size(); ++p) {
-    const ParamSpec& param = own.layout().params()[p];
-    if (param.summed_from < 0 || param.summed_over_all != over_all) continue;
-    const int64_t count = param.elems() - param.summed_from;
-    parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
-    elems += count;
-  }
-  if (parts.empty()) return;
-  const int64_t shard = (elems + channel.ranks() - 1) / channel.ranks();
-  const Arena::Scope scope(arena_);
-  const Tensor all = arena_.take(1, shard * channel.ranks(), parts[0].dtype);
-  const auto copy_parts = [&](bool back) {
-    int64_t at = 0;
-    for (const Tensor& part : parts) {
-      const Tensor there = all.col_range(at, part.cols);
-      device_.kernels().copy(back ? there : part, back ? part : there);
-      at += part.cols;
-    }
+// Room where they go; what they leave stays until the copy is done: on the device until the
+// release, on the other tier until their reader has them.
+std::vector<Transfer> Executor::move_activations(const Action& action, Walk& walk) {
+  const Tier tier = options_.offload.activations;
+  const bool in = action.verb == Verb::fetch;
+  Walk::Held& own = held(walk, action.unit, action.micro);
+  std::vector<Transfer> transfers;
+  const auto add = [&](Buffer& here, Buffer& away) {
+    Buffer &from = in ? away : here, &to = in ? here : away;
+    if (!from) return;
+    to = ledger_.allocate(Kind::activations, from.bytes(), unit(action.unit).name(),
+                          in ? Tier::device : tier);
+    transfers.push_back({tier, away.data(), here.data(), from.bytes()});
   };
-  const std::vector<Message> messages = {
-      {all.data, all.col_range(channel.rank() * shard, shard).data, shard, all.dtype}};
-  compute(action, [&] {
-    device_.kernels().fill(all, 0);
-    copy_parts(false);
-  });
-  communicate(
-      action, walk, 2 * sent_bytes(messages, channel.ranks()),
-      [&channel, messages](const std::string& what) { channel.all_reduce(what, messages); });
-  compute(action, [&] { copy_parts(true); });
+  add(own.input, own.input_away);
+  add(own.saved, own.saved_away);
+  return transfers;
 }
 
 // Between the device and another tier.
@@ -295,7 +260,10 @@ void Executor::move(const Action& action, Walk& walk) {
     if (stepped) queue->after(*stepped);
     stepped.reset();
   }
-  const std::vector<Transfer> transfers = in ? own.fetch(action.state) : own.spill(action.state);
+  const std::vector<Transfer> transfers = action.state == State::activations
+                                              ? move_activations(action, walk)
+                                          : in ? own.fetch(action.state)
+                                               : own.spill(action.state);
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   const Buffer& through = through_[static_cast<size_t>(in ? Lane::fetch : Lane::spill)];
   Ticket ticket;
@@ -362,6 +330,8 @@ void Executor::open_frame(const Action& action, Walk& walk) {
   if (action.verb == Verb::forward || unit(action.unit).backward_reads_parameters())
     add_params(action.unit, frame.params);
   frame.arena_top = arena_.mark();
+  own.input_away = {};
+  own.saved_away = {};
   frame.call.emplace(call_for(batch, frame.params));
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
@@ -443,134 +413,6 @@ void Executor::backward(const Action& action, Walk& walk) {
   if (has_loss) device_.kernels().sum(walk.frame.call->losses, scalars_.loss(action.micro));
   held(walk, action.unit, action.micro) = {};
   if (!action.output) walk.gradients[micro] = {};
-}
-
-// A shard's pieces are summed one by one, at every stage, so that the norm has the same bits
-// wherever the gradient lives.
-void Executor::squares(const Action& action) {
-  const UnitState& own = state_.unit(action.unit);
-  Kernels& kernels = device_.kernels();
-  const Tensor gradient = own.gradient_shard();
-  std::vector<Squares> list;
-  int64_t scratch_bytes = 0;
-  const int rank = channels_.of(Lane::reduce).rank();
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(rank)) {
-    // What several shares hold is counted by the first.
-    const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
-    const int64_t elems = std::min(piece.elems, param.own_elems() - piece.first);
-    scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
-    if (elems > 0)
-      list.push_back(
-          {gradient.col_range(piece.offset, elems), scalars_.squares(action.unit, piece.param)});
-  }
-  const Arena::Scope scope(arena_);
-  kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
-                      arena_.take_bytes(scratch_bytes));
-}
-
-// As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
-// up.
-void Executor::clip(const Walk& walk) {
-  Kernels& kernels = device_.kernels();
-  // All shares have the same losses, and one of them counts.
-  kernels.sum(scalars_.losses().col_range(0, model_.share.first() ? scalars_.losses().cols : 0),
-              scalars_.sum_of_losses());
-  if (control_.ranks() > 1) {
-    const Message message = scalars_.sums_message(control_.rank());
-    channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
-  }
-  kernels.clip({.sums = scalars_.sums(),
-                .squares = static_cast<int64_t>(model_.units.size()),
-                .limit = options_.clipping,
-                .eps = 1e-6,
-                .scale = walk.loss_scale,
-                .norm = scalars_.norm(),
-                .control = scalars_.control()});
-}
-
-// The host's copy of what a step reads: it is there when the compute lane's mark is.
-void Executor::bring_control() {
-  if (!host_.lane) return;
-  const StepControl from = scalars_.control(), to = host_control();
-  const JobLabel label{.tag = static_cast<int>(Verb::clip)};
-  device_.copy(device_.compute(), label, to.factor.data, from.factor.data, sizeof(float));
-  device_.copy(device_.compute(), label, to.finite.data, from.finite.data, sizeof(int32_t));
-}
-
-StepControl Executor::host_control() const {
-  if (!host_.lane) return scalars_.control();
-  auto* const memory = static_cast<std::byte*>(host_control_.data());
-  return {matrix(memory, 1, 1, DType::f32), matrix(memory + Ledger::kAlignment, 1, 1, DType::i32)};
-}
-
-SteppedParam Executor::stepped_param(const UnitState& own, const SlabPiece& piece) const {
-  const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
-  const auto part = [&](Tensor slab, int64_t block = 1) {
-    return slab.col_range(piece.offset / block, (piece.elems + block - 1) / block);
-  };
-  Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
-  std::vector<Tensor> states;
-  for (int i = 0; i < own.states(); ++i)
-    if (i != own.master()) states.push_back(part(own.stepped_state(i), own.block(i)));
-  if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
-  if (rounds(own))
-    stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
-                                   param.layer_key, param.place_key),
-                        piece.first};
-  return {param.decay, stepped, std::move(states)};
-}
-
-bool Executor::rounds(const UnitState& own) const {
-  return (options_.precision.compute != DType::f32 && own.master() < 0) ||
-         options_.precision.moments != DType::f32;
-}
-
-// Rounding draws numbers by an element's place in the whole parameter: a divided one is stepped in
-// pieces that lie together there.
-std::vector<SteppedParam> Executor::stepped_params(int unit) const {
-  const UnitState& own = state_.unit(unit);
-  std::vector<SteppedParam> params;
-  for (const SlabPiece& piece : own.stepped_pieces()) {
-    const auto p = static_cast<size_t>(piece.param);
-    if (!rounds(own)) {
-      params.push_back(stepped_param(own, piece));
-      continue;
-    }
-    for_each_run(own.layout().params()[p], state_.whole_params(unit)[p].cols, piece.first,
-                 piece.first + piece.elems, [&](int64_t at, int64_t whole_at, int64_t elems) {
-                   params.push_back(stepped_param(
-                       own, {piece.param, whole_at, elems, piece.offset + at - piece.first}));
-                 });
-  }
-  return params;
-}
-
-void Executor::step(const Action& action, Walk& walk) {
-  UnitState& own = state_.unit(action.unit);
-  if (own.host_steps())
-    host_step(action, walk);
-  else
-    compute(action, [&] {
-      optimizer_step(device_.kernels(), options_.optimizer, walk.updates + 1, walk.rates,
-                     scalars_.control(), stepped_params(action.unit));
-    });
-  if (!options_.keep_gradients) own.drop_gradients();
-}
-
-// It may outlive the walk: the next one waits for it where it reads what was stepped.
-void Executor::host_step(const Action& action, Walk& walk) {
-  const UnitState& own = state_.unit(action.unit);
-  LaneQueue& queue = host_.lane ? *host_.lane : device_.compute();
-  if (host_.lane) queue.after(device_.compute().mark());
-  const auto job = [this, &own, &kernels = host_.lane ? *host_.kernels : device_.kernels(),
-                    step = walk.updates + 1, rates = walk.rates, control = host_control(),
-                    params = stepped_params(action.unit)] {
-    optimizer_step(kernels, options_.optimizer, step, rates, control, params);
-    if (!device_.dry() && *control.finite.i32() == 0) own.fill_outbox();
-  };
-  const Ticket ticket = queue.post(label_of(action), job);
-  pending_[static_cast<size_t>(action.unit)] = ticket;
-  if (action.ticket >= 0) walk.tickets[action.ticket] = ticket;
 }
 
 void Executor::settle() {

@@ -24,11 +24,15 @@
 
 namespace onefold {
 
+// Added to a norm before a limit is divided by it.
+inline constexpr double kClipEps = 1e-6;
+
 // One program's run: what it is given, what has been computed and is still needed, and what is
 // under way on the lanes.
 struct Walk {
   struct Held {
     Buffer input, saved;
+    Buffer input_away, saved_away;  // on another tier
   };
   // A unit between two of its phases.
   struct Frame {
@@ -45,7 +49,8 @@ struct Walk {
   bool training = false;
   StepRates rates = 0;
   double loss_scale = 1;
-  int64_t updates = 0;  // steps before this one that changed the weights
+  double clip_limit = 0;  // of the norm; 0: none
+  int64_t updates = 0;    // steps before this one that changed the weights
   // After each unit's forward or backward, if set: for looking at what it computed.
   std::function<void(const Action&, const UnitCall&)> watch = {};
 
@@ -87,6 +92,7 @@ class Executor {
   const Times& times() const { return times_; }
 
  private:
+  static std::unique_ptr<StepRanks> make_step_ranks(Channel& channel);
   void perform(const Action& action, Walk& walk);
   void execute(const Action& action, Walk& walk);
   void wait_for(const Action& action, Walk& walk);
@@ -101,12 +107,24 @@ class Executor {
   void exchange(const Action& action, Walk& walk);
   void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
   void move(const Action& action, Walk& walk);
-  void squares(const Action& action);
+  std::vector<Transfer> move_activations(const Action& action, Walk& walk);
+  void squares(const Action& action, const Walk& walk);
+  void clamp(int unit, double limit);
+  void weigh(int unit);
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
-  std::vector<SteppedParam> stepped_params(int unit) const;
-  SteppedParam stepped_param(const UnitState& unit, const SlabPiece& piece) const;
+  UnitStep unit_step(int unit) const;
   bool rounds(const UnitState& unit) const;
+  SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
+  Tensor factor_of(int unit, int param) const;
+  // What is kept of a parameter's rows and columns; empty: nothing.
+  static Tensor factors_of(const UnitState& unit, int param);
+  const ParamGroup* group(int unit, int param) const {
+    return groups_[static_cast<size_t>(unit)][static_cast<size_t>(param)];
+  }
+  bool frozen(int unit, int param) const {
+    return group(unit, param) && group(unit, param)->frozen;
+  }
   void host_step(const Action& action, Walk& walk);
   void bring_control();
   StepControl host_control() const;
@@ -118,6 +136,7 @@ class Executor {
   void add_grads(int unit, std::vector<Tensor>& grads);
   UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
 
+  int data_rank() const { return channels_.of(Lane::reduce).rank(); }
   DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
   Walk::Held& held(Walk& walk, int unit, int micro) const {
@@ -138,9 +157,11 @@ class Executor {
   Control& control_;
   StepScalars scalars_;
   HostSide host_;
-  Buffer host_control_;                         // the host's copy of the step's control
-  std::array<Buffer, kLanes> through_;          // of the lanes fetch and spill
+  Buffer host_control_;  // the host's copy of the step's control, and of factors that differ
+  std::vector<std::vector<const ParamGroup*>> groups_;  // by unit and parameter; null: none
+  std::array<Buffer, kLanes> through_;                  // of the lanes fetch and spill
   std::vector<std::optional<Ticket>> pending_;  // by unit: a step of the host that nobody has read
+  std::unique_ptr<StepRanks> step_ranks_;
   Arena arena_;
   Buffer rope_, losses_;
   int64_t rope_positions_ = 0;

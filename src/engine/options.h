@@ -41,11 +41,32 @@ struct OffloadOptions {
   Tier optimizer = Tier::device;     // gradients go where the optimizer's states are
   double optimizer_ratio = 1;        // how much of the latter, by units
   int64_t host_parameter_elems = 0;  // of parameters on a disk: so many stay in the host's memory
+  Tier activations = Tier::device;   // what forward keeps for backward
   double host_step_ratio = 1;        // how much of the host tier's states the host's cores step
   std::string folder;                // of the disk tier's file
 
   bool uses(Tier tier) const { return parameters == tier || optimizer == tier; }
-  bool any() const { return parameters != Tier::device || optimizer != Tier::device; }
+  bool any() const {
+    return parameters != Tier::device || optimizer != Tier::device || activations != Tier::device;
+  }
+};
+
+// What becomes of gradients between their sum and the step, beside EngineOptions::clipping.
+struct ClipRule {
+  enum class Of : uint8_t { all, unit, tensor };
+
+  Of of = Of::all;        // what the limit is the norm's of
+  bool adaptive = false;  // of each tensor, and times the norm of its weights
+  double least = 1e-3;    // of that norm
+  double value = 0;       // first of all: the largest element; 0: off
+  double percentile = 0;  // the limit is at most this percentile of past norms; 0: off
+  int64_t window = 1000;  // of so many of them
+
+  // Whether factors differ from gradient to gradient.
+  bool each() const { return adaptive || of != Of::all; }
+  bool by_tensor() const { return adaptive || of == Of::tensor; }
+  // Whether ranks exchange numbers of each tensor.
+  bool counts_tensors() const { return by_tensor() || value > 0; }
 };
 
 struct EngineOptions {
@@ -73,7 +94,8 @@ struct EngineOptions {
   LossScaleConfig loss_scale;
   // A step with gradients that are not finite is left out and counted, instead of ending the run.
   bool skip_overflow = false;
-  double clipping = 0;                            // largest global gradient norm; 0: off
+  double clipping = 0;  // largest global gradient norm; 0: off
+  ClipRule clip_rule;
   int64_t memory_limit_bytes = Ledger::kNoLimit;  // of this rank
   // Fills elements [first, first + dst.size()) of a parameter: where weights start from. Without
   // it: random ones, by the seed. Called from many threads, for parts of one parameter at a time.
@@ -84,10 +106,16 @@ struct EngineOptions {
   std::shared_ptr<KernelProfile> profile;            // for timing kernels; null: none is
 };
 
-// What the optimizer keeps of each trained parameter; nothing without training.
-inline std::vector<OptimizerState> kept_states(const EngineOptions& options) {
+// A parameter as optimizers know it.
+inline ParamShape shape_of(const ParamSpec& param) {
+  return {param.rows, param.cols, param.decay, param.decay && param.name.starts_with("block.")};
+}
+
+// What the optimizer keeps of a unit's trained parameters; nothing without training. `has_hidden`:
+// the unit has matrices of a block.
+inline std::vector<OptimizerState> kept_states(const EngineOptions& options, bool has_hidden) {
   if (!options.training) return {};
-  return options.optimizer.states(options.precision);
+  return options.optimizer.states(options.precision, has_hidden);
 }
 
 }  // namespace onefold

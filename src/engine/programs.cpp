@@ -16,15 +16,41 @@ bool frozen_by(const std::string& unit, const std::string& pattern) {
   return unit == pattern || unit.starts_with(pattern + ".");
 }
 
-std::vector<bool> frozen_units(const Model& model, const std::vector<std::string>& patterns) {
+// Every group has parameters. Units all of whose parameters are in frozen ones are frozen.
+void apply_groups(const Model& model, const OptimizerSpec& optimizer, std::vector<bool>& frozen) {
+  for (size_t g = 0; g < optimizer.groups.size(); ++g) {
+    std::vector<std::string> names;
+    for (const auto& unit : model.units)
+      for (const ParamSpec& param : unit->params()) names.push_back(param.name);
+    for (const std::string& pattern : optimizer.groups[g].match)
+      if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
+            return ParamGroup{.match = {pattern}}.has(name);
+          }))
+        user_error(
+            "optimizer.groups[{}].match: the model has no parameter \"{}\"{}; onefold info lists "
+            "their names, and * stands for any part of one",
+            g, pattern, did_you_mean(pattern, names));
+  }
+  for (size_t u = 0; u < model.units.size() && !optimizer.groups.empty(); ++u) {
+    const std::vector<ParamSpec>& params = model.units[u]->params();
+    if (std::all_of(params.begin(), params.end(), [&](const ParamSpec& param) {
+          const ParamGroup* group = optimizer.group_of(param.name);
+          return group && group->frozen;
+        }))
+      frozen[u] = true;
+  }
+}
+
+std::vector<bool> frozen_units(const Model& model, const EngineOptions& options) {
   std::vector<bool> frozen(model.units.size());
+  apply_groups(model, options.optimizer, frozen);
   if (model.spec.lora.enabled())
     for (size_t u = 0; u < model.units.size(); ++u) {
       const std::vector<ParamSpec>& params = model.units[u]->params();
       frozen[u] = std::none_of(params.begin(), params.end(),
                                [](const ParamSpec& param) { return param.adapter; });
     }
-  for (const std::string& pattern : patterns) {
+  for (const std::string& pattern : options.frozen) {
     bool found = false;
     std::vector<std::string> names;
     for (size_t u = 0; u < model.units.size(); ++u) {
@@ -39,7 +65,9 @@ std::vector<bool> frozen_units(const Model& model, const std::vector<std::string
           pattern, did_you_mean(pattern, names), model.spec.num_layers - 1);
   }
   if (std::find(frozen.begin(), frozen.end(), false) == frozen.end())
-    user_error("run.freeze names every unit: nothing would be trained");
+    user_error(
+        "run.freeze, or a frozen group of optimizer.groups, has every unit: nothing would be "
+        "trained");
   return frozen;
 }
 
@@ -53,6 +81,7 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
   if (ranks > 1) bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
   if (tiers) offload(program, units);
+  if (options.offload.activations != Tier::device) offload_activations(program);
   const OverlapOf of{.messages = ranks > 1 && zero.overlap, .copies = tiers};
   if (!of.messages && !of.copies) return;
   overlap(program, units, of);
@@ -105,7 +134,8 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
   double offered = 0, taken = 0;
   for (UnitTraits& unit : units) {
     const Homes& homes = unit.homes;
-    const bool may = !unit.frozen && !unit.adapted() && homes.optimizer.tier == Tier::host &&
+    const bool may = options.optimizer.elementwise() && !unit.frozen && !unit.adapted() &&
+                     homes.optimizer.tier == Tier::host &&
                      (homes.parameters.tier == Tier::host ||
                       (homes.parameters.tier == Tier::device && options.precision.has_master()));
     if (!may) continue;
@@ -138,8 +168,8 @@ Travels travels_of(const Unit& unit, int64_t tokens) {
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options,
                                     int all_ranks) {
   const int ranks = data_ranks(options, all_ranks);
-  const std::vector<bool> frozen = frozen_units(model, options.frozen);
-  const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options));
+  const std::vector<bool> frozen = frozen_units(model, options);
+  const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options, false));
   std::vector<UnitTraits> traits;
   int number = 0;  // of units that are parts of blocks
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -148,6 +178,14 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.elems = SlabLayout(unit.params(), ranks, align, SlabOf::base).elems();
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
+    const SlabOf trained = one.adapted() ? SlabOf::adapters : SlabOf::all;
+    const auto whole_elems = [&](OptimizerState::Of of) {
+      return whole_layout(unit.params(), align, trained, of).elems();
+    };
+    one.vector_elems = whole_elems(OptimizerState::Of::vectors);
+    one.factor_elems = whole_elems(OptimizerState::Of::factors);
+    one.has_hidden = std::any_of(unit.params().begin(), unit.params().end(),
+                                 [](const ParamSpec& param) { return shape_of(param).hidden; });
     one.frozen = frozen[u];
     one.is_first = unit.is_first();
     one.has_loss = unit.has_loss();
@@ -202,8 +240,12 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions
     if (unit.frozen) continue;
     const int64_t trained = unit.trained_elems();
     bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);
-    for (const OptimizerState& state : kept_states(options))
-      bytes.optimizer += kept(homes.optimizer, trained) / state.block * dtype_bytes(state.dtype);
+    for (const OptimizerState& state : kept_states(options, unit.has_hidden))
+      bytes.optimizer += (state.of == OptimizerState::Of::vectors ? unit.vector_elems
+                          : state.of == OptimizerState::Of::factors
+                              ? unit.factor_elems
+                              : kept(homes.optimizer, trained) / state.block) *
+                         dtype_bytes(state.dtype);
   }
   return bytes;
 }

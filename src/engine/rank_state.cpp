@@ -86,7 +86,7 @@ RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const M
       rank_(rank) {
   for (size_t u = 0; u < model.units.size(); ++u) {
     units_.push_back(std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks,
-                                                 kept_states(options)));
+                                                 kept_states(options, traits[u].has_hidden)));
   }
 }
 
@@ -256,22 +256,29 @@ void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool sav
 }
 
 void RankState::write_optimizer(const FillState& fill) {
-  const std::vector<OptimizerState> states = kept_states(options_);
-  for (int u = 0; u < units(); ++u)
-    for (int i = 0; i < unit(u).states(); ++i) {
-      const OptimizerState& state = states[static_cast<size_t>(i)];
-      if (i == unit(u).master() || state.block > 1)
-        continue;  // scales are written with their codes
-      for (const SlabPiece& piece : unit(u).stepped_pieces()) write_state(u, i, state, piece, fill);
+  for (int u = 0; u < units(); ++u) {
+    const UnitState& own = unit(u);
+    for (int i = 0; i < own.states(); ++i) {
+      // Scales are written with their codes.
+      if (i == own.master() || own.kept(i).block > 1) continue;
+      if (own.kept(i).of != OptimizerState::Of::factors) {
+        for (const SlabPiece& piece : own.stepped_pieces()) write_state(u, i, piece, fill);
+        continue;
+      }
+      // Every rank has all of them.
+      for (int p = 0; p < static_cast<int>(own.layout().params().size()); ++p)
+        if (own.trained_layout().holds(p)) write_state(u, i, {.param = p}, fill);
     }
+  }
 }
 
-void RankState::write_state(int u, int index, const OptimizerState& state, const SlabPiece& piece,
-                            const FillState& fill) {
+void RankState::write_state(int u, int index, const SlabPiece& piece, const FillState& fill) {
   const UnitState& own = unit(u);
+  const OptimizerState& state = own.kept(index);
   const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
   const Tier tier = own.homes().optimizer.tier;
-  const Tensor dst = own.state(index).at_home().col_range(piece.offset, piece.elems);
+  const Tensor dst = own.part_of(index, own.state(index).at_home(), piece);
+  if (dst.empty()) return;
   const FillPiece values =
       filler(u, piece.param, [&](const ParamSpec& of, int64_t first, std::span<float> to) {
         fill(state.name, of, first, to);
@@ -284,39 +291,52 @@ void RankState::write_state(int u, int index, const OptimizerState& state, const
               piece.first, param.elems(), values);
 }
 
-std::vector<OptimizerState> RankState::saved_states(int index) const {
+std::vector<OptimizerState> RankState::saved_states(int index, const ParamSpec& param) const {
   const UnitState& own = unit(index);
   if (!keeps(index)) return {};
   std::vector<OptimizerState> states{{kParameters, own.exact_parameters().home().dtype}};
-  if (own.frozen()) return states;
-  for (OptimizerState& state : kept_states(options_))
-    if (state.name != kMaster) states.push_back(std::move(state));
+  for (int i = 0; i < own.states(); ++i)
+    if (i != own.master() && own.kept(i).elements(shape_of(param)) > 0)
+      states.push_back(own.kept(i));
   return states;
 }
 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
-  const auto add = [&](const std::string& state, const Slab& slab,
-                       std::vector<SavedPiece>& pieces) {
-    const int64_t block = slab.block();
+  std::vector<SavedPiece> pieces;
+  if (!keeps(index)) return pieces;
+  const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of) {
     for (SlabPiece piece : own.trained_layout().shard_pieces(rank_)) {
       const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
       piece.elems = std::min(piece.elems, here.own_elems() - piece.first);
       if (piece.elems <= 0) continue;  // another share saves it
-      pieces.push_back(
-          {&whole_params(index)[static_cast<size_t>(piece.param)], state, piece.first, piece.elems,
-           here.boxes.empty() ? std::vector<Box>{}
+      if (const Tensor part = part_of(piece); !part.empty())
+        pieces.push_back({&whole_params(index)[static_cast<size_t>(piece.param)], state,
+                          piece.first, piece.elems,
+                          here.boxes.empty()
+                              ? std::vector<Box>{}
                               : boxes_of(here, piece.first, piece.first + piece.elems),
-           slab.home().tier,
-           slab.home_shard().col_range(piece.offset / block, blocks_of(piece.elems, block))});
+                          slab.home().tier, part});
     }
   };
-  std::vector<SavedPiece> pieces;
-  if (!keeps(index)) return pieces;
-  add(kParameters, own.exact_parameters(), pieces);
-  const std::vector<OptimizerState> states = kept_states(options_);
-  for (int i = 0; i < own.states(); ++i)
-    if (i != own.master()) add(states[static_cast<size_t>(i)].name, own.state(i), pieces);
+  const Slab& parameters = own.exact_parameters();
+  add(kParameters, parameters, [&](const SlabPiece& piece) {
+    return parameters.home_shard().col_range(piece.offset, piece.elems);
+  });
+  for (int i = 0; i < own.states(); ++i) {
+    if (i == own.master()) continue;
+    const OptimizerState::Of of = own.kept(i).of;
+    const Tensor slab =
+        of == OptimizerState::Of::all ? own.state(i).home_shard() : own.state(i).at_home();
+    const size_t before = pieces.size();
+    add(own.kept(i).name, own.state(i), [&](const SlabPiece& piece) {
+      // Whoever has a matrix's beginning saves its factors.
+      if (of == OptimizerState::Of::factors && piece.first > 0) return Tensor{};
+      return own.part_of(i, slab, piece);
+    });
+    for (size_t j = before; j < pieces.size(); ++j)
+      pieces[j].whole = of == OptimizerState::Of::factors;
+  }
   return pieces;
 }
 

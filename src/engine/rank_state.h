@@ -65,15 +65,15 @@ class RankState {
     std::vector<Box> boxes;  // the same of a divided one, as boxes of the whole; else none
     Tier tier;
     Tensor data;
+    bool whole = false;  // of rows and columns: `data` is all that there is of the state
   };
   std::vector<SavedPiece> saved_pieces(int unit) const;
-  // The states that are saved of a unit's parameters.
-  std::vector<OptimizerState> saved_states(int unit) const;
+  // The states that are saved of a unit's parameter.
+  std::vector<OptimizerState> saved_states(int unit, const ParamSpec& param) const;
 
  private:
   // One piece of a state of the optimizer; of codes, their scales too.
-  void write_state(int unit, int index, const OptimizerState& state, const SlabPiece& piece,
-                   const FillState& fill);
+  void write_state(int unit, int index, const SlabPiece& piece, const FillState& fill);
   void finish_computation() const;
   void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
                   const VisitWhole& visit) const;

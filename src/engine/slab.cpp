@@ -126,8 +126,8 @@ void initialise(const ParamSpec& param, const ModelSpec& spec, uint64_t seed, in
                                  ? 1.0 / std::sqrt(2.0 * static_cast<double>(spec.num_layers))
                                  : 1.0;
   const auto deviation = static_cast<float>(spec.init_std * depth_scale);
-  for (size_t i = 0; i < dst.size(); ++i)
-    dst[i] = deviation * philox_normal(key, static_cast<uint64_t>(first) + i);
+  philox_normals(key, static_cast<uint64_t>(first), dst);
+  for (float& number : dst) number *= deviation;
 }
 
 }  // namespace onefold

@@ -13,6 +13,14 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
         "tensor parallelism is there for the device cpu alone yet, not for {}", options.device));
   if (options.precision.moments == DType::u8)
     reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
+  if (!options.optimizer.elementwise())
+    reasons.emplace_back(
+        "its optimizer steps whole tensors, which are divided; AdamW, Adam, SGD and Lion step each "
+        "element by itself");
+  if (options.clip_rule.counts_tensors())
+    reasons.emplace_back(
+        "gradients of single tensors are not clipped where these are divided; clip by the norm of "
+        "all or of a unit");
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,
                      join(reasons, "; "));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/options.h"
 #include "tensor/convert.h"
 
 namespace onefold {
@@ -22,12 +23,31 @@ int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& st
   return elems;
 }
 
+SlabLayout whole_layout(std::span<const ParamSpec> params, int64_t align_elems, SlabOf trained,
+                        OptimizerState::Of of) {
+  std::vector<ParamSpec> kept(params.begin(), params.end());
+  for (ParamSpec& param : kept) {
+    const bool here = trained == SlabOf::all || param.adapter == (trained == SlabOf::adapters);
+    const OptimizerState state{.name = {}, .of = of};
+    param.cols = here ? state.elements(shape_of(param)) : 0;
+    param.rows = 1;
+    param.slack_rows = 0;
+  }
+  return SlabLayout(kept, 1, align_elems);
+}
+
 UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank,
                      int ranks, const std::vector<OptimizerState>& states)
     : layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
               traits.adapted() ? SlabOf::base : SlabOf::all),
       adapters_layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
                        SlabOf::adapters),
+      vectors_layout_(whole_layout(unit.params(), slab_alignment(traits.homes, states),
+                                   traits.adapted() ? SlabOf::adapters : SlabOf::all,
+                                   OptimizerState::Of::vectors)),
+      factors_layout_(whole_layout(unit.params(), slab_alignment(traits.homes, states),
+                                   traits.adapted() ? SlabOf::adapters : SlabOf::all,
+                                   OptimizerState::Of::factors)),
       homes_(traits.homes),
       frozen_(traits.frozen),
       host_steps_(traits.host_steps),
@@ -50,13 +70,32 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
   }
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
+    const bool whole = state.of != OptimizerState::Of::all;
+    const SlabLayout& layout = !whole                                    ? trained_layout()
+                               : state.of == OptimizerState::Of::vectors ? vectors_layout_
+                                                                         : factors_layout_;
+    if (layout.elems() == 0) continue;
+    kept_.push_back(state);
     if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
     Home home = homes_.optimizer;
     home.dtype = state.dtype;
-    optimizer_.emplace_back(ledger, trained_layout(), home, Kind::optimizer, rank, unit.name(),
-                            state.block);
+    if (whole) home.sharded = false;
+    optimizer_.emplace_back(ledger, layout, home, Kind::optimizer, rank, unit.name(), state.block);
     optimizer_.back().hold();
   }
+}
+
+Tensor UnitState::part_of(int index, Tensor slab, const SlabPiece& piece) const {
+  const OptimizerState& state = kept(index);
+  if (state.of == OptimizerState::Of::all)
+    return slab.col_range(piece.offset / state.block,
+                          (piece.elems + state.block - 1) / state.block);
+  const int64_t elems =
+      state.elements(shape_of(layout_.params()[static_cast<size_t>(piece.param)]));
+  if (elems == 0) return {};
+  if (state.of == OptimizerState::Of::factors)
+    return slab.col_range(factors_layout_.offset(piece.param), elems);
+  return slab.col_range(vectors_layout_.offset(piece.param) + piece.first, piece.elems);
 }
 
 void UnitState::acquire() {

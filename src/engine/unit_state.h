@@ -19,6 +19,11 @@ namespace onefold {
 // whatever their types, and no block of a state is in two shards.
 int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& states);
 
+// The layout of a state that is whole on each rank, of vectors alone or of matrices' rows and
+// columns; `trained`: which of a unit's parameters are.
+SlabLayout whole_layout(std::span<const ParamSpec> params, int64_t align_elems, SlabOf trained,
+                        OptimizerState::Of of);
+
 class UnitState {
  public:
   // `states`: what the optimizer keeps; empty where nothing is trained.
@@ -71,6 +76,12 @@ class UnitState {
     return trained_layout().view(gradients_.whole(), index);
   }
   Tensor gradient_shard() const { return gradients_.shard(); }
+  // All of it that this rank's step reads, on the device.
+  Tensor gradients_to_step() const {
+    return homes_.optimizer.sharded ? gradients_.shard() : gradients_.here();
+  }
+  // This rank's shard of what is trained, on the device.
+  Tensor parameter_shard() const { return trained_parameters().shard(); }
   void drop_gradients();
 
   // What this rank's optimizer step works on: the shard, or everything where the optimizer is
@@ -91,7 +102,11 @@ class UnitState {
   // The state that is the master copy of the parameters, or -1.
   int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
-  int64_t block(int index) const { return state(index).block(); }
+  // The part of a state that belongs to a piece of what this rank steps, found in `slab`, which is
+  // all that it has of the state; of rows and columns, all of the parameter's. Empty where the
+  // parameter has none.
+  Tensor part_of(int index, Tensor slab, const SlabPiece& piece) const;
+  const OptimizerState& kept(int index) const { return kept_[static_cast<size_t>(index)]; }
 
   // The parameters that are trained, as exactly as they are kept: the master copy, where there is
   // one.
@@ -117,7 +132,7 @@ class UnitState {
   }
   Transfer stepped_transfer() const;
 
-  const SlabLayout layout_, adapters_layout_;
+  const SlabLayout layout_, adapters_layout_, vectors_layout_, factors_layout_;
   const Homes homes_;
   const bool frozen_, host_steps_;
   const int rank_;
@@ -127,6 +142,7 @@ class UnitState {
   std::optional<Slab> adapters_;
   std::optional<Slab> outbox_;  // of parameters that live on the device: what the host has stepped
   Slab gradients_;
+  std::vector<OptimizerState> kept_;
   std::vector<Slab> optimizer_;
 };
 

@@ -105,8 +105,10 @@ void Checkpoint::read(const std::string& state, const std::string& tensor, int64
 }
 
 void Checkpoint::read_range(const Source& source, int64_t first, std::span<float> dst) const {
-  for (const Box& box : boxes_of_range(source.tensor.rows(), source.tensor.cols(), first,
-                                       static_cast<int64_t>(dst.size()))) {
+  const bool own = source.state.block == CheckpointState::kOwn;
+  const int64_t rows = own ? 1 : source.tensor.rows(),
+                cols = own ? source.state.elems : source.tensor.cols();
+  for (const Box& box : boxes_of_range(rows, cols, first, static_cast<int64_t>(dst.size()))) {
     copy(source, box, dst.first(static_cast<size_t>(box.elems())));
     dst = dst.subspan(static_cast<size_t>(box.elems()));
   }

@@ -130,12 +130,15 @@ CheckpointState read_state(JsonObject in, int64_t tensor_elems, size_t files) {
                         .block = count_of(in.require<Json>("block"))};
   if (safetensors_dtype_bytes(state.dtype) == 0)
     in.fail("dtype", fmt::format("is \"{}\", which no safetensors file has", state.dtype));
-  if (state.block < 1) in.fail("block", "must be a number of elements, at least 1");
-  const int64_t expected = tensor_elems / state.block + (tensor_elems % state.block != 0);
+  if (state.block < 0) in.fail("block", "must be a number of elements, or 0");
+  if (state.elems < 0) in.fail("elements", "must be a number of elements");
+  const bool own = state.block == CheckpointState::kOwn;
+  const int64_t expected =
+      own ? state.elems : tensor_elems / state.block + (tensor_elems % state.block != 0);
   if (state.elems != expected)
     in.fail("elements",
             fmt::format("must be {}: one for each {} of {}", expected, state.block, tensor_elems));
-  if (state.block > 1) state.pieces = read_pieces(in, 1, state.elems, files);
+  if (state.block != 1) state.pieces = read_pieces(in, 1, state.elems, files);
   in.finish();
   return state;
 }
@@ -195,7 +198,7 @@ Json tensor_json(const CheckpointTensor& tensor) {
                  {"dtype", state.dtype},
                  {"elements", state.elems},
                  {"block", state.block}};
-    if (state.block > 1) item["pieces"] = pieces_json(state.pieces);
+    if (state.block != 1) item["pieces"] = pieces_json(state.pieces);
     states.push_back(std::move(item));
   }
   return {{"shape", tensor.shape}, {"states", states}, {"pieces", pieces_json(tensor.pieces)}};
@@ -204,7 +207,7 @@ Json tensor_json(const CheckpointTensor& tensor) {
 }  // namespace
 
 std::string CheckpointState::obstacle() const {
-  if ((is_model_dtype(dtype) || is_coded()) && block == 1) return "";
+  if (is_coded() || (is_model_dtype(dtype) && block <= 1)) return "";
   return fmt::format(
       "{} is {}{}, and this Onefold reads F32, F16, BF16 and U8 with a value for each element",
       name, dtype, block == 1 ? "" : fmt::format(" with a value for each {} elements", block));
@@ -219,7 +222,9 @@ const CheckpointState* CheckpointTensor::state(const std::string& name) const {
 void CheckpointTensor::add_range(int file, int64_t first, int64_t elems) {
   add_boxes(file, boxes_of_range(rows(), cols(), first, elems));
   for (CheckpointState& state : states)
-    if (state.block > 1)
+    if (state.block == CheckpointState::kOwn && first == 0)
+      state.pieces.push_back({file, 0, {0, 0, 1, state.elems}});
+    else if (state.block > 1)
       state.pieces.push_back(
           {file, 0, {0, first / state.block, 1, (elems + state.block - 1) / state.block}});
 }

@@ -29,12 +29,12 @@ struct CheckpointPiece {
 
 // One of the things that are saved of a tensor: its values, or a state of the optimizer.
 struct CheckpointState {
+  static constexpr int64_t kOwn = 0;  // a block: it has elements of its own, all in one file
   std::string name;
   std::string dtype = "F32";  // as in safetensors files
   int64_t elems = 0;          // that are stored
-  int64_t block = 1;          // successive elements of the tensor that share one of them
-  // Where block > 1, of the state as one row of `elems`. Where block is 1, none: the tensor's
-  // count.
+  int64_t block = 1;          // successive elements of the tensor that share one of them; or kOwn
+  // Of the state as one row of `elems`. Where block is 1, none: the tensor's count.
   std::vector<CheckpointPiece> pieces = {};
 
   // Codes of 8 bits (base/block8.h), whose scales are the state of this name with kScaleSuffix

@@ -16,6 +16,7 @@ void add_cross_entropy_cases(CaseList& list);
 void add_sums_cases(CaseList& list);
 void add_elementwise_cases(CaseList& list);
 void add_optimizer_cases(CaseList& list);
+void add_optimizer_rule_cases(CaseList& list);  // of the same family
 
 // With the shapes of GPT-2 and 1024 tokens.
 void add_gemm_benchmarks(CaseList& list);
@@ -29,5 +30,6 @@ void add_cross_entropy_benchmarks(CaseList& list);
 void add_sums_benchmarks(CaseList& list);
 void add_elementwise_benchmarks(CaseList& list);
 void add_optimizer_benchmarks(CaseList& list);
+void add_optimizer_rule_benchmarks(CaseList& list);
 
 }  // namespace onefold::cases

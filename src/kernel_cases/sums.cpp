@@ -222,6 +222,31 @@ void add_half_cases(CaseList& list, DType dtype) {
                     }});
 }
 
+// Of elements [first, first + n) of a matrix. What it has nothing of keeps its number.
+Case factor_squares_case(int64_t rows, int64_t cols, int64_t first, int64_t n, DType dtype) {
+  Case c;
+  const int x = c.input("x", normals(1, n, 1).as(dtype));
+  const int r = c.output("rows", row_of(std::vector<double>(static_cast<size_t>(rows), -1.0))),
+            k = c.output("columns", row_of(std::vector<double>(static_cast<size_t>(cols), -1.0)));
+  c.run = [=](Call& call) {
+    const FactorSquares one{call[x], first, call[r], call[k]};
+    call.kernels().factor_squares({&one, 1});
+  };
+  c.expected = [=](const Case& in) {
+    Doubles of_rows(static_cast<size_t>(rows), -1.0), of_columns(static_cast<size_t>(cols), 0.0);
+    for (int64_t i = 0; i < n; ++i) {
+      double& row = of_rows[static_cast<size_t>((first + i) / cols)];
+      if (i == 0 || (first + i) % cols == 0) row = 0;
+      const double square = std::pow(double{in[x].at(0, i)}, 2);
+      row += square;
+      of_columns[static_cast<size_t>((first + i) % cols)] += square;
+    }
+    return std::vector<Expected>{close(r, of_rows, 1e-12, 1e-12),
+                                 close(k, of_columns, 1e-12, 1e-12)};
+  };
+  return c;
+}
+
 }  // namespace
 
 void add_sums_cases(CaseList& list) {
@@ -278,6 +303,19 @@ void add_sums_cases(CaseList& list) {
   add_clip(list, "of another sum that is NaN", {{9, 16, nan}, 2, 1, 0});
   add_clip(list, "of another sum that is infinite", {{9, 16, -inf}, 2, 0, 0});
   for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto add = [&](int64_t rows, int64_t cols, int64_t first, int64_t n) {
+      list.push_back({"sums",
+                      fmt::format("factor_squares {}x{} from {} to {}{}", rows, cols, first,
+                                  first + n, type_suffix(dtype)),
+                      [=] { return factor_squares_case(rows, cols, first, n, dtype); }});
+    };
+    add(37, 53, 0, 37 * 53);
+    add(37, 53, 60, 1000);
+    add(7, 901, 905, 300);  // in a row
+    add(7, 901, 800, 300);  // over the end of one
+    add(1031, 3, 4, 3001);
+  }
 }
 
 void add_sums_benchmarks(CaseList& list) {

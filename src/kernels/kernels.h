@@ -112,6 +112,7 @@ struct Stepped {
   // Of moments of 16 bits, which need it, and of parameters of 16 bits without a master, which are
   // rounded to the nearest without it.
   std::optional<StochasticRounding> rounding = {};
+  Tensor factor = {};  // [1, 1] f32, or empty: in the place of StepControl's
 };
 
 // State that AdamW keeps of each parameter: f32; bf16, rounded stochastically; or codes of 8 bits
@@ -157,9 +158,111 @@ struct SgdStep {
   Tensor momentum = {};  // empty where hyper.momentum is 0
 };
 
+// p (1 - lr wd) - lr sign(beta1 m + (1 - beta1) g), and then m = beta2 m + (1 - beta2) g.
+struct Lion {
+  float learning_rate, beta1, beta2, weight_decay;
+};
+
+struct LionStep {
+  Lion hyper;
+  Stepped stepped;
+  Tensor momentum;  // f32 or bf16
+};
+
+// Where an optimizer is going that has to know whole tensors before it moves: states are updated
+// and the direction is left in dst. Parameters are only read.
+struct Direction {
+  enum class Rule : uint8_t {
+    lamb,  // m and v as AdamW's; m / (sqrt(v) + eps) + wd p
+    lars,  // m = momentum m + lr l (g + wd p), and that; l = trust |p| / (|g| + wd |p|), or 1 where
+           // one of the norms is 0
+    muon,  // m = momentum m + (1 - momentum) g; that, or with Nesterov's momentum the same again
+    adafactor  // of what is no matrix: m = beta1 m + (1 - beta1) g²; g / max(sqrt(m), eps)
+  };
+  Rule rule = Rule::lamb;
+  float beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;  // beta1: the momentum too
+  bool eps_inside = false;                                // lamb: sqrt(v + eps)
+  bool nesterov = false;
+  float learning_rate = 0, trust = 0;  // lars
+};
+
+struct DirectionStep {
+  Direction hyper;
+  Stepped stepped;
+  Tensor dst;           // f32
+  Tensor moment1;       // f32 or bf16
+  Tensor moment2 = {};  // lamb: of the same type
+  Tensor squares = {};  // lars: [1, 2] f64, of the whole parameter and of its whole gradient,
+                        // before it is multiplied by the factor
+};
+
+// params = keep params - rate ratio direction. The direction, f32, is in the place of gradients,
+// and no factor is applied to it. With squares ([1, 2] f64, of the whole parameter and of the whole
+// direction) the ratio is that of their roots, within [least, most], and 1 where one of them is 0;
+// without, it is 1. With `elems`, the number of both's elements, it is Adafactor's: max(least, the
+// root mean square of the parameter) / max(1, that of the direction / most).
+struct Move {
+  float keep, rate;
+  float least = 0, most = 0;
+  int64_t elems = 0;
+};
+
+struct MoveStep {
+  Move hyper;
+  Stepped stepped;
+  Tensor squares = {};
+};
+
+// Adafactor's direction of a part of a matrix, whose second moment is the product of a column and a
+// row of factors: g / max(sqrt(rows[r] columns[c] / max(mean of rows, eps)), eps).
+struct Factored {
+  Stepped stepped;    // parameters are not read
+  int64_t first = 0;  // the part's first element of the matrix, row after row
+  Tensor rows;        // [1, rows of the matrix] f32
+  Tensor columns;     // [1, its columns] f32
+  Tensor sum;         // [1, 1] f64: of rows
+  float eps = 0;
+  Tensor dst;  // f32
+};
+
+// What a part of a matrix adds to the sums of squares of rows and columns. Rows of which it has
+// nothing are not written; columns all are.
+struct FactorSquares {
+  Tensor x;           // flat
+  int64_t first = 0;  // its first element of the matrix, row after row
+  Tensor rows;        // [1, rows of the matrix] f64
+  Tensor columns;     // [1, its columns] f64
+};
+
+// dst += share (times factor² x - dst), where the factor is the gradient's.
+struct Blend {
+  Tensor x;    // f64
+  Tensor dst;  // f32
+  double times = 1, share = 0;
+  Tensor factor = {};  // as Stepped's
+};
+
 struct Squares {
   Tensor x;    // flat
   Tensor dst;  // [1, 1] f64
+};
+
+// Numbers further from zero than a limit become it, and dst is their number. What is not finite
+// stays so.
+struct Clamp {
+  Tensor x;    // flat
+  Tensor dst;  // [1, 1] f64
+};
+
+// A factor for each of n gradients, beside the one for all of them (Clip).
+struct ClipEach {
+  Tensor squares;       // [1, n] f64: their sums of squares
+  Tensor weights = {};  // [1, n] f64, or empty: sums of squares of what they are gradients of
+  double limit = 0;     // of the norm; with weights, of its ratio to max(their norm, least)
+  double least = 0;
+  double eps = 0;    // added to the norm before dividing
+  double scale = 1;  // as Clip's
+  Tensor factors;    // [1, n] f32, written: min(1, limit / (norm + eps)) / scale
 };
 
 // Near which a processor wants the head's logits: larger chunks feed its matrix products better
@@ -278,11 +381,21 @@ class Kernels : public KernelScratch {
   virtual void sum_squares(std::span<const Squares> list, Tensor all, Tensor total,
                            Tensor scratch) = 0;
   virtual void clip(const Clip& args) = 0;
+  virtual void clip_each(const ClipEach& args) = 0;
+  virtual void clamp(std::span<const Clamp> list, float limit) = 0;
+  // dst = x / (sqrt(squares) + eps), of f32; squares: [1, 1] f64. dst may be x.
+  virtual void normalise(Tensor x, Tensor squares, float eps, Tensor dst) = 0;
 
   // One pass over flat tensors, equally long in each step of the list; nothing if control.finite
   // says so.
   virtual void adamw(const StepControl& control, std::span<const AdamWStep> list) = 0;
   virtual void sgd(const StepControl& control, std::span<const SgdStep> list) = 0;
+  virtual void lion(const StepControl& control, std::span<const LionStep> list) = 0;
+  virtual void direction(const StepControl& control, std::span<const DirectionStep> list) = 0;
+  virtual void move(const StepControl& control, std::span<const MoveStep> list) = 0;
+  virtual void factored(const StepControl& control, std::span<const Factored> list) = 0;
+  virtual void factor_squares(std::span<const FactorSquares> list) = 0;
+  virtual void blend(const StepControl& control, std::span<const Blend> list) = 0;
 
  private:
   [[noreturn]] static void no_shares() {

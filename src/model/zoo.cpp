@@ -116,6 +116,7 @@ const std::vector<Preset>& presets() {
       {"gpt2-medium", [] { return gpt2(1024, 24, 16); }},
       {"gpt2-large", [] { return gpt2(1280, 36, 20); }},
       {"gpt2-xl", [] { return gpt2(1600, 48, 25); }},
+      {"llama-30b", [] { return llama(32000, 6656, 60, 52, 52, 17920); }},
       {"llama-2-7b", [] { return llama(32000, 4096, 32, 32, 32, 11008); }},
       {"llama-2-13b", [] { return llama(32000, 5120, 40, 40, 40, 13824); }},
       {"llama-2-70b", [] { return llama(32000, 8192, 80, 64, 8, 28672); }},

@@ -1,51 +1,86 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/block8.h"
+#include "optim/whole_tensors.h"
 
 namespace onefold {
 
-std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision) const {
+std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision,
+                                                  bool has_hidden) const {
   std::vector<OptimizerState> list;
   if (precision.has_master()) list.push_back({kMaster});
-  if (type == Type::adamw) {
-    for (const std::string name : {"moment1", "moment2"}) {
-      list.push_back({name, precision.moments});
-      if (precision.moments == DType::u8)
-        list.push_back({name + kScaleSuffix, DType::f32, kBlock8});
-    }
-  } else if (momentum != 0) {
-    list.push_back({"momentum", precision.moments});
+  const auto add_moment = [&](const std::string& name, OptimizerState::Of of = {}) {
+    list.push_back({name, precision.moments, 1, of});
+    if (precision.moments == DType::u8) list.push_back({name + kScaleSuffix, DType::f32, kBlock8});
+  };
+  switch (type) {
+    case Type::adamw:
+    case Type::lamb:
+      add_moment("moment1");
+      add_moment("moment2");
+      break;
+    case Type::muon:
+      add_moment("moment1");
+      add_moment("moment2", has_hidden ? OptimizerState::Of::vectors : OptimizerState::Of::all);
+      break;
+    case Type::adafactor:
+      list.push_back({"variance", DType::f32, 1, OptimizerState::Of::vectors});
+      list.push_back({"factors", DType::f32, 1, OptimizerState::Of::factors});
+      break;
+    case Type::sgd:
+    case Type::lion:
+    case Type::lars:
+      if (type != Type::sgd || momentum != 0) add_moment("momentum");
+      break;
   }
   return list;
 }
 
 namespace {
 
-SgdStep sgd_step(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
-                 const SteppedParam& param, double weight_decay) {
-  return {{.learning_rate = static_cast<float>(rates.learning_rate),
-           .momentum = static_cast<float>(spec.momentum),
-           .weight_decay = static_cast<float>(weight_decay),
-           .nesterov = spec.nesterov,
-           .first = step == 1},
-          param.stepped,
-          param.state.empty() ? Tensor{} : param.state[0].flat()};
+// Whether `name` is `pattern`, where a star stands for any text.
+bool matches(std::string_view pattern, std::string_view name) {
+  const size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  for (size_t end = star; end <= name.size(); ++end)
+    if (matches(pattern.substr(star + 1), name.substr(end))) return true;
+  return false;
+}
+
+}  // namespace
+
+bool ParamGroup::has(const std::string& parameter) const {
+  return std::any_of(match.begin(), match.end(),
+                     [&](const std::string& pattern) { return matches(pattern, parameter); });
+}
+
+const ParamGroup* OptimizerSpec::group_of(const std::string& parameter) const {
+  for (const ParamGroup& group : groups)
+    if (group.has(parameter)) return &group;
+  return nullptr;
+}
+
+double decay_of(const OptimizerSpec& spec, const SteppedParam& param) {
+  if (param.weight_decay) return *param.weight_decay;
+  return param.shape.matrix || spec.decay_all ? spec.weight_decay : 0.0;
 }
 
 AdamWStep adamw_step(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
-                     const SteppedParam& param, double weight_decay) {
+                     const SteppedParam& param) {
   const auto [beta1, beta2] = rates.betas.value_or(std::pair(spec.beta1, spec.beta2));
   const auto correction = [&](double beta) {
     return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(step)))
                                 : 1.0f;
   };
-  const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate),
+  const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
                     .beta1 = static_cast<float>(beta1),
                     .beta2 = static_cast<float>(beta2),
                     .eps = static_cast<float>(spec.eps),
-                    .weight_decay = static_cast<float>(weight_decay),
+                    .weight_decay = static_cast<float>(decay_of(spec, param)),
                     .bias_correction1 = correction(beta1),
                     .bias_correction2 = correction(beta2),
                     .l2 = spec.l2};
@@ -55,22 +90,55 @@ AdamWStep adamw_step(const OptimizerSpec& spec, int64_t step, const StepRates& r
       hyper, param.stepped, {state[0].flat(), state[1].flat()}, {state[2].flat(), state[3].flat()}};
 }
 
+namespace {
+
+SgdStep sgd_step(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
+                 const SteppedParam& param) {
+  return {{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
+           .momentum = static_cast<float>(spec.momentum),
+           .weight_decay = static_cast<float>(decay_of(spec, param)),
+           .nesterov = spec.nesterov,
+           .first = step == 1},
+          param.stepped,
+          param.state.empty() ? Tensor{} : param.state[0].flat()};
+}
+
+LionStep lion_step(const OptimizerSpec& spec, int64_t, const StepRates& rates,
+                   const SteppedParam& param) {
+  const auto [beta1, beta2] = rates.betas.value_or(std::pair(spec.beta1, spec.beta2));
+  return {{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
+           .beta1 = static_cast<float>(beta1),
+           .beta2 = static_cast<float>(beta2),
+           .weight_decay = static_cast<float>(decay_of(spec, param))},
+          param.stepped,
+          param.state[0].flat()};
+}
+
 }  // namespace
 
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
-                    const StepRates& rates, const StepControl& control,
-                    std::span<const SteppedParam> params) {
+void optimizer_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
+                    const StepRates& rates, const StepControl& control, const UnitStep& unit) {
   const auto all = [&](auto step_of) {
-    std::vector<decltype(step_of(spec, step, rates, params[0], 0.0))> list;
-    for (const SteppedParam& param : params)
-      list.push_back(step_of(spec, step, rates, param,
-                             param.decay || spec.decay_all ? spec.weight_decay : 0.0));
+    std::vector<decltype(step_of(spec, step, rates, unit.params[0]))> list;
+    for (const SteppedParam& param : unit.params) list.push_back(step_of(spec, step, rates, param));
     return list;
   };
-  if (spec.type == OptimizerSpec::Type::sgd)
-    kernels.sgd(control, all(sgd_step));
-  else
-    kernels.adamw(control, all(adamw_step));
+  switch (spec.type) {
+    case OptimizerSpec::Type::adamw:
+      return tools.kernels.adamw(control, all(adamw_step));
+    case OptimizerSpec::Type::sgd:
+      return tools.kernels.sgd(control, all(sgd_step));
+    case OptimizerSpec::Type::lion:
+      return tools.kernels.lion(control, all(lion_step));
+    case OptimizerSpec::Type::lamb:
+      return lamb_step(tools, spec, step, rates, control, unit);
+    case OptimizerSpec::Type::lars:
+      return lars_step(tools, spec, rates, control, unit);
+    case OptimizerSpec::Type::adafactor:
+      return adafactor_step(tools, spec, step, rates, control, unit);
+    case OptimizerSpec::Type::muon:
+      return muon_step(tools, spec, step, rates, control, unit);
+  }
 }
 
 }  // namespace onefold

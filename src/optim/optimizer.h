@@ -9,22 +9,51 @@
 
 #include "kernels/kernels.h"
 #include "optim/precision.h"
+#include "tensor/ledger.h"
 
 namespace onefold {
 
+// A parameter as optimizers know it.
+struct ParamShape {
+  int64_t rows = 1, cols = 0;
+  bool matrix = false;  // a matrix or a table: what decays unless all does
+  bool hidden = false;  // a matrix of a block, between hidden activations
+
+  int64_t elems() const { return rows * cols; }
+};
+
 // One tensor of state beside a parameter: what is allocated, sharded, saved and planned.
 struct OptimizerState {
+  // Of each element; or, whole on each rank, for that is little: of each element of what is no
+  // matrix; of each row and then of each column of matrices.
+  enum class Of : uint8_t { all, vectors, factors };
+
   std::string name;  // in checkpoints
   DType dtype = DType::f32;
   int64_t block = 1;  // parameter elements that share one element of it
+  Of of = Of::all;
 
-  int64_t elements(int64_t parameter_elems) const { return (parameter_elems + block - 1) / block; }
+  int64_t elements(const ParamShape& shape) const {
+    if (of != Of::all && shape.matrix != (of == Of::factors)) return 0;
+    if (of == Of::factors) return shape.rows + shape.cols;
+    return (shape.elems() + block - 1) / block;
+  }
 };
 
 inline constexpr const char* kMaster = "master";
 
+// Parameters that are stepped in a way of their own.
+struct ParamGroup {
+  std::vector<std::string> match;           // names of parameters, where * stands for anything
+  double rate = 1;                          // times the learning rate
+  std::optional<double> weight_decay = {};  // instead of the optimizer's, whatever it decays
+  bool frozen = false;                      // not stepped, and no part of the gradient's norm
+
+  bool has(const std::string& parameter) const;
+};
+
 struct OptimizerSpec {
-  enum class Type : uint8_t { adamw, sgd };
+  enum class Type : uint8_t { adamw, sgd, lion, lamb, lars, adafactor, muon };
   Type type = Type::adamw;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -33,11 +62,34 @@ struct OptimizerSpec {
   bool decay_all = false;       // decay: "all"; else matrices and embedding tables alone
   bool l2 = false;              // Adam: the decay is part of the gradient
   bool bias_correction = true;  // of the moments, which start at 0
-  double momentum = 0;
-  bool nesterov = false;
+  double momentum = 0;          // SGD, LARS, Muon
+  bool nesterov = false;        // SGD, Muon
+  bool eps_inside = false;      // LAMB: under the root
+  double least_trust = 0.01, most_trust = 10;  // LAMB
+  double trust = 0.001;                        // LARS
+  double decay_power = -0.8;                   // Adafactor: of the step, for its second moment
+  double parameter_eps = 1e-3;                 // Adafactor: least that a parameter's size counts
+  double clip = 1;                             // Adafactor: largest root mean square of a direction
+  int iterations = 5;                          // Muon: of Newton and Schulz
+  double adam_rate = 1;  // Muon: AdamW's rate for the rest, by the learning rate
 
-  // The master copy, if there is one; then AdamW's two moments, or SGD's momentum if it has one.
-  std::vector<OptimizerState> states(const Precision& precision = {}) const;
+  std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
+
+  // The group of a parameter; null: none.
+  const ParamGroup* group_of(const std::string& parameter) const;
+
+  // Whether each element is stepped by itself: then the host may step too.
+  bool elementwise() const {
+    return type == Type::adamw || type == Type::sgd || type == Type::lion;
+  }
+  // Whether moments of 8 bits are there for it.
+  bool takes_codes() const { return type == Type::adamw; }
+
+  // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
+  // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,
+  // the second only of vectors where the unit `has_hidden` matrices.
+  std::vector<OptimizerState> states(const Precision& precision = {},
+                                     bool has_hidden = false) const;
 };
 
 // What a schedule sets for one step.
@@ -48,16 +100,57 @@ struct StepRates {
   StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
 };
 
-// A parameter and its state: states(), but for the master, which is `stepped`'s.
+// A parameter, or a part of it, and its state: states(), but for the master, which is `stepped`'s;
+// those that it does not have are empty.
 struct SteppedParam {
-  bool decay;  // whether it is a matrix or a table
+  ParamShape shape;
   Stepped stepped;
   std::vector<Tensor> state;
+  int number = 0;                           // of the parameter in its unit
+  int64_t place = 0;                        // of the part in what this rank steps of the unit
+  int64_t first = 0;                        // the part's first element of the parameter
+  Tensor factors = {};                      // of the whole parameter: what is kept of rows, columns
+  double rate = 1;                          // times the learning rate
+  std::optional<double> weight_decay = {};  // instead of the optimizer's
 };
 
-// One optimizer step (counted from 1) on these parameters.
-void optimizer_step(Kernels& kernels, const OptimizerSpec& spec, int64_t step,
-                    const StepRates& rates, const StepControl& control,
-                    std::span<const SteppedParam> params);
+// What a step that has to know whole tensors asks of the other ranks.
+class StepRanks {
+ public:
+  virtual ~StepRanks() = default;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  // f64, a multiple of ranks() long: the sum over ranks.
+  virtual void sum(Tensor numbers) = 0;
+  // f32, ranks() shards long: every rank's shard; this rank's shard of the sum; all of the sum.
+  virtual void gather(Tensor whole) = 0;
+  virtual void sum_shards(Tensor whole) = 0;
+  virtual void sum_whole(Tensor whole) = 0;
+};
+
+// One unit's step on one rank.
+struct UnitStep {
+  std::vector<SteppedParam> params;  // all that this rank steps
+  // Of what is only to be known: optimizers other than elementwise() ones.
+  std::vector<SteppedParam> owned;  // the parts whose sums this rank takes: those of its shard
+  int numbers = 0;                  // parameters of the unit
+  std::vector<int64_t> offsets;     // of each parameter in the whole slab, or -1
+  std::vector<ParamShape> shapes;   // of each parameter
+  int64_t whole_elems = 0;          // of the whole slab
+  // Each matrix of which `factors` are kept, whatever this rank steps of it: shape, number, factor
+  // and factors alone.
+  std::vector<SteppedParam> factored;
+  bool sharded = false;  // `params` is a shard of it
+};
+
+// One optimizer step (counted from 1) on these parameters. Optimizers other than elementwise() ones
+// take scratch from the arena, and exchange sums and matrices with the other ranks.
+struct StepTools {
+  Kernels& kernels;
+  Arena* arena = nullptr;
+  StepRanks* ranks = nullptr;
+};
+void optimizer_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
+                    const StepRates& rates, const StepControl& control, const UnitStep& unit);
 
 }  // namespace onefold

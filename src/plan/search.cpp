@@ -163,8 +163,7 @@ class LayoutSearch {
     if (!free) return {given};
     std::vector<Tier> list = {Tier::device};
     if (limits_.host > 0) list.push_back(Tier::host);
-    // A card does not reach a disk yet.
-    if (limits_.disk > 0 && context_.hardware.device == "cpu") list.push_back(Tier::disk);
+    if (limits_.disk > 0) list.push_back(Tier::disk);
     return list;
   }
   std::vector<Travel> travels(int stage) const {
@@ -184,11 +183,12 @@ class LayoutSearch {
   // Planning.
 
   static std::string key(const EngineOptions& o) {
-    return fmt::format(
-        "{} {} {} {} {} {} {} {} {} {} {} {} {}", o.zero.stage, int(o.order), o.micro_batch,
-        o.micros, o.recompute.attention, o.recompute.mlp, o.recompute.joined, o.recompute.every,
-        10 * int(o.offload.optimizer) + int(o.offload.parameters), o.offload.optimizer_ratio,
-        o.zero.overlap, o.zero.prefetch_elems, o.zero.reduce_bucket_elems);
+    return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.zero.stage, int(o.order),
+                       o.micro_batch, o.micros, o.recompute.attention, o.recompute.mlp,
+                       o.recompute.joined, o.recompute.every,
+                       10 * int(o.offload.optimizer) + int(o.offload.parameters),
+                       o.offload.optimizer_ratio, o.zero.overlap, o.zero.prefetch_elems,
+                       o.zero.reduce_bucket_elems, o.offload.host_step_ratio);
   }
 
   const Estimate& estimate(const EngineOptions& options) {
@@ -392,30 +392,42 @@ class LayoutSearch {
     return {policy.attention > 0 ? count : 0, policy.mlp > 0 ? count : 0};
   }
 
-  // Of the best ones: larger messages.
+  // Of the best ones: larger messages, and less for the host's cores to step.
   void refine() {
     sort();
-    for (size_t i = 0; i < std::min(candidates_.size(), wanted_); ++i) send_more(i);
+    for (size_t i = 0; i < std::min(candidates_.size(), wanted_); ++i) {
+      send_more(i);
+      share_steps(i);
+    }
+  }
+
+  template <class Change>
+  void try_change(size_t index, const Change& change) {
+    EngineOptions changed = candidates_[index].options;
+    change(changed);
+    const Estimate& e = estimate(changed);
+    // A gain within what a clock's rates are worth is none.
+    if (fits(e) && e.seconds < 0.99 * candidates_[index].estimate.seconds)
+      candidates_[index] = {changed, e};
+  }
+
+  void share_steps(size_t index) {
+    if (!freedom_.host_step || candidates_[index].options.offload.optimizer != Tier::host) return;
+    for (const double share : {0.9, 0.8, 0.7, 0.6, 0.4, 0.0})
+      try_change(index, [&](EngineOptions& o) { o.offload.host_step_ratio = share; });
   }
 
   void send_more(size_t index) {
-    const auto try_change = [&](const auto& change) {
-      EngineOptions changed = candidates_[index].options;
-      change(changed.zero);
-      const Estimate& e = estimate(changed);
-      // A gain within what a clock's rates are worth is none.
-      if (fits(e) && e.seconds < 0.99 * candidates_[index].estimate.seconds)
-        candidates_[index] = {changed, e};
-    };
     const ZeroOptions& zero = candidates_[index].options.zero;
     if (context_.ranks > 1 && freedom_.reduce_bucket)
       for (const int64_t factor : {8, 64})
-        try_change([&](ZeroOptions& z) {
-          z.reduce_bucket_elems = factor * options_.zero.reduce_bucket_elems;
+        try_change(index, [&](EngineOptions& o) {
+          o.zero.reduce_bucket_elems = factor * options_.zero.reduce_bucket_elems;
         });
     if (freedom_.prefetch && zero.stage == 3 && zero.overlap && zero.prefetch_elems != 0)
       for (const int64_t units : {2, 4})
-        try_change([&](ZeroOptions& z) { z.prefetch_elems = units * largest_block_unit(); });
+        try_change(index,
+                   [&](EngineOptions& o) { o.zero.prefetch_elems = units * largest_block_unit(); });
   }
 
   int64_t largest_block_unit() const {
@@ -497,6 +509,8 @@ std::vector<std::string> layout_changes(const EngineOptions& from, const EngineO
       fmt::format("zero_optimization.offload_optimizer.device {}", device_key(o.optimizer)));
   add(o.optimizer_ratio != o0.optimizer_ratio,
       fmt::format("zero_optimization.offload_optimizer.ratio {:g}", o.optimizer_ratio));
+  add(o.host_step_ratio != o0.host_step_ratio,
+      fmt::format("run.host_step {:g}", o.host_step_ratio));
   add(o.parameters != o0.parameters,
       fmt::format("zero_optimization.offload_param.device {}", device_key(o.parameters)));
   add(z.overlap != z0.overlap, fmt::format("zero_optimization.overlap_comm {}", z.overlap));

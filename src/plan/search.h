@@ -27,9 +27,10 @@ struct Freedom {
   bool batch = false;  // micro-batches and their number; their product stays
   bool overlap = false, prefetch = false, reduce_bucket = false;
   bool order = false;  // of micro-batches
+  bool host_step = false;
 
   static constexpr Freedom all() {
-    return {true, true, true, true, true, true, true, true, true, true};
+    return {true, true, true, true, true, true, true, true, true, true, true};
   }
   bool operator==(const Freedom&) const = default;
 };

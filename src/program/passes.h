@@ -45,6 +45,10 @@ void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t redu
 // are next read. After bucket().
 void offload(Program& program, const std::vector<UnitTraits>& units);
 
+// What a forward keeps for a later action goes to another tier, and comes back before that one, if
+// others compute in between.
+void offload_activations(Program& program);
+
 // Puts gathers and reductions, and copies between tiers, on lanes of their own. Whoever needs a
 // result waits for its ticket; a reduction's squares and release move behind the next backward, so
 // that it can hide there, and what a spill leaves is released when the next one has begun.

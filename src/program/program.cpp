@@ -123,6 +123,8 @@ const char* state_name(State state) {
       return "gradients";
     case State::optimizer:
       return "optimizer";
+    case State::activations:
+      return "activations";
   }
   return "";
 }

@@ -52,9 +52,12 @@ inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::redu
 enum class State : uint8_t {
   parameters,
   gradients,
-  stepped,   // parameters that a step has changed
-  optimizer  // all states that the optimizer keeps
+  stepped,     // parameters that a step has changed
+  optimizer,   // all states that the optimizer keeps
+  activations  // of one micro-batch: a unit's input and what its forward saved, as far as they are
+               // kept
 };
+inline constexpr int kStates = 5;
 
 const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);

@@ -52,16 +52,18 @@ class Verifier {
   struct Activation {
     bool input = false, input_read = false;
     bool saved = false;
-    bool doutput = false;  // the gradient of the unit's output is there
-    int next_phase = 0;    // of the action under way
-    int exchanged = -1;    // the phase of it after which something has travelled last
+    bool doutput = false;                 // the gradient of the unit's output is there
+    int next_phase = 0;                   // of the action under way
+    int exchanged = -1;                   // the phase of it after which something travelled last
+    bool away = false, released = false;  // input and saved: copied to another tier; not here
+    int fetched = -1, spilled = -1;
   };
 
   const Action& current() const { return program_.actions[position_]; }
   const UnitTraits& traits(int unit) const { return units_[static_cast<size_t>(unit)]; }
   Parameters& parameters(int unit) { return parameters_[static_cast<size_t>(unit)]; }
   Gradient& gradient(int unit) { return gradients_[static_cast<size_t>(unit)]; }
-  static constexpr State kStates[] = {State::parameters, State::gradients, State::optimizer};
+  static constexpr State kStatesOfUnits[] = {State::parameters, State::gradients, State::optimizer};
   Copy& copy(int unit, State state) {
     return copies_[static_cast<size_t>(unit)][static_cast<size_t>(state)];
   }
@@ -100,6 +102,7 @@ class Verifier {
         for (const int unit : units_of(action)) gather(unit, action.ticket);
         break;
       case Verb::release:
+        if (action.state == State::activations) return release_activation(action);
         return release(action.unit, action.state);
       case Verb::fetch:
         return fetch(action);
@@ -136,7 +139,31 @@ class Verifier {
   }
   bool is_done(int ticket) const { return ticket < 0 || done_.contains(ticket); }
 
+  void spill_activation(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    expect((own.input || own.saved) && !own.away, "there are no activations to spill");
+    own.away = true;
+    own.spilled = action.ticket;
+  }
+  void release_activation(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    expect(own.away && !own.released, "activations are released and were not spilled");
+    expect(is_done(own.spilled), "activations are released while they may be read");
+    own.released = true;
+  }
+  void fetch_activation(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    expect(own.away && own.released, "activations are fetched and are there");
+    own.away = own.released = false;
+    own.fetched = action.ticket;
+  }
+  void expect_activation_here(const Activation& own) {
+    expect(!own.away, "its activations are on another tier");
+    expect(is_done(own.fetched), "does not wait for its activations");
+  }
+
   void fetch(const Action& action) {
+    if (action.state == State::activations) return fetch_activation(action);
     if (action.state == State::stepped) return fetch_stepped(action);
     if (stepping_ && traits(action.unit).host_steps)
       expect_stepped_by_the_host(parameters(action.unit));
@@ -170,6 +197,7 @@ class Verifier {
   }
 
   void spill(const Action& action) {
+    if (action.state == State::activations) return spill_activation(action);
     Copy& own = copy(action.unit, action.state);
     expect(own.here, "{} of unit {} are spilled and are not there", state_name(action.state),
            action.unit);
@@ -308,6 +336,7 @@ class Verifier {
     Activation& own = activation(action.unit, action.micro);
     read_parameters(action);
     expect(own.input || traits(action.unit).is_first, "its input is not there");
+    expect_activation_here(own);
     if (!enter_phase(action, own)) return;
     own.input_read = true;
     if (!action.keep_input) own.input = false;
@@ -326,6 +355,7 @@ class Verifier {
     expect(own.input || unit.is_first, "its input is not there");
     expect(own.saved || unit.has_loss, "what its forward saved is not there");
     expect(own.doutput || unit.has_loss, "the gradient of its output is not there");
+    expect_activation_here(own);
     if (!enter_phase(action, own)) return;
     own = {};
     for (const int trained : gradients_of(action, units_)) add_gradient(trained, action.accumulate);
@@ -437,7 +467,7 @@ class Verifier {
   void finish() {
     for (size_t u = 0; u < units_.size(); ++u) {
       expect(!parameters_[u].whole, "unit {} stays gathered", u);
-      for (const State state : kStates)
+      for (const State state : kStatesOfUnits)
         expect(!copies_[u][static_cast<size_t>(state)].here, "{} of unit {} stay on the device",
                state_name(state), u);
       expect(!parameters_[u].stale, "unit {} is not gathered after its step", u);
@@ -458,7 +488,7 @@ class Verifier {
   bool stepping_ = false;
   std::vector<Parameters> parameters_;
   std::vector<Gradient> gradients_;
-  std::vector<std::array<Copy, 4>> copies_;  // by State
+  std::vector<std::array<Copy, onefold::kStates>> copies_;  // by State
   std::vector<Activation> activations_;
   std::set<int> issued_, done_;
   std::vector<std::string> problems_;

@@ -63,6 +63,7 @@ Json to_json(const LossScale::State& state) {
 struct CheckpointWriter::Job {
   int64_t step = 0;
   LossScale::State loss_scale;  // after that step
+  std::vector<double> norms;
   double begin_seconds = 0;
   std::mutex mutex;
   std::condition_variable progress;
@@ -97,6 +98,7 @@ void CheckpointWriter::begin() {
   job_ = std::make_unique<Job>();
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
+  job_->norms = engine_.norms();
   job_->begin_seconds = now_seconds();
   try {
     thread_ = start_thread([this, job = job_.get()] { write(*job); });
@@ -170,11 +172,12 @@ Json CheckpointWriter::ranges() const {
     std::map<std::string, std::map<std::string, Json>> by_state;
     for (const RankState::SavedPiece& piece :
          std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
-      by_state[piece.state][piece.param->name] = piece_json(piece);
+      if (!piece.whole) by_state[piece.state][piece.param->name] = piece_json(piece);
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
-      require(pieces == parameters, "{} of unit {} is not cut like its parameters", state,
-              engine_.model().units[u]->name());
+      for (const auto& [name, range] : pieces)
+        require(parameters.at(name) == range, "{} of {} is not cut like the parameter", state,
+                name);
     for (const ParamSpec& param : engine_.model().units[u]->params()) {
       if (const auto found = parameters.find(param.name); found != parameters.end()) {
         Json range = found->second;
@@ -234,6 +237,7 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
                                     const std::vector<Json>& ranges, const Json& run) const {
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
   manifest.run["loss_scale"] = to_json(job_->loss_scale);
+  if (!job_->norms.empty()) manifest.run["gradient_norms"] = job_->norms;
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
     for (const ParamSpec& param :
@@ -245,11 +249,13 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       CheckpointTensor& tensor = manifest.tensors[param.name];
       tensor.shape = file_shape(param);
       for (const OptimizerState& state :
-           std::as_const(engine_).state().saved_states(static_cast<int>(u)))
+           std::as_const(engine_).state().saved_states(static_cast<int>(u), param))
         tensor.states.push_back({.name = state.name,
                                  .dtype = stored_dtype(state.dtype),
-                                 .elems = state.elements(param.elems()),
-                                 .block = state.block});
+                                 .elems = state.elements(shape_of(param)),
+                                 .block = state.of == OptimizerState::Of::factors
+                                              ? CheckpointState::kOwn
+                                              : state.block});
       numbered.push_back(&tensor);
     }
   for (size_t file = 0; file < files.size(); ++file)

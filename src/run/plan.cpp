@@ -273,6 +273,47 @@ std::string types_text(const EngineOptions& options) {
   return text + "\n";
 }
 
+std::string groups_text(const Config& config, const ModelSpec& model) {
+  std::string text;
+  const OptimizerSpec& optimizer = config.optimizer;
+  for (const ParamGroup& group : optimizer.groups) {
+    int64_t tensors = 0, elems = 0;
+    for (const auto& unit : Model(model).units)
+      for (const ParamSpec& param : unit->params())
+        if (optimizer.group_of(param.name) == &group) {
+          ++tensors;
+          elems += param.elems();
+        }
+    text += fmt::format("group    {}: {} of {}, ", join(group.match, ", "),
+                        counted(tensors, "tensor"), counted(elems, "parameter"));
+    if (group.frozen) {
+      text += "frozen\n";
+      continue;
+    }
+    text += fmt::format("lr {:g}", group.rate * config.learning_rate);
+    if (group.weight_decay) text += fmt::format(", weight decay {:g}", *group.weight_decay);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string clipping_text(const EngineOptions& options) {
+  const ClipRule& rule = options.clip_rule;
+  std::vector<std::string> parts;
+  if (rule.value > 0) parts.push_back(fmt::format("elements to {:g}", rule.value));
+  if (rule.adaptive)
+    parts.push_back(fmt::format("each gradient's norm to {:g} of its weights' (at least {:g})",
+                                options.clipping, rule.least));
+  else if (rule.of != ClipRule::Of::all)
+    parts.push_back(fmt::format("the norm of each {}'s gradient to {:g}",
+                                rule.of == ClipRule::Of::unit ? "unit" : "tensor",
+                                options.clipping));
+  if (rule.percentile > 0)
+    parts.push_back(
+        fmt::format("the norm to percentile {:g} of the last {}", rule.percentile, rule.window));
+  return parts.empty() ? "" : fmt::format("clips    {}\n", join(parts, "; "));
+}
+
 std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
   if (!options.offload.any()) return "";
   const auto where = [&](Tier tier) {
@@ -286,6 +327,8 @@ std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
                   options.offload.optimizer_ratio < 1
                       ? fmt::format(" ({:g} % of them)", 100 * options.offload.optimizer_ratio)
                       : "");
+  if (options.offload.activations != Tier::device)
+    text += ", kept activations " + where(options.offload.activations);
   std::vector<std::string> there;
   if (plan.host_bytes > 0) there.push_back(format_bytes(plan.host_bytes) + " in the host's memory");
   if (plan.disk_bytes > 0) there.push_back(format_bytes(plan.disk_bytes) + " on the disk");
@@ -336,7 +379,8 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   text += "; " + weights_text(config, plan.resumes);
   return text + "\n" + lora_text(plan.model) + data_text(plan) + mesh_text(config) +
-         batch_text(config, plan.options) + run_text(config, plan) + types_text(plan.options) +
+         batch_text(config, plan.options) + run_text(config, plan) +
+         groups_text(config, plan.model) + clipping_text(plan.options) + types_text(plan.options) +
          recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) +
          offload_text(plan.options, plan.rank) + time_text(plan.rank) + memory_text(plan.rank) +

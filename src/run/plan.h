@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "config/config.h"
+#include "engine/launch.h"
 #include "inspect/adapter.h"
 #include "plan/fit.h"
 #include "run/prediction.h"
-#include "run/ranks.h"
 #include "run/search.h"
 #include "run/session.h"
 
@@ -86,6 +86,9 @@ std::string mesh_text(const Config& config);
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string recompute_line(const EngineOptions& options, const ModelSpec& model);
+// Both empty where there is nothing to say.
+std::string groups_text(const Config& config, const ModelSpec& model);
+std::string clipping_text(const EngineOptions& options);
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
 // Which states live on other tiers, what is there, and what travels; "" if there are none.
 std::string offload_text(const EngineOptions& options, const RankPlan& plan);

@@ -4,8 +4,22 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace onefold {
+
+// What clipping has done in a step, for records: of all gradients, and where more than one norm
+// counts, of each unit.
+struct StepClipping {
+  struct Part {
+    std::string unit;
+    double factor = 1;
+    int64_t tensors = 0, values = 0;
+  };
+  bool on = false;
+  Part all;
+  std::vector<Part> units;
+};
 
 struct ProgressState {
   int64_t step = 0;  // done
@@ -19,6 +33,7 @@ struct ProgressState {
   double tokens_per_second = 0;
   double gemm_fraction = 0;
   int64_t memory_bytes = 0;
+  StepClipping clipping;
 };
 
 class Progress {

@@ -86,6 +86,14 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                {"tokens_per_second", s.tokens_per_second},
                {"gemm_fraction", s.gemm_fraction},
                {"seconds", seconds}};
+  if (s.clipping.on) {
+    line["clip_factor"] = s.clipping.all.factor;
+    line["clipped_gradients"] = s.clipping.all.tensors;
+    line["clamped_values"] = s.clipping.all.values;
+  }
+  for (const StepClipping::Part& part : s.clipping.units)
+    line["clipping"][part.unit] = {
+        {"factor", part.factor}, {"gradients", part.tensors}, {"values", part.values}};
   if (breakdown_)
     line["wall_clock"] = {{"forward", times.forward},
                           {"backward", times.backward},
@@ -98,6 +106,7 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
       if (*board)
         (*board)->scalars(s.step, {{"train/loss", s.loss},
                                    {"train/gradient_norm", s.gradient_norm},
+                                   {"train/clip_factor", s.clipping.all.factor},
                                    {"train/learning_rate", s.learning_rate},
                                    {"speed/tokens_per_second", s.tokens_per_second}});
     if (tables_)

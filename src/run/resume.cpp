@@ -118,11 +118,11 @@ void require_fit(Engine& engine, const Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
   for (size_t u = 0; u < engine.model().units.size(); ++u) {
     const Unit& unit = *engine.model().units[u];
-    std::vector<std::string> needed;
-    for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u)))
-      if (state.block == 1) needed.push_back(state.name);  // scales follow from the values
     for (const ParamSpec& param : engine.state().whole_params(static_cast<int>(u))) {
       if (!is_saved(engine.model().spec, param)) continue;
+      std::vector<std::string> needed;
+      for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u), param))
+        if (state.block == 1) needed.push_back(state.name);  // scales follow from the values
       const auto found = tensors.find(param.name);
       if (found == tensors.end())
         refuse("{} has no tensor {}: it belongs to another model", checkpoint.folder(), param.name);
@@ -149,6 +149,12 @@ std::optional<LossScale::State> saved_scale(const Json& run) {
   return state;
 }
 
+// Those that a percentile is taken of; none without one.
+std::vector<double> saved_norms(const Json& run) {
+  if (!run.contains("gradient_norms")) return {};
+  return JsonObject(run, "run").get<std::vector<double>>("gradient_norms", {});
+}
+
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
@@ -159,7 +165,10 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
       },
       Device::Calls::in_order, true);
   engine.state().write_optimizer(read);
-  engine.resume_after(checkpoint.manifest().step, saved_scale(checkpoint.manifest().run));
+  const Json& run = checkpoint.manifest().run;
+  const std::vector<double> norms =
+      engine.options().clip_rule.percentile > 0 ? saved_norms(run) : std::vector<double>();
+  engine.resume_after(checkpoint.manifest().step, saved_scale(run), norms);
 }
 
 }  // namespace

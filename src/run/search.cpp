@@ -61,6 +61,8 @@ std::string layout_text(const EngineOptions& options, const ModelSpec& model, in
                                 offload.optimizer_ratio < 1
                                     ? fmt::format(" ({:g} %)", 100 * offload.optimizer_ratio)
                                     : ""));
+  if (offload.optimizer == Tier::host && offload.host_step_ratio < 1)
+    parts.push_back(fmt::format("the host steps {:g} % of that", 100 * offload.host_step_ratio));
   if (offload.parameters != Tier::device)
     parts.push_back(fmt::format("parameters on the {}", tier(offload.parameters)));
   if (ranks > 1 && !options.zero.overlap) parts.push_back("no overlap");

@@ -17,6 +17,20 @@
 namespace onefold {
 namespace {
 
+StepClipping clipping_of(const StepResult& result, const Engine& engine) {
+  const auto part = [](const std::string& unit, const ClippedGradients& clipped) {
+    return StepClipping::Part{unit, clipped.factor, clipped.tensors, clipped.values};
+  };
+  const EngineOptions& options = engine.options();
+  StepClipping clipping{
+      .on = options.clipping > 0 || options.clip_rule.percentile > 0 || options.clip_rule.value > 0,
+      .all = part("", result.clipped),
+      .units = {}};
+  for (size_t u = 0; u < result.clipped_units.size(); ++u)
+    clipping.units.push_back(part(engine.model().units[u]->name(), result.clipped_units[u]));
+  return clipping;
+}
+
 VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
   return {a.forward - b.forward, a.backward - b.backward, a.squares - b.squares, a.step - b.step,
           a.communication - b.communication};
@@ -302,6 +316,7 @@ void Training::step() {
   state_.gradient_norm = result.gradient_norm;
   state_.loss_scale = result.loss_scale;
   state_.skipped = engine_.loss_scale().state().skipped;
+  state_.clipping = clipping_of(result, engine_);
   if (result.skipped)
     progress_.note(fmt::format(
         "step {} is skipped: its gradients are not finite; the loss scale is {:g}, {:g} from here "

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <set>
+#include <vector>
 #include <utility>
 
 namespace onefold {
@@ -56,6 +57,16 @@ TEST(Philox, NormalsHaveTheMomentsOfANormal) {
   EXPECT_NEAR(sum / kCount, 0, 5 / std::sqrt(kCount));
   EXPECT_NEAR(squares / kCount, 1, 5 * std::sqrt(2.0 / kCount));
   EXPECT_NEAR(product / kCount, 0, 5 / std::sqrt(kCount));
+}
+
+TEST(Philox, NormalNumbersAreTheSameOneByOne) {
+  const PhiloxKey key = philox_key(7, Draw::test);
+  for (const uint64_t first : {0, 1, 6, 7})
+    for (const size_t count : {0, 1, 2, 3, 8}) {
+      std::vector<float> numbers(count);
+      philox_normals(key, first, numbers);
+      for (size_t i = 0; i < count; ++i) EXPECT_EQ(numbers[i], philox_normal(key, first + i));
+    }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "config/config.h"
+#include "error_text.h"
 
 namespace onefold {
 namespace {
@@ -25,11 +26,11 @@ double stepped(const char* optimizer, bool matrix, int64_t step = 3, StepRates r
   };
   ThreadPool pool(1);
   const auto kernels = make_cpu_kernels(pool);
-  const SteppedParam param{matrix,
+  const SteppedParam param{{1, 1, matrix},
                            {view(values[0], DType::f32), view(values[1], DType::f32)},
                            {view(values[2], DType::f32), view(values[3], DType::f32)}};
-  optimizer_step(*kernels, config.optimizer, step, rates,
-                 {view(factor, DType::f32), view(finite, DType::i32)}, {&param, 1});
+  optimizer_step({*kernels}, config.optimizer, step, rates,
+                 {view(factor, DType::f32), view(finite, DType::i32)}, {.params = {param}});
   return values[0];
 }
 
@@ -84,6 +85,132 @@ TEST(OptimizerKeys, WaysToComputeTheSameAreNoted) {
                                                 "test"));
   EXPECT_EQ(c.notes.idle.size(), 6U);
   EXPECT_EQ(c.notes.idle[1], "optimizer.params.torch_adam");
+}
+
+Config config_with(const std::string& more) {
+  return Config::from_json(
+      parse_json(R"({"model": "gpt2-tiny", "train_batch_size": 8)" + more + "}", "test"));
+}
+
+// What is written of it reads back as the same.
+Config twice(const Config& config) {
+  const Json effective = config.effective();
+  const Config again = Config::from_json(effective);
+  EXPECT_EQ(again.effective(), effective);
+  return again;
+}
+
+TEST(OptimizerKeys, DeepSpeedsNamesMeanTheirOptimizers) {
+  using Type = OptimizerSpec::Type;
+  const auto spec_of = [](const std::string& optimizer) {
+    return twice(config_with(R"(, "optimizer": )" + optimizer)).optimizer;
+  };
+  const OptimizerSpec lion = spec_of(R"({"type": "Lion", "params": {"weight_decay": 0.1}})");
+  EXPECT_EQ(lion.type, Type::lion);
+  EXPECT_EQ(lion.beta2, 0.99);
+  const OptimizerSpec lamb = spec_of(R"({"type": "lamb", "params": {"max_coeff": 0.3,
+      "min_coeff": 0.02, "eps_inside_sqrt": true, "bias_correction": false, "amsgrad": false}})");
+  EXPECT_EQ(lamb.type, Type::lamb);
+  EXPECT_EQ(lamb.most_trust, 0.3);
+  EXPECT_EQ(lamb.least_trust, 0.02);
+  EXPECT_TRUE(lamb.eps_inside);
+  EXPECT_FALSE(lamb.bias_correction);
+  const OptimizerSpec lars = spec_of(R"({"type": "LARS", "params": {"trust_coefficient": 0.02}})");
+  EXPECT_EQ(lars.type, Type::lars);
+  EXPECT_EQ(lars.momentum, 0.9);
+  EXPECT_EQ(lars.trust, 0.02);
+  const OptimizerSpec adafactor =
+      spec_of(R"({"type": "Adafactor", "params": {"clip_threshold": 2}})");
+  EXPECT_EQ(adafactor.type, Type::adafactor);
+  EXPECT_EQ(adafactor.clip, 2);
+  EXPECT_EQ(adafactor.decay_power, -0.8);
+  const OptimizerSpec muon =
+      spec_of(R"({"type": "Muon", "params": {"lr": 0.02, "adam_lr": 0.01, "ns_method": "gram"}})");
+  EXPECT_EQ(muon.type, Type::muon);
+  EXPECT_EQ(muon.momentum, 0.95);
+  EXPECT_TRUE(muon.nesterov);
+  EXPECT_EQ(muon.beta2, 0.95);
+  EXPECT_EQ(muon.eps, 1e-10);
+  EXPECT_EQ(muon.adam_rate, 0.5);
+}
+
+TEST(OptimizerKeys, MuonsRateMayBeNamedApart) {
+  const Config c =
+      config_with(R"(, "optimizer": {"type": "Muon", "params": {"lr": 0.001, "muon_lr": 0.02}})");
+  EXPECT_EQ(c.learning_rate, 0.02);
+  EXPECT_DOUBLE_EQ(c.optimizer.adam_rate * c.learning_rate, 0.001);
+}
+
+TEST(OptimizerKeys, WhatIsMissingIsRefusedByName) {
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "OneBitAdam"})"),
+               "compressed to 1 bit, which is not supported; without compression it is Adam");
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "MuAdam"})"), "there are AdamW");
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion", "params": {"eps": 1e-8}})"), "eps");
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion"}, "data_types": {"moments": "8bit"})"),
+               "and Lion does not");
+}
+
+TEST(OptimizerKeys, GroupsHaveRatesAndDecays) {
+  const Config c = twice(config_with(R"(, "optimizer": {"type": "AdamW", "params": {"lr": 0.01},
+      "groups": [{"match": ["*.bias", "*norm*"], "weight_decay": 0, "lr": 0.005},
+                 {"match": "embedding.*", "frozen": true}]})"));
+  ASSERT_EQ(c.optimizer.groups.size(), 2U);
+  EXPECT_EQ(c.optimizer.groups[0].rate, 0.5);
+  EXPECT_EQ(c.optimizer.groups[0].weight_decay, 0.0);
+  EXPECT_TRUE(c.optimizer.groups[1].frozen);
+  EXPECT_EQ(c.optimizer.group_of("block.0.mlp.up.bias"), &c.optimizer.groups[0]);
+  EXPECT_EQ(c.optimizer.group_of("embedding.tokens"), &c.optimizer.groups[1]);
+  EXPECT_EQ(c.optimizer.group_of("block.0.mlp.up.weight"), nullptr);
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"groups": [{"match": "a", "frozen": true,
+      "lr": 1}]})"),
+               "the group is frozen");
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"groups": [{"lr": 1}]})"), "match");
+}
+
+TEST(OptimizerKeys, RateAndWarmUpFollowTheBatch) {
+  const Config linear = config_with(R"(, "optimizer": {"params": {"lr": 0.001},
+      "batch_scaling": {"base_batch": 2}},
+      "scheduler": {"type": "cosine", "params": {"warmup_steps": 100}}, "run": {"steps": 1000})");
+  EXPECT_DOUBLE_EQ(linear.learning_rate, 0.004);
+  EXPECT_EQ(linear.schedule.warmup_steps, 25);
+  ASSERT_FALSE(linear.notes.remarks.empty());
+  EXPECT_EQ(linear.notes.remarks.back(),
+            "optimizer.batch_scaling: lr 0.001 of batches of 2 becomes 0.004 for 8 sequences "
+            "(linear); the warm-up of 100 steps becomes 25");
+  EXPECT_DOUBLE_EQ(twice(linear).learning_rate, 0.004);
+  const Config root = config_with(R"(, "optimizer": {"params": {"lr": 0.001},
+      "batch_scaling": {"base_batch": 2, "rule": "sqrt", "warmup": false}},
+      "scheduler": {"type": "cosine", "params": {"warmup_steps": 100}}, "run": {"steps": 1000})");
+  EXPECT_DOUBLE_EQ(root.learning_rate, 0.002);
+  EXPECT_EQ(root.schedule.warmup_steps, 100);
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"batch_scaling": {"rule": "sqrt"}})"), "base_batch");
+}
+
+TEST(ClippingKeys, AreRead) {
+  const Config each =
+      twice(config_with(R"(, "gradient_clipping": 0.5, "clipping": {"of": "tensor", "value": 2})"));
+  EXPECT_EQ(each.gradient_clipping, 0.5);
+  EXPECT_EQ(each.clip_rule.of, ClipRule::Of::tensor);
+  EXPECT_EQ(each.clip_rule.value, 2);
+  const Config adaptive = twice(config_with(R"(, "clipping": {"adaptive": 0.02})"));
+  EXPECT_TRUE(adaptive.clip_rule.adaptive);
+  EXPECT_EQ(engine_options(adaptive).clipping, 0.02);
+  const Config past = twice(config_with(R"(, "clipping": {"percentile": 10, "window": 50})"));
+  EXPECT_EQ(past.gradient_clipping, 0);
+  EXPECT_EQ(past.clip_rule.percentile, 10);
+  EXPECT_EQ(past.clip_rule.window, 50);
+}
+
+TEST(ClippingKeys, ThatContradictEachOtherAreRefused) {
+  EXPECT_ERROR(config_with(R"(, "gradient_clipping": 1, "clipping": {"adaptive": 0.01})"),
+               "set one of them");
+  EXPECT_ERROR(config_with(R"(, "clipping": {"adaptive": 0.01, "of": "unit"})"), "neither");
+  EXPECT_ERROR(config_with(R"(, "clipping": {"window": 5})"), "it is for percentile");
+  EXPECT_ERROR(config_with(R"(, "clipping": {"percentile": 101})"), "at most 100");
+  EXPECT_ERROR(config_with(R"(, "gradient_clipping": 0, "clipping": {"of": "unit"})"), "no effect");
+  EXPECT_ERROR(config_with(R"(, "clipping": {"adaptive": 0.01},
+      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})"),
+               "needs the weights where gradients are");
 }
 
 }  // namespace

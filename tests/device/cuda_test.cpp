@@ -141,6 +141,20 @@ TEST_F(CudaDevice, BlocksAreCutFromWhatWasGivenBackAndJoinAgain) {
   EXPECT_NE(larger.data(), nullptr);
 }
 
+// What lies scattered moves together; what is in use stays where it is.
+TEST_F(CudaDevice, FreeMemoryInPiecesServesALargerBlock) {
+  constexpr int64_t kElems = 20 << 20;
+  for (int round = 0; round < 2; ++round) {
+    blocks_.clear();
+    std::vector<Tensor> tensors;
+    for (int i = 0; i < 8; ++i) tensors.push_back(filled(kElems, static_cast<float>(i)));
+    for (size_t i = 0; i < 8; i += 2) blocks_[i] = {};
+    const Tensor larger = filled(3 * kElems, 100);
+    for (size_t i = 1; i < 8; i += 2) EXPECT_EQ(first_of(tensors[i]), static_cast<float>(i));
+    EXPECT_EQ(first_of(larger.col_range(3 * kElems - 1, 1)), 100);
+  }
+}
+
 TEST_F(CudaDevice, MemoryThatTheCardDoesNotHaveIsRefusedAndTheDeviceStaysUsable) {
   EXPECT_ERROR(ledger_->allocate(Kind::workspace, int64_t{1} << 50, "test"), "refused");
   EXPECT_EQ(first_of(filled(10, 3)), 3);

@@ -28,6 +28,7 @@ struct TierLayout {
   double ratio = 1;
   int64_t host_elems = 0;
   double host_step = 1;
+  Tier activations = Tier::device;
 };
 constexpr TierLayout kTierLayouts[] = {
     {"optimizer on the host", Tier::device, Tier::host},
@@ -40,13 +41,9 @@ constexpr TierLayout kTierLayouts[] = {
     {"all on the host", Tier::host, Tier::host},
     {"all on the host, stepped by the device", Tier::host, Tier::host, 1, 0, 0},
     {"optimizer on the host, half of it stepped there", Tier::device, Tier::host, 1, 0, 0.5},
+    {"kept activations on the host", Tier::device, Tier::device, 1, 0, 1, Tier::host},
+    {"everything on the host", Tier::host, Tier::host, 1, 0, 1, Tier::host},
 };
-
-// So far a disk needs the device cpu.
-bool is_for_device(const TierLayout& layout) {
-  return test::test_device_name() == "cpu" ||
-         (layout.parameters != Tier::disk && layout.optimizer != Tier::disk);
-}
 
 EngineOptions offload_options(int stage, int micros = 1) {
   EngineOptions options{.device = test::test_device_name(),
@@ -66,6 +63,7 @@ void place(const TierLayout& layout, const std::string& folder, EngineOptions& o
                      .optimizer = layout.optimizer,
                      .optimizer_ratio = layout.ratio,
                      .host_parameter_elems = layout.host_elems,
+                     .activations = layout.activations,
                      .host_step_ratio = layout.host_step,
                      .folder = folder};
 }
@@ -128,7 +126,6 @@ TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
     for (const int stage : {0, 1, 2, 3}) {
       if (ranks == 1 && stage > 0) continue;  // the same program
       for (const TierLayout& layout : kTierLayouts) {
-        if (!is_for_device(layout)) continue;
         // Between stages 0 and 3 the layouts with one tier are enough.
         if (stage > 0 && stage < 3 && layout.parameters != layout.optimizer) continue;
         for (const Order order : {Order::micro_first, Order::unit_first}) {
@@ -169,8 +166,7 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
       EngineOptions plain = offload_options(ranks == 1 ? 0 : 3);
       change(plain);
       const TierRun reference = train_tiers(spec, plain, ranks);
-      for (const size_t layout : {4, 0, 7, 9}) {
-        if (!is_for_device(kTierLayouts[layout])) continue;
+      for (const size_t layout : {4, 0, 7, 9, 10, 11}) {
         SCOPED_TRACE(kTierLayouts[layout].name);
         EngineOptions offloaded = plain;
         place(kTierLayouts[layout], folder, offloaded);
@@ -189,6 +185,12 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
   });
   check("moments of 8 bits", [](EngineOptions& o) { o.precision.moments = DType::u8; });
   check("recomputation", [](EngineOptions& o) { o.recompute = Recompute(true); });
+  check("segments", [](EngineOptions& o) { o.recompute = Recompute::in_segments(2); });
+  check("several micro-batches, unit by unit", [](EngineOptions& o) {
+    o.micros = 3;
+    o.order = Order::unit_first;
+    o.recompute = Recompute(true);
+  });
   check("frozen units", [](EngineOptions& o) { o.frozen = {"embedding", "block.0"}; });
   check("phases", [](EngineOptions& o) { o.split_phases = true; });
 }
@@ -211,19 +213,54 @@ TEST(Offload, ASkippedStepOfTheHostChangesNothing) {
   }
 }
 
+TEST(Offload, WhatTheHostStepsDoesNotTravel) {
+  EngineOptions options = offload_options(0);
+  options.precision = {.compute = DType::bf16};
+  const auto brought = [&](double share) {
+    place({"", Tier::device, Tier::host, 1, 0, share}, "", options);
+    const auto plan =
+        Engine::plan(offload_model("gpt2-tiny"), options, 1, 0, test::test_hardware());
+    return plan->copies(Lane::fetch).bytes;
+  };
+  EXPECT_LT(brought(1), brought(0.5));
+  EXPECT_LT(brought(0.5), brought(0));
+}
+
 TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   ModelSpec spec = offload_model("gpt2-tiny");
   spec.num_layers = 24;
   EngineOptions options = offload_options(0);
+  options.device = "cpu";  // a workspace of a card would be most of so small a model
   options.recompute = Recompute(true);
   const auto device = [&](Tier tier) {
     place({"", tier, tier}, "unused: plans touch no disk", options);
-    return Engine::plan(spec, options, 1, 0, test::test_hardware())->ledger().peak_bytes();
+    return Engine::plan(spec, options, 1, 0, Hardware{})->ledger().peak_bytes();
   };
   const int64_t all = device(Tier::device), little = device(Tier::disk);
   EXPECT_LT(little, all / 4);
-  const auto plan = Engine::plan(spec, options, 1, 0, test::test_hardware());
+  const auto plan = Engine::plan(spec, options, 1, 0, Hardware{});
   EXPECT_GE(plan->ledger().peak_bytes(Tier::disk), 16 * spec.parameter_count());
+}
+
+TEST(Offload, KeptActivationsLeaveTheDevice) {
+  ModelSpec spec = offload_model("gpt2-tiny");
+  spec.num_layers = 24;
+  EngineOptions options = offload_options(0);
+  options.micro_batch = 4;
+  for (const Recompute& recompute : {Recompute(), Recompute(true)}) {
+    options.recompute = recompute;
+    const auto planned = [&](Tier tier) {
+      options.offload.activations = tier;
+      const auto plan = Engine::plan(spec, options, 1, 0, test::test_hardware());
+      return std::pair(plan->ledger().peak_bytes(Kind::activations),
+                       plan->ledger().peak_bytes(Tier::host));
+    };
+    const auto [all, none] = planned(Tier::device);
+    const auto [few, away] = planned(Tier::host);
+    EXPECT_EQ(none, 0);
+    EXPECT_LT(few, all / 2);
+    EXPECT_GT(away, all / 2);
+  }
 }
 
 TEST(Offload, StateIsInItsPlaceAfterAStepAndTheDeviceHoldsNone) {

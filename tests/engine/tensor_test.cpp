@@ -141,6 +141,7 @@ TEST(Tensor, OffloadKeepsTheBits) {
     const test::RankRun whole = test::train_on_ranks(spec, options, 6 * data, 3);
     options.offload.optimizer = Tier::host;
     options.offload.parameters = Tier::host;
+    options.offload.activations = Tier::host;
     const test::RankRun run = test::train_on_ranks(spec, options, 6 * data, 3);
     EXPECT_EQ(run.losses, whole.losses);
     test::expect_same_bits(run.weights, whole.weights);
@@ -250,6 +251,13 @@ TEST(Tensor, ModelsThatCannotBeDividedAreRefusedWithAllReasons) {
   options.precision.moments = DType::u8;
   EXPECT_TRUE(
       contains(obstacle_to_tensor(shape("llama-tiny", 6, 2), options), "moments of 8 bits"));
+  options = options_of(2, 0);
+  options.optimizer.type = OptimizerSpec::Type::muon;
+  EXPECT_TRUE(
+      contains(obstacle_to_tensor(shape("llama-tiny", 6, 2), options), "steps whole tensors"));
+  options = options_of(2, 0);
+  options.clip_rule.value = 1;
+  EXPECT_TRUE(contains(obstacle_to_tensor(shape("llama-tiny", 6, 2), options), "single tensors"));
   options = options_of(2, 0);
   options.device = "cuda";
   EXPECT_TRUE(

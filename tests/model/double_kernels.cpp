@@ -341,8 +341,17 @@ class DoubleKernels final : public Kernels {
   void sum(Tensor, Tensor) override { refuse(); }
   void sum_squares(std::span<const Squares>, Tensor, Tensor, Tensor) override { refuse(); }
   void clip(const Clip&) override { refuse(); }
+  void clip_each(const ClipEach&) override { refuse(); }
+  void clamp(std::span<const Clamp>, float) override { refuse(); }
+  void normalise(Tensor, Tensor, float, Tensor) override { refuse(); }
   void adamw(const StepControl&, std::span<const AdamWStep>) override { refuse(); }
   void sgd(const StepControl&, std::span<const SgdStep>) override { refuse(); }
+  void lion(const StepControl&, std::span<const LionStep>) override { refuse(); }
+  void direction(const StepControl&, std::span<const DirectionStep>) override { refuse(); }
+  void move(const StepControl&, std::span<const MoveStep>) override { refuse(); }
+  void factored(const StepControl&, std::span<const Factored>) override { refuse(); }
+  void factor_squares(std::span<const FactorSquares>) override { refuse(); }
+  void blend(const StepControl&, std::span<const Blend>) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() { internal_error("not among the kernels in double"); }

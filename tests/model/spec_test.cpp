@@ -23,11 +23,11 @@ TEST(Presets, HaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published = {
       {"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
       {"gpt2-xl", 1557611200},      {"llama-2-7b", 6738415616},   {"llama-2-13b", 13015864320},
-      {"llama-2-70b", 68976648192}, {"llama-3-8b", 8030261248},   {"llama-3-70b", 70553706496},
-      {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824}, {"qwen2-0.5b", 494032768},
-      {"qwen2-1.5b", 1543714304},   {"qwen2.5-3b", 3085938688},   {"qwen2-7b", 7615616512},
-      {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},
+      {"llama-30b", 32528943616},   {"llama-2-70b", 68976648192}, {"llama-3-8b", 8030261248},
+      {"llama-3-70b", 70553706496}, {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824},
+      {"qwen2-0.5b", 494032768},    {"qwen2-1.5b", 1543714304},   {"qwen2.5-3b", 3085938688},
+      {"qwen2-7b", 7615616512},     {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},
+      {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
   };
   for (const auto& [name, count] : published)
     EXPECT_EQ(spec_from_preset(name, "model").parameter_count(), count) << name;

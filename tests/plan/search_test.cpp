@@ -1,6 +1,8 @@
 // The search for the fastest layout, against trying everything.
 #include "plan/search.h"
 
+#include "error_text.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -212,7 +214,25 @@ TEST(LayoutSearch, LeavesOnTheDeviceWhatHasRoomThere) {
   EXPECT_LT(found.refused->seconds, found.best[0].seconds);
 }
 
-// Lanes of their own hold more at a time.
+// The host's cores and the card each step a share, where that is faster.
+TEST(LayoutSearch, SharesStepsOutBetweenHostAndCard) {
+  EngineOptions options{.device = "cuda:0", .micro_batch = 4, .sequence = 2048, .micros = 1};
+  options.precision = {.compute = DType::bf16, .gradients = DType::bf16};
+  options.recompute = true;
+  options.offload.optimizer = Tier::host;
+  const FitContext context{.order_is_given = true, .hardware = hardware_named("h200")};
+  const TierLimits limits{.host = Ledger::kNoLimit};
+  const ModelSpec spec = spec_from_preset("llama-3.2-3b", "test");
+  const SearchResult fixed = search_layouts(spec, options, context, {}, limits, 1);
+  const SearchResult shared =
+      search_layouts(spec, options, context, {.host_step = true}, limits, 1);
+  ASSERT_FALSE(fixed.best.empty() || shared.best.empty());
+  EXPECT_EQ(fixed.best[0].options.offload.host_step_ratio, 1);
+  EXPECT_LT(shared.best[0].options.offload.host_step_ratio, 1);
+  EXPECT_LT(shared.best[0].seconds, 0.99 * fixed.best[0].seconds);
+  EXPECT_EQ(layout_changes(options, shared.best[0].options).size(), 1u);
+}
+
 // Neither the device nor the host holds all of the optimizer's state.
 TEST(LayoutSearch, SharesStateOutWhereNoTierHoldsIt) {
   const ModelSpec spec = small_model();
@@ -232,6 +252,7 @@ TEST(LayoutSearch, SharesStateOutWhereNoTierHoldsIt) {
   EXPECT_LT(ratio, 1);
 }
 
+// Lanes of their own hold more at a time.
 TEST(LayoutSearch, GivesUpOverlapWhereThatAloneFits) {
   const ModelSpec spec = small_model();
   EngineOptions options = four_sequences();
@@ -281,6 +302,11 @@ TEST(Remedies, NameOverlapWhereThatWouldDo) {
     named |= remedy.change == "zero_optimization.overlap_comm false";
   }
   EXPECT_TRUE(named);
+}
+
+TEST(HostMemory, ThatIsNotThereIsNamedWithWhatHelps) {
+  require_host_memory(1);
+  EXPECT_ERROR(require_host_memory(int64_t{1} << 60), "of the host's memory", "ratio");
 }
 
 }  // namespace

@@ -92,7 +92,9 @@ TEST(Liveness, AFrozenUnitAboveATrainedOneKeepsWhatItsBackwardNeeds) {
 TEST(Liveness, TheGradientOfAnInputIsMadeForTheUnitBelowAlone) {
   const Program program = plain_step({.units = 5, .frozen = {true, true, false, false, false}});
   for (const Action& action : program.actions)
-    if (action.verb == Verb::backward) EXPECT_EQ(action.output, action.unit > 2) << action.unit;
+    if (action.verb == Verb::backward) {
+      EXPECT_EQ(action.output, action.unit > 2) << action.unit;
+    }
 }
 
 TEST(Evaluation, KeepsNothing) {

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <thread>
 
-#include "run/ranks.h"
+#include "engine/launch.h"
 #include "run/support.h"
 #include "run/training.h"
 

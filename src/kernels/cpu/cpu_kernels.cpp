@@ -110,6 +110,13 @@ class CpuKernels final : public CpuScratch<Kernels> {
     cpu::sum(all, total);
   }
   void clip(const Clip& args) override { cpu::clip(args); }
+  void clip_each(const ClipEach& args) override { cpu::clip_each(args); }
+  void clamp(std::span<const Clamp> list, float limit) override {
+    for (const Clamp& one : list) cpu::clamp(pool_, one, limit);
+  }
+  void normalise(Tensor x, Tensor squares, float eps, Tensor dst) override {
+    cpu::normalise(pool_, x, squares, eps, dst);
+  }
   void adamw(const StepControl& control, std::span<const AdamWStep> list) override {
     for (const auto& [hyper, stepped, moment1, moment2] : list)
       cpu::adamw(pool_, hyper, control, stepped, moment1, moment2);
@@ -117,6 +124,24 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void sgd(const StepControl& control, std::span<const SgdStep> list) override {
     for (const auto& [hyper, stepped, momentum] : list)
       cpu::sgd(pool_, hyper, control, stepped, momentum);
+  }
+  void lion(const StepControl& control, std::span<const LionStep> list) override {
+    for (const LionStep& step : list) cpu::lion(pool_, control, step);
+  }
+  void direction(const StepControl& control, std::span<const DirectionStep> list) override {
+    for (const DirectionStep& step : list) cpu::direction(pool_, control, step);
+  }
+  void move(const StepControl& control, std::span<const MoveStep> list) override {
+    for (const MoveStep& step : list) cpu::move(pool_, control, step);
+  }
+  void factored(const StepControl& control, std::span<const Factored> list) override {
+    for (const Factored& one : list) cpu::factored(pool_, control, one);
+  }
+  void factor_squares(std::span<const FactorSquares> list) override {
+    for (const FactorSquares& one : list) cpu::factor_squares(pool_, one);
+  }
+  void blend(const StepControl& control, std::span<const Blend> list) override {
+    for (const Blend& one : list) cpu::blend(control, one);
   }
 
  private:

@@ -67,5 +67,14 @@ void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, con
            const Moment& moment1, const Moment& moment2);
 void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
          Tensor momentum);
+void clip_each(const ClipEach& args);
+void clamp(ThreadPool& pool, const Clamp& one, float limit);
+void normalise(ThreadPool& pool, Tensor x, Tensor squares, float eps, Tensor dst);
+void lion(ThreadPool& pool, const StepControl& control, const LionStep& step);
+void direction(ThreadPool& pool, const StepControl& control, const DirectionStep& step);
+void move(ThreadPool& pool, const StepControl& control, const MoveStep& step);
+void factored(ThreadPool& pool, const StepControl& control, const Factored& one);
+void factor_squares(ThreadPool& pool, const FactorSquares& one);
+void blend(const StepControl& control, const Blend& one);
 
 }  // namespace onefold::cpu

@@ -6,6 +6,7 @@
 #include "base/block8.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/stepping.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/optimizer.cpp"
@@ -14,94 +15,12 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/philox-inl.h"
+#include "kernels/cpu/stepping-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-// Elements ahead: the processor's own prefetching stops at the end of each page, of which four are
-// read at a time (17 % of the time on 16 Sapphire Rapids cores).
-constexpr size_t kPrefetch = 1024;
-
-using DU = hn::RebindToUnsigned<DF>;
-using VU = hn::Vec<DU>;
-
-// What is stepped: a master in f32, or the parameters P themselves.
-template <class P>
-struct Parameters {
-  P* params;
-  float* master;          // or null
-  const uint32_t* words;  // random ones for each parameter: how what is kept is rounded; or null
-
-  template <class Io>
-  HWY_INLINE VF Load(Io io, size_t i) const {
-    const DF d;
-    return master ? io.Load(d, master + i) : io.Load(d, params + i);
-  }
-  HWY_INLINE void Prefetch(size_t i) const {
-    if (master) hwy::Prefetch(master + i);
-    hwy::Prefetch(params + i);
-  }
-  template <class Io>
-  HWY_INLINE void Store(Io io, VF value, size_t i) const {
-    const DF d;
-    if (master) io.Store(value, d, master + i);
-    if constexpr (!std::is_same_v<P, float>) {
-      if (words && !master) return StoreDrawn(io, value, io.Load(DU(), words + i), params + i);
-    }
-    io.Store(value, d, params + i);
-  }
-  // Moments of type M, by the words that `word_of` makes of those of parameters.
-  template <class Io, class M, class WordOf>
-  HWY_INLINE void StoreMoment(Io io, VF value, M* moment, const WordOf& word_of, size_t i) const {
-    if constexpr (std::is_same_v<M, float>)
-      io.Store(value, DF(), moment + i);
-    else
-      StoreDrawn(io, value, word_of(io.Load(DU(), words + i)), moment + i);
-  }
-
- private:
-  template <class Io, class T>
-  static HWY_INLINE void StoreDrawn(Io io, VF value, VU random, T* to) {
-    const DF d;
-    io.StoreBits(Drawn(d, value, random, T()), d, to);
-  }
-};
-
-HWY_INLINE VU FirstMomentWord(VU word) { return hn::ShiftLeft<16>(word); }
-HWY_INLINE VU SecondMomentWord(VU word) {
-  return hn::Mul(word, hn::Set(DU(), second_moment_word(1)));
-}
-
-// work(parameters, gradients, begin, n) for pieces of a flat range, each with its types and, where
-// rounding draws, with its random words.
-template <class Work>
-HWY_INLINE void WithPieces(const Stepped& stepped, const Work& work) {
-  const auto n = static_cast<size_t>(stepped.params.cols);
-  with_type(stepped.params.dtype, "an optimizer", [&](auto type) HWY_ATTR {
-    using P = decltype(type);
-    constexpr size_t kBlock = 1024;
-    HWY_ALIGN uint32_t words[kBlock];
-    const bool draws = stepped.rounding.has_value();
-    for (size_t begin = 0; begin < n; begin += kBlock) {
-      const size_t count = std::min(kBlock, n - begin);
-      if (draws)
-        RandomWords(stepped.rounding->key, 0)
-            .Fill(
-                static_cast<uint64_t>(stepped.rounding->first) + begin, count,
-                [](VU64 pairs) HWY_ATTR { return pairs; }, words);
-      float* master = or_null<float>(stepped.master);
-      const Parameters<P> parameters{stepped.params.as<P>() + begin,
-                                     master ? master + begin : nullptr, draws ? words : nullptr};
-      if (stepped.grads.dtype == DType::f32)
-        work(parameters, stepped.grads.f32() + begin, begin, count);
-      else
-        work(parameters, stepped.grads.as<P>() + begin, begin, count);
-    }
-  });
-}
 
 // p = p (1 - lr wd) - lr/bc1 * m / (sqrt(v / bc2) + eps). With l2, g + wd p takes the gradient's
 // place, and p is not shrunk.
@@ -284,26 +203,6 @@ namespace {
 HWY_EXPORT(AdamWPiece);
 HWY_EXPORT(SgdPiece);
 
-void check(const Stepped& s) {
-  const auto& [params, grads, master, rounding] = s;
-  require(grads.elems() == params.elems() && (master.empty() || master.elems() == params.elems()),
-          "an optimizer: {} parameters, {} gradients, a master of {}", params.elems(),
-          grads.elems(), master.elems());
-  require(params.dtype != DType::f32 || master.empty(),
-          "an optimizer: parameters of f32 have no master");
-}
-
-void check_moment(const char* what, const Stepped& s, const Moment& moment) {
-  const int64_t n = s.params.elems();
-  require(moment.values.elems() == n, "{}: {} parameters, {} moments", what, n,
-          moment.values.elems());
-  if (moment.values.dtype == DType::u8)
-    require(moment.scales.elems() == ceil_div(n, kBlock8), "{}: {} scales of {} codes", what,
-            moment.scales.elems(), n);
-  require(moment.values.dtype == DType::f32 || s.rounding, "{}: moments of {} without a rounding",
-          what, dtype_name(moment.values.dtype));
-}
-
 Moment range_of(const Moment& moment, int64_t begin, int64_t end) {
   return {piece_of(moment.values.flat(), 0, begin, end),
           moment.scales.empty()
@@ -311,15 +210,18 @@ Moment range_of(const Moment& moment, int64_t begin, int64_t end) {
               : piece_of(moment.scales.flat(), 0, begin / kBlock8, ceil_div(end, kBlock8))};
 }
 
-// Elements [begin, end) of flat tensors.
-Stepped range_of(const Stepped& s, int64_t begin, int64_t end) {
-  Stepped piece{piece_of(s.params.flat(), 0, begin, end), piece_of(s.grads.flat(), 0, begin, end),
-                s.master.empty() ? Tensor{} : piece_of(s.master.flat(), 0, begin, end), s.rounding};
-  if (piece.rounding) piece.rounding->first += begin;
-  return piece;
-}
-
 }  // namespace
+
+// As std::min(1.0, limit / norm): 1 where that is no number.
+void clip_each(const ClipEach& args) {
+  for (int64_t i = 0; i < args.squares.elems(); ++i) {
+    const double norm = std::sqrt(args.squares.f64()[i]) / args.scale;
+    double limit = args.limit;
+    if (!args.weights.empty()) limit *= std::max(std::sqrt(args.weights.f64()[i]), args.least);
+    const double ratio = limit / (norm + args.eps);
+    args.factors.f32()[i] = static_cast<float>((ratio < 1 ? ratio : 1.0) / args.scale);
+  }
+}
 
 void clip(const Clip& args) {
   const double* sums = args.sums.f64();
@@ -338,13 +240,13 @@ void clip(const Clip& args) {
 
 void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, const Stepped& stepped,
            const Moment& moment1, const Moment& moment2) {
-  check(stepped);
+  check_stepped(stepped);
   check_moment("adamw", stepped, moment1);
   check_moment("adamw", stepped, moment2);
   require(moment1.values.dtype == moment2.values.dtype, "adamw: moments of two types");
   static_assert(kChunkElems % kBlock8 == 0 && kPieceElems % kBlock8 == 0);
   if (*control.finite.i32() == 0) return;
-  const float factor = *control.factor.f32();
+  const float factor = factor_of(control, stepped);
   const auto piece = HWY_DYNAMIC_DISPATCH(AdamWPiece);
   for_each_piece(pool, 1, stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
     piece(hyper, factor, range_of(stepped, begin, end), range_of(moment1, begin, end),
@@ -354,13 +256,13 @@ void adamw(ThreadPool& pool, const AdamW& hyper, const StepControl& control, con
 
 void sgd(ThreadPool& pool, const Sgd& hyper, const StepControl& control, const Stepped& stepped,
          Tensor momentum) {
-  check(stepped);
+  check_stepped(stepped);
   if (hyper.momentum != 0) {
     check_moment("sgd", stepped, momentum);
     require(momentum.dtype != DType::u8, "sgd: a momentum of 8 bits");
   }
   if (*control.finite.i32() == 0) return;
-  const float factor = *control.factor.f32();
+  const float factor = factor_of(control, stepped);
   const auto piece = HWY_DYNAMIC_DISPATCH(SgdPiece);
   for_each_piece(pool, 1, stepped.params.elems(), [&](int64_t, int64_t begin, int64_t end) {
     piece(hyper, factor, range_of(stepped, begin, end),

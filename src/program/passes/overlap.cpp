@@ -19,8 +19,12 @@ class Overlapper {
   // The last job of each kind; -1: none, or somebody has waited for it.
   struct Tickets {
     int gathered = -1, reduced = -1;
-    int stepped = -1;                                                     // by the host
-    std::array<int, 4> fetched{-1, -1, -1, -1}, spilled{-1, -1, -1, -1};  // by State
+    int stepped = -1;                           // by the host
+    std::array<int, kStates> fetched, spilled;  // by State
+    Tickets() {
+      fetched.fill(-1);
+      spilled.fill(-1);
+    }
   };
   Tickets& of(int unit) { return tickets_[static_cast<size_t>(unit)]; }
   int& fetched(int unit, State state) { return of(unit).fetched[static_cast<size_t>(state)]; }
@@ -52,6 +56,7 @@ class Overlapper {
           take(fetched(unit, State::parameters), action);
           take(fetched(unit, State::stepped), action);
         }
+        take(fetched(action.unit, State::activations), action);
         for (const int unit : gradients_of(action, units_))
           take(fetched(unit, State::gradients), action);
         break;
@@ -95,7 +100,10 @@ class Overlapper {
   void add_spill(Action action) {
     if (!concluding_.empty() && concluding_.back().unit == action.unit)
       return concluding_.push_back(std::move(action));  // of what a reduction leaves
-    settle_spills(kAllBut, action.unit);
+    if (action.state == State::activations)
+      settle_spills();
+    else
+      settle_spills(kAllBut, action.unit);
     if (action.state == State::parameters) take(of(action.unit).gathered, action);
     if (of_.copies) spilled(action.unit, action.state) = give(action, Lane::spill);
     actions_.push_back(std::move(action));

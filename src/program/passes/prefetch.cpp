@@ -16,7 +16,7 @@ class Prefetcher {
         live_limit_(max_live_elems),
         releases_(units.size()) {
     std::vector<Action> rest;
-    std::vector<std::array<int, 4>> releases(units.size());
+    std::vector<std::array<int, kStates>> releases(units.size());
     for (Action& action : program.actions) {
       int& before = releases[static_cast<size_t>(action.unit)][static_cast<size_t>(action.state)];
       before += action.verb == Verb::release;
@@ -113,7 +113,7 @@ class Prefetcher {
   std::deque<Waiting> waiting_;  // gathers and fetches not yet issued, in order
   std::vector<Action> ahead_;    // issued, and not yet used
   std::vector<Action> actions_;
-  std::vector<std::array<int, 4>> releases_;  // by State, so far
+  std::vector<std::array<int, kStates>> releases_;  // by State, so far
   int64_t ahead_elems_ = 0, live_elems_ = 0;
   bool stepping_ = false;
 };

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "comm/call_record.h"
+#include "engine/optimizers.h"
 #include "engine/ranks.h"
 
 namespace onefold::test {
@@ -118,11 +119,14 @@ EngineOptions Configuration::options() const {
   options.zero.persistence_elems = 0;
   options.zero.prefetch_elems = prefetch_elems;
   options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = bucket_elems;
+  for (const NamedOptimizer& one : all_optimizers())
+    if (optimizer == one.name && optimizer != "adamw") options.optimizer = one.spec;
   return options;
 }
 
 std::string Configuration::batch() const {
-  return fmt::format("{}, {} micro-batches", model, micros);
+  return fmt::format("{}, {} micro-batches{}", model, micros,
+                     optimizer == "adamw" ? "" : ", " + optimizer);
 }
 
 std::string Configuration::name() const {
@@ -145,6 +149,19 @@ std::vector<Configuration> matrix(bool quick) {
               all.push_back({model, stage, prefetch, bucket, micros, order});
         ++turn;
       }
+  return all;
+}
+
+std::vector<Configuration> optimizer_matrix() {
+  std::vector<Configuration> all;
+  for (const NamedOptimizer& optimizer : all_optimizers())
+    for (const char* model : {"gpt2-tiny", "llama-tiny"})
+      for (const int stage : {0, 1, 2, 3})
+        all.push_back({.model = model,
+                       .stage = stage,
+                       .prefetch_elems = ZeroOptions::kAuto,
+                       .bucket_elems = 40000,
+                       .optimizer = optimizer.name});
   return all;
 }
 

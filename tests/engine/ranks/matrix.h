@@ -17,6 +17,7 @@ struct Configuration {
   int64_t bucket_elems = 0;
   int micros = 1;
   Order order = Order::micro_first;
+  std::string optimizer = "adamw";  // engine/optimizers.h
 
   ModelSpec spec() const;
   EngineOptions options() const;
@@ -27,6 +28,9 @@ struct Configuration {
 // `quick`: of the ways of travel only one for each model, stage and division of the batch, but all
 // of them somewhere.
 std::vector<Configuration> matrix(bool quick);
+
+// The same of optimizers: each at every stage.
+std::vector<Configuration> optimizer_matrix();
 
 // Trains each for so many steps; rank 0 prints a line for each:
 //   name | hash of all losses and weights | planned peak bytes | each rank's measured peak bytes

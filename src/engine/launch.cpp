@@ -1,4 +1,4 @@
-#include "run/ranks.h"
+#include "engine/launch.h"
 
 #include <algorithm>
 #include <chrono>

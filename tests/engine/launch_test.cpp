@@ -1,4 +1,4 @@
-#include "run/ranks.h"
+#include "engine/launch.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,0 +1,206 @@
+// Optimizers with constants that make every term of their rules count, and their rules in double.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+
+namespace onefold::test {
+
+struct NamedOptimizer {
+  const char* name;
+  OptimizerSpec spec;
+};
+
+inline const std::vector<NamedOptimizer>& all_optimizers() {
+  using Type = OptimizerSpec::Type;
+  static const std::vector<NamedOptimizer> kAll = {
+      {"adamw", {.beta2 = 0.95, .weight_decay = 0.1}},
+      {"sgd", {.type = Type::sgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true}},
+      {"lion", {.type = Type::lion, .beta2 = 0.99, .weight_decay = 0.1}},
+      {"lamb", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1}},
+      {"lars", {.type = Type::lars, .weight_decay = 0.1, .momentum = 0.9, .trust = 0.02}},
+      {"adafactor", {.type = Type::adafactor, .weight_decay = 0.1}},
+      {"muon",
+       {.type = Type::muon,
+        .beta2 = 0.95,
+        .eps = 1e-10,
+        .weight_decay = 0.1,
+        .momentum = 0.95,
+        .nesterov = true,
+        .adam_rate = 0.5}},
+  };
+  return kAll;
+}
+
+// A parameter in double, with its state.
+struct Reference {
+  ParamShape shape;
+  std::vector<double> values, first, second;
+};
+
+inline double norm_of(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// x [rows, cols] made nearly orthogonal, as Keller Jordan's five lines do it.
+inline std::vector<double> newton_schulz(std::vector<double> x, int64_t rows, int64_t cols,
+                                         int iterations) {
+  const auto product = [](const std::vector<double>& a, const std::vector<double>& b, int64_t m,
+                          int64_t k, int64_t n) {
+    std::vector<double> dst(static_cast<size_t>(m * n));
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t l = 0; l < k; ++l)
+        for (int64_t j = 0; j < n; ++j)
+          dst[static_cast<size_t>(i * n + j)] +=
+              a[static_cast<size_t>(i * k + l)] * b[static_cast<size_t>(l * n + j)];
+    return dst;
+  };
+  const auto transposed = [](const std::vector<double>& a, int64_t m, int64_t n) {
+    std::vector<double> dst(a.size());
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        dst[static_cast<size_t>(j * m + i)] = a[static_cast<size_t>(i * n + j)];
+    return dst;
+  };
+  const bool tall = rows > cols;
+  if (tall) x = transposed(x, rows, cols);
+  const int64_t m = std::min(rows, cols), n = std::max(rows, cols);
+  const double size = norm_of(x) + 1e-7;
+  for (double& value : x) value /= size;
+  for (int step = 0; step < iterations; ++step) {
+    const std::vector<double> a = product(x, transposed(x, m, n), m, n, m);
+    std::vector<double> b = product(a, a, m, m, m);
+    for (size_t i = 0; i < b.size(); ++i) b[i] = -4.7750 * a[i] + 2.0315 * b[i];
+    const std::vector<double> bx = product(b, x, m, m, n);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + bx[i];
+  }
+  return tall ? transposed(x, m, n) : x;
+}
+
+// One step (counted from 1) by the rule of `spec`, by gradients `g` that are clipped already.
+// `actual`: what the engine has made of it, for elements whose sign no precision decides.
+inline void reference_step(const OptimizerSpec& spec, int64_t step, double rate, Reference& p,
+                           const std::vector<double>& g, std::span<const float> actual) {
+  using Type = OptimizerSpec::Type;
+  const size_t n = p.values.size();
+  p.first.resize(n);
+  p.second.resize(n);
+  const double decay = p.shape.matrix || spec.decay_all ? spec.weight_decay : 0;
+  const auto count = static_cast<double>(step);
+  const double c1 = 1 - std::pow(spec.beta1, count), c2 = 1 - std::pow(spec.beta2, count);
+  const auto adam_moments = [&](size_t i, double gradient) {
+    p.first[i] = spec.beta1 * p.first[i] + (1 - spec.beta1) * gradient;
+    p.second[i] = spec.beta2 * p.second[i] + (1 - spec.beta2) * gradient * gradient;
+  };
+  const auto adamw = [&](double by) {
+    for (size_t i = 0; i < n; ++i) {
+      adam_moments(i, g[i]);
+      p.values[i] = p.values[i] * (1 - by * decay) -
+                    by * (p.first[i] / c1) / (std::sqrt(p.second[i] / c2) + spec.eps);
+    }
+  };
+  switch (spec.type) {
+    case Type::adamw:
+      return adamw(rate);
+    case Type::sgd:
+      for (size_t i = 0; i < n; ++i) {
+        const double d = g[i] + decay * p.values[i];
+        p.first[i] = step == 1 ? d : spec.momentum * p.first[i] + d;
+        p.values[i] -= rate * (spec.nesterov ? d + spec.momentum * p.first[i] : p.first[i]);
+      }
+      return;
+    case Type::lion:
+      for (size_t i = 0; i < n; ++i) {
+        const double kept = spec.beta1 * p.first[i], taken = (1 - spec.beta1) * g[i];
+        const double sum = kept + taken;
+        p.values[i] = p.values[i] * (1 - rate * decay) - rate * (sum > 0 ? 1 : sum < 0 ? -1 : 0);
+        if (std::abs(sum) <= 1e-6 * (std::abs(kept) + std::abs(taken))) p.values[i] = actual[i];
+        p.first[i] = spec.beta2 * p.first[i] + (1 - spec.beta2) * g[i];
+      }
+      return;
+    case Type::lamb: {
+      std::vector<double> way(n);
+      for (size_t i = 0; i < n; ++i) {
+        adam_moments(i, g[i]);
+        way[i] = p.first[i] / (std::sqrt(p.second[i]) + spec.eps) + decay * p.values[i];
+      }
+      const double weight = norm_of(p.values), length = norm_of(way);
+      const double ratio = weight > 0 && length > 0
+                               ? std::clamp(weight / length, spec.least_trust, spec.most_trust)
+                               : 1;
+      for (size_t i = 0; i < n; ++i) p.values[i] -= rate * std::sqrt(c2) / c1 * ratio * way[i];
+      return;
+    }
+    case Type::lars: {
+      const double weight = norm_of(p.values), gradient = norm_of(g);
+      const double local =
+          weight > 0 && gradient > 0 ? spec.trust * weight / (gradient + decay * weight) : 1;
+      for (size_t i = 0; i < n; ++i) {
+        p.first[i] = spec.momentum * p.first[i] + rate * local * (g[i] + decay * p.values[i]);
+        p.values[i] -= p.first[i];
+      }
+      return;
+    }
+    case Type::adafactor: {
+      // PyTorch's, with p.first of rows, p.second of columns; or p.first of elements.
+      constexpr double kEps = 0x1p-23;
+      const double share = std::pow(count, spec.decay_power);
+      const double root = std::sqrt(static_cast<double>(n));
+      const double alpha = std::max(spec.parameter_eps, norm_of(p.values) / root) *
+                           std::min(rate, 1 / std::sqrt(count));
+      std::vector<double> way(n);
+      if (!p.shape.matrix) {
+        for (size_t i = 0; i < n; ++i) {
+          p.first[i] += share * (g[i] * g[i] - p.first[i]);
+          way[i] = g[i] / std::sqrt(std::max(p.first[i], kEps * kEps));
+        }
+      } else {
+        const auto rows = static_cast<size_t>(p.shape.rows),
+                   cols = static_cast<size_t>(p.shape.cols);
+        std::vector<double> of_rows(rows), of_columns(cols);
+        for (size_t i = 0; i < n; ++i) {
+          of_rows[i / cols] += g[i] * g[i] / static_cast<double>(cols);
+          of_columns[i % cols] += g[i] * g[i] / static_cast<double>(rows);
+        }
+        double mean = 0;
+        for (size_t r = 0; r < rows; ++r) {
+          p.first[r] += share * (of_rows[r] - p.first[r]);
+          mean += p.first[r] / static_cast<double>(rows);
+        }
+        for (size_t c = 0; c < cols; ++c) p.second[c] += share * (of_columns[c] - p.second[c]);
+        for (size_t i = 0; i < n; ++i)
+          way[i] = g[i] /
+                   std::sqrt(std::max(p.first[i / cols] * p.second[i % cols] / std::max(mean, kEps),
+                                      kEps * kEps));
+      }
+      const double longer = std::max(1.0, norm_of(way) / (root * spec.clip));
+      for (size_t i = 0; i < n; ++i)
+        p.values[i] = p.values[i] * (1 - rate * decay) - alpha / longer * way[i];
+      return;
+    }
+    case Type::muon: {
+      if (!p.shape.hidden) return adamw(rate * spec.adam_rate);
+      std::vector<double> way(n);
+      for (size_t i = 0; i < n; ++i) {
+        p.first[i] = spec.momentum * p.first[i] + (1 - spec.momentum) * g[i];
+        way[i] =
+            spec.nesterov ? spec.momentum * p.first[i] + (1 - spec.momentum) * g[i] : p.first[i];
+      }
+      way = newton_schulz(std::move(way), p.shape.rows, p.shape.cols, spec.iterations);
+      const double tall =
+          std::sqrt(std::max(1.0, static_cast<double>(p.shape.rows) / p.shape.cols));
+      for (size_t i = 0; i < n; ++i)
+        p.values[i] = p.values[i] * (1 - rate * decay) - rate * tall * way[i];
+      return;
+    }
+  }
+}
+
+}  // namespace onefold::test
