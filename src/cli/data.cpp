@@ -152,7 +152,8 @@ std::string overlap_text(const Json& found) {
 }
 
 int run_check(const CheckArguments& arguments) {
-  const Config config = load_config(arguments.config, arguments.overrides);
+  const Json root = read_config(arguments.config, arguments.overrides);
+  const Config config = config_of(root, arguments.config, mesh_ranks(root));
   if (config.data.train.paths.empty())
     user_error("{}: data.train is missing: name the file or files to check", arguments.config);
   const bool show = !arguments.json && isatty(STDERR_FILENO);

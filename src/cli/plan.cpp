@@ -31,7 +31,7 @@ struct StageRow {
 };
 
 std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& options, int ranks) {
-  const Model model(spec);
+  const Model model = model_of(spec, options);
   std::vector<StageRow> rows;
   for (int stage = 0; stage <= 3; ++stage) {
     EngineOptions staged = options;
@@ -100,7 +100,7 @@ struct ProgramLine {
 
 std::vector<ProgramLine> program_lines(const ModelSpec& spec, const EngineOptions& options,
                                        int ranks) {
-  const Model model(spec);
+  const Model model = model_of(spec, options);
   std::vector<ProgramLine> lines;
   std::map<int, std::string> tickets;
   for (const Action& action :
@@ -155,6 +155,11 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
         "h200",
         config.run.device, hardware.name);
+  if (hardware.device != "cpu" && config.mesh.tensor > 1)
+    user_error(
+        "mesh.tensor is {}: tensor parallelism is there for the device cpu alone yet, and the "
+        "hardware {} is another",
+        config.mesh.tensor, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
   return hardware;
 }
@@ -213,9 +218,10 @@ int run_plan(PlanArguments arguments) {
   }
   const std::string summary =
       fmt::format("{}; {}\n", model_text(config, spec), weights_text(config)) + lora_text(spec) +
-      batch_text(config, options) + groups_text(config, spec) + clipping_text(options) +
-      types_text(options) + recompute_line(options, spec) + zero_text(spec, options, ranks) +
-      offload_text(options, plan) + time_text(plan) + traffic_text(plan) + notes_text(config);
+      mesh_text(config) + batch_text(config, options) + groups_text(config, spec) +
+      clipping_text(options) + types_text(options) + recompute_line(options, spec) +
+      zero_text(spec, options, ranks) + offload_text(options, plan) + time_text(plan) +
+      traffic_text(plan) + notes_text(config);
   fmt::print("{}{}{}", with_headings(summary, Stream::out), kind_table(plan),
              stage_table(stages, options.zero.stage));
   if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));

@@ -71,6 +71,10 @@ std::string disagreement(int rank, const CallRecord& call, int other_rank,
       rank, call.text(), other_rank, other.text(), difference);
 }
 
+std::string channel_name(const std::string& name, const RankGroup& group) {
+  return group.name.empty() ? name : fmt::format("{}, {}", name, group.text());
+}
+
 std::string missing_text(std::span<const int> missing, const std::string& call,
                          const std::string& channel, double seconds, std::span<const int> waiting,
                          const std::string& last) {

@@ -29,6 +29,9 @@ struct CallRecord {
 // "rank 0 calls all_gather "a" (64 bytes), rank 2 calls barrier "b"": two calls that cannot be one.
 std::string disagreement(int rank, const CallRecord& call, int other_rank, const CallRecord& other);
 
+// "exchange, tensor group of ranks 2, 3": what errors call a channel of a group.
+std::string channel_name(const std::string& name, const RankGroup& group);
+
 // "rank 2 did not reach all_gather "a" (64 bytes) on channel "gather" within 600 seconds, where
 // ranks 0, 1 wait; ...", and what to do. `last` describes its last call. With `seconds` < 0 it
 // "left before".

@@ -1,6 +1,9 @@
 #include "comm/communicator.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
+#include "base/text.h"
 #include "comm/rank_sum.h"
 
 namespace onefold {
@@ -8,7 +11,7 @@ namespace {
 
 class DryChannel final : public Channel {
  public:
-  explicit DryChannel(int ranks) : Channel(0, ranks) {}
+  DryChannel(int rank, int ranks) : Channel(rank, ranks) {}
 
  private:
   void run(const Call&) override {}
@@ -16,13 +19,17 @@ class DryChannel final : public Channel {
 
 class DryCommunicator final : public Communicator {
  public:
-  DryCommunicator(int ranks, int64_t scratch_bytes)
-      : Communicator(0, ranks), scratch_bytes_(scratch_bytes) {}
+  DryCommunicator(int rank, int ranks, int64_t scratch_bytes)
+      : Communicator(rank, ranks), scratch_bytes_(scratch_bytes) {}
   const char* transport() const override { return "dry"; }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   int64_t device_scratch_bytes() const override { return scratch_bytes_; }
   std::unique_ptr<Channel> open(std::string_view, void*) override {
-    return std::make_unique<DryChannel>(ranks());
+    return std::make_unique<DryChannel>(rank(), ranks());
+  }
+  std::unique_ptr<Communicator> group(const RankGroup& members) override {
+    return std::make_unique<DryCommunicator>(members.index_of(rank()), members.size(),
+                                             members.size() == 1 ? 0 : scratch_bytes_);
   }
   void abort(std::string_view) noexcept override {}
 
@@ -31,6 +38,18 @@ class DryCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+int RankGroup::index_of(int rank) const {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+}
+
+std::string RankGroup::text() const {
+  std::vector<std::string> numbers;
+  for (const int member : members) numbers.push_back(std::to_string(member));
+  return fmt::format("{} group of rank{} {}", name, members.size() == 1 ? "" : "s",
+                     join(numbers, ", "));
+}
 
 const char* collective_name(Collective collective) {
   static constexpr std::array<const char*, kCollectives> kNames = {
@@ -130,8 +149,13 @@ std::unique_ptr<Channel> Communicator::open_on(RankMemory&, std::string_view, vo
       transport());
 }
 
-std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes) {
-  return std::make_unique<DryCommunicator>(ranks, scratch_bytes);
+std::unique_ptr<Communicator> Communicator::group(const RankGroup& members) {
+  user_error("ranks over {} do not form groups yet (a {}): use ranks on the CPU", transport(),
+             members.text());
+}
+
+std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes, int rank) {
+  return std::make_unique<DryCommunicator>(rank, ranks, scratch_bytes);
 }
 
 }  // namespace onefold

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/rank_memory.h"
@@ -131,6 +132,16 @@ struct Place {
   int rank = 0, ranks = 1;
 };
 
+// Some of a communicator's ranks, such as those along one axis of a mesh.
+struct RankGroup {
+  std::string name;          // for errors and traces: "tensor"
+  std::vector<int> members;  // by their numbers there, in order
+
+  int size() const { return static_cast<int>(members.size()); }
+  int index_of(int rank) const;  // -1: it is not a member
+  std::string text() const;      // "tensor group of ranks 2, 3"
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -158,6 +169,12 @@ class Communicator {
   virtual int64_t device_scratch_bytes() const { return 0; }
   virtual std::unique_ptr<Channel> open_on(RankMemory& memory, std::string_view name,
                                            void* scratch);
+  // A communicator of the members alone, of which this rank is one: there they are ranks 0, 1, ...
+  // and errors name them by their numbers here. Each rank makes groups of the same names in the
+  // same order, is in one of each name, and opens the same channels of them; a failure ends the
+  // calls of all ranks. The group must not outlive this communicator.
+  virtual std::unique_ptr<Communicator> group(const RankGroup& members);
+
   // What has ended all calls, here or on another rank; empty: nothing has. A call that waits on a
   // stream throws nothing: whoever reads its result asks here first.
   virtual std::string failure() const { return {}; }
@@ -175,8 +192,9 @@ class Communicator {
   const CommOptions options_;
 };
 
-// Rank 0 of `ranks`, on a channel that moves nothing and only counts: for plans, and for runs of
-// one rank. `scratch_bytes` is what the transport it stands for would ask for.
-std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes = 0);
+// One of `ranks`, on a channel that moves nothing and only counts: for plans, and for runs of one
+// rank. `scratch_bytes` is what the transport it stands for would ask for.
+std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes = 0,
+                                                    int rank = 0);
 
 }  // namespace onefold

@@ -16,12 +16,12 @@ const std::byte* at(const void* data, int64_t offset) {
 
 class LocalChannel final : public Channel {
  public:
-  // Without `memory`: the host's.
-  LocalChannel(int rank, std::shared_ptr<LocalState> state, std::string_view name,
-               RankMemory* memory = nullptr)
-      : Channel(rank, state->ranks),
+  // `rank`: among all. Without `memory`: the host's.
+  LocalChannel(int rank, const RankGroup& group, std::shared_ptr<LocalState> state,
+               std::string_view name, RankMemory* memory = nullptr)
+      : Channel(group.index_of(rank), group.size()),
         state_(std::move(state)),
-        rendezvous_(state_->open(rank, name)),
+        rendezvous_(state_->open(rank, name, group)),
         host_(ranks()),
         memory_(memory != nullptr ? *memory : host_),
         sources_(static_cast<size_t>(ranks())) {}
@@ -39,7 +39,7 @@ class LocalChannel final : public Channel {
       memory_.finish();
     } catch (const std::exception& error) {
       failed = std::current_exception();
-      state_->fail(fmt::format("rank {} failed: {}", rank(), error.what()));
+      state_->fail(fmt::format("rank {} failed: {}", rendezvous_.named(rank()), error.what()));
     }
     rendezvous_.end_collective(rank());
     if (failed) std::rethrow_exception(failed);
@@ -122,28 +122,48 @@ class LocalChannel final : public Channel {
   std::vector<const void*> sources_;  // the ranks' pieces; reused by later calls
 };
 
-class LocalCommunicator final : public Communicator {
+// Of all ranks, or of a group of them.
+class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(int rank, std::shared_ptr<LocalState> state)
-      : Communicator(rank, state->ranks, state->options), state_(std::move(state)) {
-    state_->join(rank);
-  }
-  ~LocalCommunicator() override { state_->leave(rank()); }
+  LocalCommunicator(int rank, const RankGroup& group, std::shared_ptr<LocalState> state)
+      : Communicator(group.index_of(rank), group.size(), state->options),
+        state_(std::move(state)),
+        group_(group),
+        among_all_(rank) {}
 
   const char* transport() const override { return "threads"; }
   std::unique_ptr<Channel> open(std::string_view name, void*) override {
-    return std::make_unique<LocalChannel>(rank(), state_, name);
+    return std::make_unique<LocalChannel>(among_all_, group_, state_, name);
   }
   std::unique_ptr<Channel> open_on(RankMemory& memory, std::string_view name, void*) override {
-    return std::make_unique<LocalChannel>(rank(), state_, name, &memory);
+    return std::make_unique<LocalChannel>(among_all_, group_, state_, name, &memory);
+  }
+  std::unique_ptr<Communicator> group(const RankGroup& members) override {
+    require(group_.name.empty() && members.index_of(among_all_) >= 0,
+            "rank {} makes a {} that it is not in", among_all_, members.text());
+    return std::make_unique<LocalCommunicator>(among_all_, members, state_);
   }
   std::string failure() const override { return state_->failure(); }
   void abort(std::string_view why) noexcept override {
-    state_->fail(fmt::format("rank {} failed: {}", rank(), why));
+    state_->fail(fmt::format("rank {} failed: {}", among_all_, why));
   }
 
- private:
+ protected:
   const std::shared_ptr<LocalState> state_;
+
+ private:
+  const RankGroup group_;
+  const int among_all_;
+};
+
+// A rank's own: while it lives the rank is there.
+class JoinedCommunicator final : public LocalCommunicator {
+ public:
+  JoinedCommunicator(int rank, std::shared_ptr<LocalState> state)
+      : LocalCommunicator(rank, state->all(), state) {
+    state_->join(rank);
+  }
+  ~JoinedCommunicator() override { state_->leave(rank()); }
 };
 
 }  // namespace
@@ -152,7 +172,7 @@ LocalGroup::LocalGroup(int ranks, const CommOptions& options)
     : state_(std::make_shared<LocalState>(ranks, options)) {}
 
 std::unique_ptr<Communicator> LocalGroup::join(int rank) {
-  return std::make_unique<LocalCommunicator>(rank, state_);
+  return std::make_unique<JoinedCommunicator>(rank, state_);
 }
 
 }  // namespace onefold

@@ -37,6 +37,29 @@ Place find_host(const MpiApi& api) {
   return place;
 }
 
+// Some of the ranks.
+class MpiGroup final : public Communicator {
+ public:
+  MpiGroup(MpiState& state, const RankGroup& members)
+      : Communicator(members.index_of(state.rank), members.size(), state.options),
+        state_(state),
+        members_(members) {
+    require(rank() >= 0, "rank {} makes a {} that it is not in", state.rank, members.text());
+  }
+  const char* transport() const override { return "mpi"; }
+  int64_t scratch_bytes() const override { return mpi_scratch_bytes(ranks()); }
+  std::unique_ptr<Channel> open(std::string_view name, void* scratch) override {
+    if (state_.failed()) state_.throw_failure();
+    return std::make_unique<MpiChannel>(state_, name, scratch, members_);
+  }
+  void abort(std::string_view why) noexcept override { state_.end_process(why); }
+  std::string failure() const override { return state_.failure(); }
+
+ private:
+  MpiState& state_;
+  const RankGroup members_;
+};
+
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(const MpiApi& api, const CommOptions& options)
@@ -44,6 +67,7 @@ class MpiCommunicator final : public Communicator {
         host_(find_host(api)),
         place_(find_place(api)),
         state_(api, options, place_) {
+    for (int rank = 0; rank < ranks(); ++rank) all_.members.push_back(rank);
     state_.open();
   }
 
@@ -63,7 +87,10 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<Channel> open(std::string_view name, void* scratch) override {
     if (state_.failed()) state_.throw_failure();
-    return std::make_unique<MpiChannel>(state_, name, scratch);
+    return std::make_unique<MpiChannel>(state_, name, scratch, all_);
+  }
+  std::unique_ptr<Communicator> group(const RankGroup& members) override {
+    return std::make_unique<MpiGroup>(state_, members);
   }
 
   void abort(std::string_view why) noexcept override { state_.end_process(why); }
@@ -71,6 +98,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   const Place host_, place_;
+  RankGroup all_;
   MpiState state_;
 };
 

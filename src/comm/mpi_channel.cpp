@@ -161,15 +161,17 @@ int64_t mpi_scratch_bytes(int ranks) {
 
 // ---- Opening and closing
 
-MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch)
-    : Channel(state.rank, state.ranks),
+MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch,
+                       const RankGroup& group)
+    : Channel(group.index_of(state.rank), group.size()),
       state_(state),
       api_(state.api),
-      name_(name),
+      name_(channel_name(std::string(name), group)),
+      group_(group),
       scratch_(static_cast<std::byte*>(scratch)),
       port_(api_.open()),
-      headers_(static_cast<size_t>(state.ranks)),
-      sum_(state.ranks) {
+      headers_(group.members.size()),
+      sum_(group.size()) {
   const Call call{Collective::barrier, name_};
   record_.assign(call);
   record_.what = fmt::format("open channel {}", name_);
@@ -183,12 +185,12 @@ MpiChannel::~MpiChannel() { state_.retire(port_); }
 // ---- Messages and waiting
 
 void MpiChannel::send(int group, const void* data, int64_t bytes, int to, int tag) {
-  api_.send(port_, group, data, bytes, to, tag);
+  api_.send(port_, group, data, bytes, named(to), tag);
   peers_[group].push_back(to);
 }
 
 void MpiChannel::receive(int group, void* data, int64_t bytes, int from, int tag) {
-  api_.receive(port_, group, data, bytes, from, tag);
+  api_.receive(port_, group, data, bytes, named(from), tag);
   peers_[group].push_back(from);
 }
 
@@ -202,7 +204,7 @@ void MpiChannel::wait(int group) {
   for (int status = 0; (status = api_.poll(port_, group)) != 1; backoff.pause()) {
     if (status < 0)
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
-                              rank(), api_.error(port_)));
+                              named(rank()), api_.error(port_)));
     if (backoff.is_long()) state_.poll_closing_messages();
     // What a rank sent before it left may arrive after its closing message: keep polling for
     // kDrainSeconds. The pause comes last, so that a poll follows it even if this thread was not
@@ -236,7 +238,8 @@ void MpiChannel::cancel_all() {
 
 bool MpiChannel::waits_for_left_rank(int group) const {
   for (size_t i = 0; i < peers_[group].size(); ++i)
-    if (state_.has_left(peers_[group][i]) && api_.is_pending(port_, group, static_cast<int>(i)))
+    if (state_.has_left(named(peers_[group][i])) &&
+        api_.is_pending(port_, group, static_cast<int>(i)))
       return true;
   return false;
 }
@@ -250,10 +253,10 @@ void MpiChannel::fail_missing(int group) {
     for (size_t i = 0; i < peers_[group].size(); ++i)
       pending =
           pending || (peers_[group][i] == r && api_.is_pending(port_, group, static_cast<int>(i)));
-    if (pending) (state_.has_left(r) ? left : late).push_back(r);
+    if (pending) (state_.has_left(named(r)) ? left : late).push_back(named(r));
   }
   state_.fail(missing_text(left.empty() ? late : left, record_.text(), name_,
-                           left.empty() ? state_.options.timeout_seconds : -1, {{rank()}},
+                           left.empty() ? state_.options.timeout_seconds : -1, {{named(rank())}},
                            "the last call there was " + last_.text()));
 }
 
@@ -300,7 +303,7 @@ void MpiChannel::exchange_headers(const CallHeader& own) {
   for (int r = 1; r < ranks(); ++r) {
     const auto& other = headers_[static_cast<size_t>(r)];
     if (same(other, headers_[0])) continue;
-    state_.fail(disagreement(0, decode(headers_[0]), r, decode(other)));
+    state_.fail(disagreement(named(0), decode(headers_[0]), named(r), decode(other)));
     state_.throw_failure();
   }
 }
@@ -470,7 +473,7 @@ void MpiChannel::receive_message(const Call& call) {
     const bool good = sent.bytes == record_.bytes &&
                       theirs.what_hash == hash_bytes(call.what.data(), call.what.size());
     if (!good) {
-      state_.fail(disagreement(call.peer, sent, rank(), record_));
+      state_.fail(disagreement(named(call.peer), sent, named(rank()), record_));
       state_.throw_failure();
     }
   }

@@ -65,7 +65,9 @@ int64_t mpi_scratch_bytes(int ranks);
 
 class MpiChannel final : public Channel {
  public:
-  MpiChannel(MpiState& state, std::string_view name, void* scratch);
+  // Of a group: all ranks open the channels of theirs together, over one port, on which each group
+  // has messages among its own members alone.
+  MpiChannel(MpiState& state, std::string_view name, void* scratch, const RankGroup& group);
   ~MpiChannel() override;
 
   MpiPort* port() const { return port_; }  // for comparisons with MPI's own collectives
@@ -107,6 +109,9 @@ class MpiChannel final : public Channel {
   void sum_round(std::span<const Message> messages, bool in_place, std::span<const Piece> pieces,
                  const std::byte* half);
 
+  // The number among all ranks of one of the group.
+  int named(int rank) const { return group_.members[static_cast<size_t>(rank)]; }
+
   void send(int group, const void* data, int64_t bytes, int to, int tag);
   void receive(int group, void* data, int64_t bytes, int from, int tag);
   void wait(int group);
@@ -119,6 +124,7 @@ class MpiChannel final : public Channel {
   MpiState& state_;
   const MpiApi& api_;
   const std::string name_;
+  const RankGroup group_;
   std::byte* const scratch_;
   MpiPort* port_;
   std::vector<int> peers_[kMpiGroups];  // of each message in flight, to name missing ranks

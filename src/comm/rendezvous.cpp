@@ -25,12 +25,18 @@ int at_least_one(int ranks) {
   return ranks;
 }
 
+RankGroup all_of(int ranks) {
+  RankGroup group;
+  for (int rank = 0; rank < ranks; ++rank) group.members.push_back(rank);
+  return group;
+}
+
 }  // namespace
 
 LocalState::LocalState(int ranks, const CommOptions& options)
     : ranks(at_least_one(ranks)),
       options(options),
-      opened_(static_cast<size_t>(ranks)),
+      all_(all_of(ranks)),
       joined_(static_cast<size_t>(ranks)),
       left_(static_cast<size_t>(ranks)) {}
 
@@ -50,14 +56,16 @@ void LocalState::leave(int rank) noexcept {
   wake_all();
 }
 
-Rendezvous& LocalState::open(int rank, std::string_view name) {
+Rendezvous& LocalState::open(int rank, std::string_view name, const RankGroup& group) {
   if (failed()) throw_failure();
   Rendezvous* channel = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const size_t index = opened_[static_cast<size_t>(rank)]++;
-    if (index == channels_.size()) channels_.push_back(std::make_unique<Rendezvous>(*this, name));
-    channel = channels_[index].get();
+    Line& line = lines_[{group.name, group.members}];
+    const size_t index = line.opened[rank]++;
+    if (index == line.channels.size())
+      line.channels.push_back(std::make_unique<Rendezvous>(*this, name, group));
+    channel = line.channels[index].get();
   }
   if (channel->name() != name) {
     fail(
@@ -91,11 +99,12 @@ std::string LocalState::failure() const {
 
 void LocalState::wake_all() {
   const std::lock_guard lock(mutex_);
-  for (const auto& channel : channels_) channel->wake();
+  for (const auto& [key, line] : lines_)
+    for (const auto& channel : line.channels) channel->wake();
 }
 
-Rendezvous::Rendezvous(LocalState& state, std::string_view name)
-    : state_(state), name_(name), slots_(static_cast<size_t>(state.ranks)) {}
+Rendezvous::Rendezvous(LocalState& state, std::string_view name, const RankGroup& group)
+    : state_(state), name_(name), group_(group), slots_(group.members.size()) {}
 
 // ---- Waiting
 
@@ -160,7 +169,7 @@ void Rendezvous::throw_failure(int rank) {
 
 int64_t Rendezvous::arrive(int rank) {
   const int64_t round = ++slot(rank).arrived;
-  if (arrivals_.fetch_add(1) + 1 == round * state_.ranks) wake();
+  if (arrivals_.fetch_add(1) + 1 == round * ranks()) wake();
   return round;
 }
 
@@ -168,7 +177,7 @@ int64_t Rendezvous::arrive(int rank) {
 // must complete the call.
 bool Rendezvous::withdraw(int rank, int64_t round) {
   int64_t now = arrivals_.load();
-  while (now < round * state_.ranks) {
+  while (now < round * ranks()) {
     if (!arrivals_.compare_exchange_weak(now, now - 1)) continue;
     --slot(rank).arrived;
     return true;
@@ -178,8 +187,8 @@ bool Rendezvous::withdraw(int rank, int64_t round) {
 
 bool Rendezvous::missing_rank_left(int64_t round) const {
   if (!state_.any_left()) return false;
-  for (int r = 0; r < state_.ranks; ++r)
-    if (state_.has_left(r) && slot(r).arrived.load() < round) return true;
+  for (int r = 0; r < ranks(); ++r)
+    if (has_left(r) && slot(r).arrived.load() < round) return true;
   return false;
 }
 
@@ -210,9 +219,9 @@ void Rendezvous::end_collective(int rank) {
 // Every rank finds the same first pair that differs, so all throw the same error, and none goes on
 // to read memory.
 void Rendezvous::compare_records(int rank) {
-  for (int r = 1; r < state_.ranks; ++r) {
+  for (int r = 1; r < ranks(); ++r) {
     if (slot(r).record.agrees_with(slot(0).record)) continue;
-    state_.fail(disagreement(0, slot(0).record, r, slot(r).record));
+    state_.fail(disagreement(named(0), slot(0).record, named(r), slot(r).record));
     throw_failure(rank);
   }
 }
@@ -220,24 +229,27 @@ void Rendezvous::compare_records(int rank) {
 std::string Rendezvous::last_call(int rank) {
   Slot& s = slot(rank);
   const std::lock_guard lock(s.mutex);
-  if (!s.has_record) return fmt::format("rank {} has made no call there", rank);
-  if (s.in_call) return fmt::format("rank {} waits in {}", rank, s.record.text());
-  return fmt::format("the last call of rank {} there was {}", rank, s.record.text());
+  if (!s.has_record) return fmt::format("rank {} has made no call there", named(rank));
+  if (s.in_call) return fmt::format("rank {} waits in {}", named(rank), s.record.text());
+  return fmt::format("the last call of rank {} there was {}", named(rank), s.record.text());
 }
 
 // The error of a rank whose wait at a barrier has failed.
 std::string Rendezvous::missing_at_barrier(int rank, int64_t round) {
   std::vector<int> left, late, waiting;
-  for (int r = 0; r < state_.ranks; ++r) {
-    if (slot(r).arrived.load() >= round)
-      waiting.push_back(r);
-    else
-      (state_.has_left(r) ? left : late).push_back(r);
+  std::vector<std::string> last_of_left, last_of_late;
+  for (int r = 0; r < ranks(); ++r) {
+    if (slot(r).arrived.load() >= round) {
+      waiting.push_back(named(r));
+      continue;
+    }
+    const bool gone = has_left(r);
+    (gone ? left : late).push_back(named(r));
+    (gone ? last_of_left : last_of_late).push_back(last_call(r));
   }
   const std::vector<int>& missing = left.empty() ? late : left;
-  std::vector<std::string> last;
-  for (const int r : missing) last.push_back(last_call(r));
-  return missing_text(missing, record_of(rank).text(), name_,
+  const std::vector<std::string>& last = left.empty() ? last_of_late : last_of_left;
+  return missing_text(missing, record_of(rank).text(), channel_text(),
                       left.empty() ? state_.options.timeout_seconds : -1, waiting,
                       join(last, "; "));
 }
@@ -245,18 +257,24 @@ std::string Rendezvous::missing_at_barrier(int rank, int64_t round) {
 // ---- Messages between two ranks
 
 std::string Rendezvous::missing_peer(int rank, int peer) {
-  return missing_text({{peer}}, record_of(rank).text(), name_,
-                      state_.has_left(peer) ? -1 : state_.options.timeout_seconds, {{rank}},
+  return missing_text({{named(peer)}}, record_of(rank).text(), channel_text(),
+                      has_left(peer) ? -1 : state_.options.timeout_seconds, {{named(rank)}},
                       last_call(peer));
 }
+
+std::string Rendezvous::disagreement_of(int rank, int other) {
+  return disagreement(named(rank), record_of(rank), named(other), record_of(other));
+}
+
+std::string Rendezvous::channel_text() const { return channel_name(name_, group_); }
 
 // A collective waits for a peer that waits for this rank's half of a message, or both ranks of a
 // pair send or both receive: none of these calls can complete. Each side publishes its own state
 // before it reads the other's, so at least one of them detects the conflict.
 void Rendezvous::detect_crossed_messages(int rank) {
-  for (int r = 0; r < state_.ranks; ++r)
+  for (int r = 0; r < ranks(); ++r)
     if (slot(r).sends_to.load() == rank || slot(r).receives_from.load() == rank)
-      state_.fail(disagreement(r, record_of(r), rank, record_of(rank)));
+      state_.fail(disagreement_of(r, rank));
 }
 
 void Rendezvous::detect_crossed_call(int rank, int peer) {
@@ -267,7 +285,7 @@ void Rendezvous::detect_crossed_call(int rank, int peer) {
   // Read after `crossed`: a peer that has taken the message in the meantime may be in a later call,
   // which is no conflict.
   if (crossed && (!sends || slot(rank).sends_to.load() == peer))
-    state_.fail(disagreement(peer, record_of(peer), rank, record_of(rank)));
+    state_.fail(disagreement_of(peer, rank));
 }
 
 void Rendezvous::send(int rank, const Channel::Call& call) {
@@ -281,7 +299,7 @@ void Rendezvous::send(int rank, const Channel::Call& call) {
       rank,
       [&] {
         return (message.load() != to && message.load() != kTaken) || state_.failed() ||
-               (message.load() == to && state_.has_left(to));
+               (message.load() == to && has_left(to));
       },
       true);
   if (int offered = to; message.load() == to) {
@@ -299,7 +317,7 @@ void Rendezvous::send(int rank, const Channel::Call& call) {
 bool Rendezvous::take_message(int from, int rank, const Channel::Call& call, RankMemory& memory) {
   const Slot& sender = slot(from);
   if (!sender.record.delivers_to(slot(rank).record)) {
-    state_.fail(disagreement(from, sender.record, rank, slot(rank).record));
+    state_.fail(disagreement(named(from), sender.record, named(rank), slot(rank).record));
     return false;
   }
   try {
@@ -307,7 +325,7 @@ bool Rendezvous::take_message(int from, int rank, const Channel::Call& call, Ran
     memory.finish();
     return true;
   } catch (const std::exception& error) {
-    state_.fail(fmt::format("rank {} failed: {}", rank, error.what()));
+    state_.fail(fmt::format("rank {} failed: {}", named(rank), error.what()));
     return false;
   }
 }
@@ -320,8 +338,7 @@ void Rendezvous::receive(int rank, const Channel::Call& call, RankMemory& memory
   s.receives_from.store(from);
   detect_crossed_call(rank, from);
   wait(
-      rank, [&] { return message.load() == rank || state_.failed() || state_.has_left(from); },
-      true);
+      rank, [&] { return message.load() == rank || state_.failed() || has_left(from); }, true);
   int offered = rank;
   const bool taken = !state_.failed() && message.compare_exchange_strong(offered, kTaken);
   // Before the sender can return: its next call must not find this receive and report a conflict.

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,8 +37,10 @@ class LocalState {
   bool has_left(int rank) const { return left_[static_cast<size_t>(rank)].load(); }
   bool any_left() const { return left_count_.load() > 0; }
 
-  // The next channel of this rank; the first rank that opens it creates it.
-  Rendezvous& open(int rank, std::string_view name);
+  // The next channel of this rank in a group; the first rank that opens it creates it.
+  Rendezvous& open(int rank, std::string_view name, const RankGroup& group);
+  // Of all ranks.
+  const RankGroup& all() const { return all_; }
 
   // Records the first failure, ignores later ones, and wakes all ranks.
   void fail(const std::string& why) noexcept;
@@ -48,9 +51,14 @@ class LocalState {
  private:
   void wake_all();
 
+  struct Line {
+    std::vector<std::unique_ptr<Rendezvous>> channels;
+    std::map<int, size_t> opened;  // channels that each rank has opened
+  };
+
+  const RankGroup all_;
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Rendezvous>> channels_;
-  std::vector<size_t> opened_;  // channels that each rank has opened
+  std::map<std::pair<std::string, std::vector<int>>, Line> lines_;  // by name and members
   std::vector<bool> joined_;
   std::vector<std::atomic<bool>> left_;
   std::atomic<int> left_count_{0};
@@ -60,9 +68,11 @@ class LocalState {
 
 class Rendezvous {
  public:
-  Rendezvous(LocalState& state, std::string_view name);
+  Rendezvous(LocalState& state, std::string_view name, const RankGroup& group);
 
   const std::string& name() const { return name_; }
+  // The number among all ranks of one of the group, which all others here are.
+  int named(int rank) const { return group_.members[static_cast<size_t>(rank)]; }
 
   // begin_collective() publishes this rank's call and returns when all ranks have published the
   // same one; end_collective() returns when all ranks have called it. Only in between may a rank
@@ -102,7 +112,11 @@ class Rendezvous {
   void compare_records(int rank);
   void detect_crossed_messages(int rank);
   void detect_crossed_call(int rank, int peer);
-  bool all_arrived(int64_t round) const { return arrivals_.load() >= round * state_.ranks; }
+  bool all_arrived(int64_t round) const { return arrivals_.load() >= round * ranks(); }
+  int ranks() const { return group_.size(); }
+  bool has_left(int rank) const { return state_.has_left(named(rank)); }
+  std::string disagreement_of(int rank, int other);
+  std::string channel_text() const;
   int64_t arrive(int rank);
   bool withdraw(int rank, int64_t round);
   bool missing_rank_left(int64_t round) const;
@@ -118,6 +132,7 @@ class Rendezvous {
 
   LocalState& state_;
   const std::string name_;
+  const RankGroup group_;
   std::vector<Slot> slots_;
   std::atomic<int64_t> arrivals_{0};  // of all ranks: barrier k is complete at k * ranks
   std::atomic<int> sleeping_{0};

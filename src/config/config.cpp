@@ -95,11 +95,13 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.steps_per_print = read_steps_per_print(root);
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
-  report.collect([&] { config.batch = read_batch(root, world_size); });
+  report.collect([&] { read_mesh(root, world_size, config); });
+  report.collect([&] { config.batch = read_batch(root, config.mesh.data); });
   report.collect([&] { read_run(root, config); });
   report.collect([&] { read_lora(root, config); });
   root.finish();
   report.raise();
+  check_mesh(config);
   settle_batch(config);
   apply_batch_scaling(config);
   check_sizes(config);
@@ -152,6 +154,7 @@ Json Config::effective() const {
   if (model.lora.enabled()) json["lora"] = lora_section(*this);
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
+  if (mesh.tensor > 1) json["mesh"] = mesh_json(mesh);
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;
   json["gradient_accumulation_steps"] = batch.accumulation;
@@ -173,6 +176,7 @@ Json Config::effective() const {
 EngineOptions engine_options(const Config& config) {
   return {.device = config.run.device,
           .library_sums = config.run.library_sums,
+          .tensor = static_cast<int>(config.mesh.tensor),
           .threads = config.run.threads,
           .seed = config.run.seed,
           .micro_batch = config.batch.micro,

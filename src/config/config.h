@@ -19,12 +19,19 @@
 
 namespace onefold {
 
+// The axes of the mesh of ranks.
+struct MeshConfig {
+  int64_t data = 1, tensor = 1;
+
+  int ranks() const { return static_cast<int>(data * tensor); }
+};
+
 // global = micro * accumulation * world_size, in sequences.
 struct BatchConfig {
   int64_t global = 0;        // train_batch_size
   int64_t micro = 0;         // train_micro_batch_size_per_gpu
   int64_t accumulation = 0;  // gradient_accumulation_steps
-  int64_t world_size = 1;    // ranks; not a key
+  int64_t world_size = 1;    // ranks of the data axis; not a key
 };
 
 struct DataConfig {
@@ -83,6 +90,7 @@ struct BatchScaling {
 };
 
 struct Config {
+  MeshConfig mesh;
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ClipRule clip_rule;            // "clipping"
@@ -133,6 +141,9 @@ Config config_of(const Json& root, const std::string& path, int64_t world_size =
 // Both.
 Config load_config(const std::string& path, std::span<const std::string> overrides,
                    int64_t world_size = 1);
+
+// How many ranks the document's "mesh" names; 1 without one.
+int64_t mesh_ranks(const Json& root);
 
 // run.timeout and run.check_collectives alone, which are needed before the number of ranks is
 // known. Other mistakes are reported by load_config.

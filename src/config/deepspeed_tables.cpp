@@ -115,11 +115,6 @@ constexpr std::array kSections = {
                "stages partition seed_layers activation_checkpoint_interval pipe_partitioned "
                "grad_partitioned use_reentrant",
                "stages", "there is no pipeline parallelism yet", "[1]"},
-    SectionKey{"tensor_parallel",
-               "autotp_size dtype tp_overlap_comm vocab_parallel_lm_head vocab_parallel_ce_backend "
-               "tensor_parallel tp injection_policy_tuple partition_config preset_model "
-               "keep_module_on_host replace_with_kernel_inject kernel_inject",
-               "autotp_size", "there is no tensor parallelism yet", "[0, 1]"},
     SectionKey{"expert_parallel",
                "enabled autoep_size expert_tensor_parallel_size validate_folding_routing "
                "async_split_plan preset_model moe_layer_pattern expert_pattern router_pattern "

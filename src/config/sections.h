@@ -20,6 +20,11 @@ void read_deepspeed_keys(JsonObject& root, Config& config);
 void read_precision(JsonObject& root, Config& config);
 // After the model, whose width "auto" follows, and gradient_clipping.
 void read_zero(JsonObject& root, JsonReport& report, Config& config);
+// "mesh" and tensor_parallel.autotp_size, for so many ranks.
+void read_mesh(JsonObject& root, int64_t world_size, Config& config);
+// Refuses a model that cannot be divided so. After all sections.
+void check_mesh(const Config& config);
+Json mesh_json(const MeshConfig& mesh);
 // Any of the three may be open; 0 for a size that follows from nothing else (settle_batch).
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // A size that was left open: by memory. After all sections.

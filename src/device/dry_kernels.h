@@ -94,6 +94,15 @@ class DryKernels final : public Kernels {
     book({.functions = logits.elems() * (backward ? 2 : 1)},
          {logits, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
   }
+  void share_softmax(Tensor logits, Tensor, Tensor stats) override {
+    book({.functions = logits.elems()}, {logits, stats});
+  }
+  void share_cross_entropy(Tensor logits, Tensor, Tensor stats, Tensor gradient_scale,
+                           Tensor) override {
+    const bool backward = !gradient_scale.empty();
+    book({.functions = backward ? logits.elems() : 0},
+         {stats, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
+  }
   void column_sum(Tensor x, Tensor, bool, Tensor) override { book({}, {x}); }
   void copy(Tensor src, Tensor dst) override { book({}, {src, dst}); }
   void fill(Tensor dst, float) override { book({}, {dst}); }

@@ -130,6 +130,15 @@ class ProfiledKernels final : public Kernels {
     timed("cross entropy", logits,
           [&](Kernels& k) { k.cross_entropy(logits, targets, gradient_scale, losses); });
   }
+  void share_softmax(Tensor logits, Tensor targets, Tensor stats) override {
+    timed("cross entropy", logits, [&](Kernels& k) { k.share_softmax(logits, targets, stats); });
+  }
+  void share_cross_entropy(Tensor logits, Tensor targets, Tensor stats, Tensor gradient_scale,
+                           Tensor losses) override {
+    timed("cross entropy", logits, [&](Kernels& k) {
+      k.share_cross_entropy(logits, targets, stats, gradient_scale, losses);
+    });
+  }
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
     timed("gradients of biases", x, [&](Kernels& k) { k.column_sum(x, dst, accumulate, scratch); });
   }

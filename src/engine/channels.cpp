@@ -6,11 +6,22 @@
 
 namespace onefold {
 
-Channels::Channels(Communicator& communicator, Device& device, Ledger& ledger, bool own_lanes) {
+namespace {
+
+Communicator* line_of(const Lines& lines, Lane lane) {
+  if (lane == Lane::exchange) return lines.tensor.get();
+  return lane == Lane::compute ? lines.all.get() : lines.data.get();
+}
+
+}  // namespace
+
+Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes) {
   const bool on_host = device.memory_is_the_hosts();
   for (const Lane lane : kMessageLanes) {
     const auto i = static_cast<size_t>(lane);
-    if (own_lanes && lane != Lane::compute) lanes_[i] = device.open_lane();
+    if (line_of(lines, lane) == nullptr) continue;
+    Communicator& communicator = *line_of(lines, lane);
+    if (own_lanes && (lane == Lane::gather || lane == Lane::reduce)) lanes_[i] = device.open_lane();
     if (communicator.ranks() > 1)
       memory_[i] = device.rank_memory(lanes_[i] ? *lanes_[i] : device.compute());
     const int64_t bytes =
@@ -21,7 +32,11 @@ Channels::Channels(Communicator& communicator, Device& device, Ledger& ledger, b
                        : communicator.open(lane_name(lane), scratch_[i].data());
   }
   // Numbers are gathered and not summed: no scratch.
-  if (!on_host) control_ = communicator.open("control", nullptr);
+  if (!on_host) control_ = lines.all->open("control", nullptr);
+  if (!lines.replicas) return;
+  if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
+    replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");
+  replicas_ = lines.replicas->open(lane_name(Lane::exchange), replicas_scratch_.data());
 }
 
 int64_t lane_scratch_bytes(const std::string& device, bool over_mpi, int ranks) {

@@ -1,5 +1,6 @@
-// The lanes of a rank beside computation, and the channels of a rank: one for each
-// lane that has messages. What a transport needs for them comes from the ledger.
+// The lanes of a rank beside computation, and the channels of a rank: one for each lane that has
+// messages, along the axis of the mesh that they travel on. What a transport needs for them comes
+// from the ledger.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "engine/lines.h"
 #include "program/program.h"
 #include "tensor/ledger.h"
 
@@ -16,9 +18,14 @@ namespace onefold {
 class Channels {
  public:
   // Without `own_lanes`, everything travels in the order of computation.
-  Channels(Communicator& communicator, Device& device, Ledger& ledger, bool own_lanes);
+  Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes);
 
+  // Gathers and reductions travel along the data axis, exchanges along the tensor axis, and the
+  // small sums of computation among all ranks.
   Channel& of(Lane lane) const { return *channels_[static_cast<size_t>(lane)]; }
+  bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
+  // Of those that hold the same key and value heads; null where none does.
+  Channel* replicas() const { return replicas_.get(); }
   // For the host's numbers, where lanes carry those of a device. All ranks' threads of control use
   // it, and no lane.
   Channel& control() const { return control_ ? *control_ : of(Lane::compute); }
@@ -29,7 +36,8 @@ class Channels {
   std::array<Buffer, kLanes> scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
   std::array<std::unique_ptr<Channel>, kLanes> channels_;
-  std::unique_ptr<Channel> control_;
+  std::unique_ptr<Channel> control_, replicas_;
+  Buffer replicas_scratch_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

@@ -62,26 +62,26 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
                std::shared_ptr<Communicator> communicator, int64_t arena_bytes)
-    : model_(spec, device->kernels().logits_bytes()),
-      options_(options),
-      communicator_(std::move(communicator)),
+    : options_(options),
+      lines_(make_lines(spec, options, std::move(communicator))),
       device_(std::move(device)),
+      model_(spec, device_->kernels().logits_bytes(), lines_.share()),
       tiers_(*device_, options.offload.uses(Tier::disk) ? options.offload.folder : ""),
       ledger_(books_of(tiers_, options)),
-      traits_(unit_traits(model_, options, communicator_->ranks())),
-      training_(training_of(options, traits_, communicator_->ranks())),
-      evaluation_(evaluation_program(options, traits_, communicator_->ranks())),
-      state_(*device_, tiers_, ledger_, model_, traits_, options_, communicator_->rank(),
-             communicator_->ranks()),
-      channels_(*communicator_, *device_, ledger_,
-                communicator_->ranks() > 1 && options.zero.overlap),
-      control_(*communicator_, channels_.control()),
-      batches_(*device_, ledger_, options_),
+      traits_(unit_traits(model_, options, lines_.all->ranks())),
+      training_(training_of(options, traits_, lines_.all->ranks())),
+      evaluation_(evaluation_program(options, traits_, lines_.all->ranks())),
+      state_(*device_, tiers_, ledger_, model_, traits_, options_, lines_.data->rank(),
+             lines_.data->ranks()),
+      channels_(lines_, *device_, ledger_, lines_.data->ranks() > 1 && options.zero.overlap),
+      control_(*lines_.all, channels_.control()),
+      batches_(*device_, ledger_, options_, model_),
       loss_scale_(options.loss_scale),
       executor_(*device_, tiers_, ledger_, model_, state_, options_, channels_, control_) {
+  if (channels_.has(Lane::exchange)) state_.set_shares(channels_.of(Lane::exchange));
   if (arena_bytes < 0)
     arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
-                                communicator_->ranks(), scratch_of(*device_));
+                                {lines_.all->rank(), lines_.all->ranks()}, scratch_of(*device_));
   if (arena_bytes > 0)
     executor_.set_arena(Arena(ledger_.allocate(Kind::workspace, arena_bytes, "scratch arena")));
   if (!device_->dry()) state_.initialise();
@@ -90,14 +90,14 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
 Engine::~Engine() = default;
 
 int64_t Engine::measure_arena(const ModelSpec& spec, const EngineOptions& options,
-                              const Hardware& hardware, int threads, int ranks,
+                              const Hardware& hardware, int threads, Place place,
                               std::shared_ptr<const KernelScratch> scratch) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
   // Temporaries of one micro-batch are those of any other.
   unlimited.micros = 1;
   Engine dry(spec, unlimited, open_dry_device(hardware, threads, std::move(scratch)),
-             make_dry_communicator(ranks), 0);
+             make_dry_communicator(place.ranks, 0, place.rank), 0);
   const BatchView batch = dry_batch(options);
   if (options.training) dry.train_step({&batch, 1}, 0);
   dry.evaluate(batch);
@@ -105,15 +105,18 @@ int64_t Engine::measure_arena(const ModelSpec& spec, const EngineOptions& option
 }
 
 std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                                     int64_t comm_scratch_bytes, const Hardware& hardware) {
-  const int64_t arena_bytes = measure_arena(spec, options, hardware, options.threads, ranks);
+                                     int64_t comm_scratch_bytes, const Hardware& hardware,
+                                     int rank) {
+  const int64_t arena_bytes =
+      measure_arena(spec, options, hardware, options.threads, {rank, ranks});
   std::unique_ptr<Engine> dry(new Engine(spec, options, open_dry_device(hardware, options.threads),
-                                         make_dry_communicator(ranks, comm_scratch_bytes),
+                                         make_dry_communicator(ranks, comm_scratch_bytes, rank),
                                          arena_bytes));
-  verify(dry->evaluation_, dry->traits_, ranks);
+  const int summed_over = dry->data_ranks();
+  verify(dry->evaluation_, dry->traits_, summed_over);
   const std::vector<BatchView> micros(static_cast<size_t>(options.micros), dry_batch(options));
   if (options.training) {
-    verify(dry->training_, dry->traits_, ranks);
+    verify(dry->training_, dry->traits_, summed_over);
     dry->train_step(micros, 0);
   } else {
     dry->evaluate(micros[0]);
@@ -122,20 +125,24 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
 }
 
 TrafficTable Engine::traffic(Lane lane) const {
+  if (!channels_.has(lane)) return {};
   TrafficTable table = channel(lane).traffic();
-  if (lane != Lane::compute || &channels_.control() == &channel(lane)) return table;
-  for (size_t c = 0; c < table.size(); ++c) {
-    const Traffic& control = channels_.control().traffic()[c];
-    table[c].calls += control.calls;
-    table[c].bytes_sent += control.bytes_sent;
-    table[c].seconds += control.seconds;
-  }
+  const auto add = [&](const Channel& other) {
+    for (size_t c = 0; c < table.size(); ++c) {
+      const Traffic& traffic = other.traffic()[c];
+      table[c].calls += traffic.calls;
+      table[c].bytes_sent += traffic.bytes_sent;
+      table[c].seconds += traffic.seconds;
+    }
+  };
+  if (lane == Lane::compute && &channels_.control() != &channel(lane)) add(channels_.control());
+  if (lane == Lane::exchange && channels_.replicas() != nullptr) add(*channels_.replicas());
   return table;
 }
 
 void Engine::require_exchanged() const {
   if (device_->memory_is_the_hosts()) return;  // calls end when they are done, and throw
-  if (const std::string why = communicator_->failure(); !why.empty()) throw PeerError(why);
+  if (const std::string why = lines_.all->failure(); !why.empty()) throw PeerError(why);
 }
 
 StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates& rates) {
@@ -147,8 +154,10 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   StepResult result;
   const double before = control_.seconds();
   const std::string what = fmt::format("count targets, step {}", steps_done_ + 1);
-  for (const double of_rank : control_.exchange(what, {&valid, 1}))
-    result.valid_targets += static_cast<int64_t>(of_rank);
+  // Ranks of one tensor group have the same batches.
+  const std::vector<double> of_ranks = control_.exchange(what, {&valid, 1});
+  for (int rank = 0; rank < ranks(); rank += mesh().size(Axis::tensor))
+    result.valid_targets += static_cast<int64_t>(of_ranks[static_cast<size_t>(rank)]);
   executor_.times().add_control(control_.seconds() - before);
   if (result.valid_targets == 0)
     user_error("step {}: no valid target in the whole batch; every token is padding or masked",

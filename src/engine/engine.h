@@ -10,6 +10,7 @@
 
 #include "comm/communicator.h"
 #include "engine/executor.h"
+#include "engine/lines.h"
 #include "engine/programs.h"
 #include "engine/step_batches.h"
 
@@ -48,12 +49,13 @@ class Engine {
          std::shared_ptr<Communicator> communicator = nullptr);
   ~Engine();
 
-  // What each of `ranks` ranks with these options would hold and send on the described hardware,
-  // from a dry run of the same programs: its ledger's books and its channels' traffic. Throws
-  // InternalError if a program is not sound.
+  // What one of `ranks` ranks with these options would hold and send on the described hardware,
+  // from a dry run of the same programs: its ledger's books and its channels' traffic. Ranks differ
+  // along the tensor axis alone, and there only where a vocabulary is not divided evenly: the first
+  // has the most of it. Throws InternalError if a program is not sound.
   static std::unique_ptr<Engine> plan(const ModelSpec& spec, const EngineOptions& options,
                                       int ranks = 1, int64_t comm_scratch_bytes = 0,
-                                      const Hardware& hardware = {});
+                                      const Hardware& hardware = {}, int rank = 0);
 
   // One optimizer step over this rank's options.micros micro-batches at this learning rate.
   StepResult train_step(std::span<const BatchView> micros, const StepRates& rates);
@@ -75,10 +77,14 @@ class Engine {
   // The past norms whose percentile limits the next one; none where that is off.
   const std::vector<double>& norms() const { return norms_; }
 
-  const Model& model() const { return model_; }
+  const Model& model() const { return model_; }  // the share that this rank computes
   const EngineOptions& options() const { return options_; }
   int rank() const { return control_.rank(); }
   int ranks() const { return control_.ranks(); }
+  const Mesh& mesh() const { return lines_.mesh; }
+  // Along the data axis: which of the global batch's parts this rank computes.
+  int data_rank() const { return lines_.data->rank(); }
+  int data_ranks() const { return lines_.data->ranks(); }
 
   Device& device() { return *device_; }
   const Tiers& tiers() const { return tiers_; }
@@ -107,7 +113,7 @@ class Engine {
   Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
          std::shared_ptr<Communicator> communicator, int64_t arena_bytes);
   static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
-                               const Hardware& hardware, int threads, int ranks,
+                               const Hardware& hardware, int threads, Place place,
                                std::shared_ptr<const KernelScratch> scratch = nullptr);
   // After a read of what ranks have exchanged: PeerError if that failed behind the host's back.
   void require_exchanged() const;
@@ -116,10 +122,10 @@ class Engine {
   void count_clipped(const Walk& walk, StepResult& result) const;
   [[noreturn]] void report_divergence(const Walk& failed);
 
-  Model model_;
   EngineOptions options_;
-  std::shared_ptr<Communicator> communicator_;
+  Lines lines_;
   std::unique_ptr<Device> device_;
+  Model model_;
   Tiers tiers_;
   Ledger ledger_;
   std::vector<UnitTraits> traits_;

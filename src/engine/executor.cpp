@@ -143,7 +143,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::backward:
       return backward(action, walk);
     case Verb::exchange:
-      return;  // of an axis with one rank: nothing travels
+      return exchange(action, walk);
     case Verb::squares:
       return compute(action, [&] { squares(action, walk); });
     case Verb::clip:
@@ -208,7 +208,7 @@ void Executor::gather(const Action& action, Walk& walk) {
   }
   Channel& channel = channels_.of(Lane::gather);
   communicate(
-      action, walk, sent_bytes(messages, control_.ranks()),
+      action, walk, sent_bytes(messages, channel.ranks()),
       [&channel, messages](const std::string& what) { channel.all_gather(what, messages); });
 }
 
@@ -221,7 +221,7 @@ void Executor::reduce(const Action& action, Walk& walk) {
   // Where every rank updates everything, every rank needs the whole sum.
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
   Channel& channel = channels_.of(Lane::reduce);
-  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, control_.ranks()),
+  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, channel.ranks()),
               [&channel, messages, whole](const std::string& what) {
                 if (whole)
                   channel.all_reduce(what, messages);

@@ -104,6 +104,8 @@ class Executor {
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
+  void exchange(const Action& action, Walk& walk);
+  void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
   void move(const Action& action, Walk& walk);
   std::vector<Transfer> move_activations(const Action& action, Walk& walk);
   void squares(const Action& action, const Walk& walk);
@@ -112,6 +114,7 @@ class Executor {
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
   UnitStep unit_step(int unit) const;
+  bool rounds(const UnitState& unit) const;
   SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
   Tensor factor_of(int unit, int param) const;
   // What is kept of a parameter's rows and columns; empty: nothing.
@@ -133,6 +136,7 @@ class Executor {
   void add_grads(int unit, std::vector<Tensor>& grads);
   UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
 
+  int data_rank() const { return channels_.of(Lane::reduce).rank(); }
   DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
   Walk::Held& held(Walk& walk, int unit, int micro) const {

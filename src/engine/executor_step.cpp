@@ -1,4 +1,6 @@
 // The end of a step: squares of gradients, clipping, and the optimizer.
+#include <algorithm>
+
 #include "engine/executor.h"
 
 namespace onefold {
@@ -48,11 +50,15 @@ void Executor::squares(const Action& action, const Walk& walk) {
   const Tensor gradient = own.gradient_shard();
   std::vector<Squares> list;
   int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(data_rank())) {
     if (frozen(action.unit, piece.param)) continue;
-    list.push_back({gradient.col_range(piece.offset, piece.elems),
-                    scalars_.squares(action.unit, piece.param)});
     scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
+    // What several shares hold is counted by the first.
+    const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
+    const int64_t elems = std::min(piece.elems, param.own_elems() - piece.first);
+    if (elems > 0)
+      list.push_back(
+          {gradient.col_range(piece.offset, elems), scalars_.squares(action.unit, piece.param)});
   }
   const Arena::Scope scope(arena_);
   kernels.sum_squares(list, scalars_.squares(action.unit), scalars_.sum_of(action.unit),
@@ -70,7 +76,7 @@ void Executor::clamp(int unit, double limit) {
   const bool sharded = own.homes().optimizer.sharded;
   std::vector<Clamp> list;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const bool mine = rank == control_.rank();
+    const bool mine = rank == data_rank();
     if (sharded && !mine) continue;
     const int64_t begin = sharded ? 0 : rank * layout.shard_elems();
     for (const SlabPiece& piece : layout.shard_pieces(rank))
@@ -88,7 +94,7 @@ void Executor::weigh(int unit) {
   const Tensor parameters = own.parameter_shard();
   std::vector<Squares> list;
   int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(control_.rank())) {
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(data_rank())) {
     list.push_back(
         {parameters.col_range(piece.offset, piece.elems), scalars_.weights(unit, piece.param)});
     scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
@@ -102,7 +108,9 @@ void Executor::weigh(int unit) {
 // up.
 void Executor::clip(const Walk& walk) {
   Kernels& kernels = device_.kernels();
-  kernels.sum(scalars_.losses(), scalars_.sum_of_losses());
+  // All shares have the same losses, and one of them counts.
+  kernels.sum(scalars_.losses().col_range(0, model_.share.first() ? scalars_.losses().cols : 0),
+              scalars_.sum_of_losses());
   if (control_.ranks() > 1) {
     const Message message = scalars_.sums_message(control_.rank());
     channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
@@ -173,6 +181,11 @@ Tensor Executor::factors_of(const UnitState& own, int param) {
   return {};
 }
 
+bool Executor::rounds(const UnitState& own) const {
+  return (options_.precision.compute != DType::f32 && own.master() < 0) ||
+         options_.precision.moments != DType::f32;
+}
+
 SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
   const UnitState& own = state_.unit(unit);
   const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
@@ -183,8 +196,7 @@ SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
     if (i != own.master() && own.kept(i).of != OptimizerState::Of::factors)
       states.push_back(own.part_of(i, own.stepped_state(i), piece));
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
-  const bool rounds = stepped.params.dtype != DType::f32 && own.master() < 0;
-  if (rounds || options_.precision.moments != DType::f32)
+  if (rounds(own))
     stepped.rounding = {philox_key(options_.seed, Draw::rounding, static_cast<uint32_t>(step_),
                                    param.layer_key, param.place_key),
                         piece.first};
@@ -201,8 +213,21 @@ SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
 UnitStep Executor::unit_step(int unit) const {
   const UnitState& own = state_.unit(unit);
   UnitStep step;
-  for (const SlabPiece& piece : own.stepped_pieces())
-    if (!frozen(unit, piece.param)) step.params.push_back(stepped_param(unit, piece));
+  for (const SlabPiece& piece : own.stepped_pieces()) {
+    if (frozen(unit, piece.param)) continue;
+    const auto p = static_cast<size_t>(piece.param);
+    if (!rounds(own) || own.layout().params()[p].boxes.empty()) {
+      step.params.push_back(stepped_param(unit, piece));
+      continue;
+    }
+    // Rounding draws numbers by an element's place in the whole parameter: a divided one is stepped
+    // in pieces that lie together there.
+    for_each_run(own.layout().params()[p], state_.whole_params(unit)[p].cols, piece.first,
+                 piece.first + piece.elems, [&](int64_t at, int64_t whole_at, int64_t elems) {
+                   step.params.push_back(stepped_param(
+                       unit, {piece.param, whole_at, elems, piece.offset + at - piece.first}));
+                 });
+  }
   if (options_.optimizer.elementwise()) return step;
   const SlabLayout& layout = own.trained_layout();
   step.sharded = own.homes().optimizer.sharded;
@@ -219,9 +244,9 @@ UnitStep Executor::unit_step(int unit) const {
                                .number = p,
                                .factors = factors});
   }
-  for (SlabPiece piece : layout.shard_pieces(control_.rank())) {
+  for (SlabPiece piece : layout.shard_pieces(data_rank())) {
     if (frozen(unit, piece.param)) continue;
-    if (!step.sharded) piece.offset += control_.rank() * layout.shard_elems();
+    if (!step.sharded) piece.offset += data_rank() * layout.shard_elems();
     step.owned.push_back(stepped_param(unit, piece));
   }
   return step;

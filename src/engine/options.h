@@ -73,6 +73,7 @@ struct EngineOptions {
   std::string device = "cpu";  // device/device_name.h
   // Where ranks have a card each: NCCL's own sums (comm/nccl.h) in place of ordered ones.
   bool library_sums = false;
+  int tensor = 1;   // ranks among which each unit is divided; the others are the data axis
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;
   int64_t micro_batch = 1;  // sequences

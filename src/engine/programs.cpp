@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "engine/lines.h"
 #include "engine/unit_state.h"
 
 namespace onefold {
@@ -75,7 +76,7 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
                  const EngineOptions& options, int ranks) {
   const ZeroOptions& zero = options.zero;
   const bool tiers = options.offload.any();
-  if (ranks == 1 && !tiers) return;
+  if (ranks == 1 && !tiers) return;  // of the data axis
   shard(program, units, ranks,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
   if (ranks > 1) bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
@@ -147,7 +148,26 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 }  // namespace
 
-std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks) {
+namespace {
+
+// Sums and gathers are between shares.
+Travels travels_of(const Unit& unit, int64_t tokens) {
+  Travels travels;
+  for (const bool backward : {false, true})
+    for (int i = 0; i < unit.phases(backward, tokens); ++i) {
+      const Role role = unit.phase(backward, i, tokens).role;
+      (backward ? travels.backward : travels.forward)
+          .push_back(role == Role::sum || role == Role::gather);
+    }
+  for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
+  return travels;
+}
+
+}  // namespace
+
+std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options,
+                                    int all_ranks) {
+  const int ranks = data_ranks(options, all_ranks);
   const std::vector<bool> frozen = frozen_units(model, options);
   const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options, false));
   std::vector<UnitTraits> traits;
@@ -173,6 +193,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     number += unit.part() != BlockPart::none;
     const int64_t tokens = options.micro_batch * options.sequence;
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
+    if (!model.share.whole()) one.travels = travels_of(unit, tokens);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -192,20 +213,22 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
       build_training_step({.units = units, .micros = options.micros, .order = options.order});
   accumulate(program);
   if (options.recompute.any()) recompute(program, units);
-  apply_homes(program, units, options, ranks);
-  if (options.split_phases) split_phases(program, units);
+  apply_homes(program, units, options, data_ranks(options, ranks));
+  if (options.split_phases || options.tensor > 1) split_phases(program, units);
   return program;
 }
 
 Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
                            int ranks) {
   Program program = build_evaluation(static_cast<int>(units.size()));
-  apply_homes(program, units, options, ranks);
+  apply_homes(program, units, options, data_ranks(options, ranks));
+  if (options.tensor > 1) split_phases(program, units);
   return program;
 }
 
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
-                       int ranks) {
+                       int all_ranks) {
+  const int ranks = data_ranks(options, all_ranks);
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
     const auto kept = [&](const Home& home, int64_t elems) {

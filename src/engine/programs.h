@@ -9,10 +9,12 @@
 
 namespace onefold {
 
-// What a stage says about a unit; one that is small enough keeps its parameters whole.
-Homes homes_of(const EngineOptions& options, int64_t unit_elems, int ranks);
+// What a stage says about a unit on so many ranks of the data axis; one that is small enough keeps
+// its parameters whole.
+Homes homes_of(const EngineOptions& options, int64_t unit_elems, int data_ranks);
 
-// By unit. Throws UserError for a frozen name that no unit has.
+// By unit of the share that a rank computes; `ranks` are all, here and below. Throws UserError for
+// a frozen name that no unit has.
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks);
 
 Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,

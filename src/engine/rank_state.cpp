@@ -78,7 +78,12 @@ void write_values(const Tiers& tiers, Tier tier, const std::string& state, const
 RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
                      const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
                      int ranks)
-    : device_(device), tiers_(tiers), model_(model), options_(options), rank_(rank) {
+    : device_(device),
+      tiers_(tiers),
+      model_(model),
+      whole_(model.spec),
+      options_(options),
+      rank_(rank) {
   for (size_t u = 0; u < model.units.size(); ++u) {
     units_.push_back(std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks,
                                                  kept_states(options, traits[u].has_hidden)));
@@ -112,6 +117,54 @@ void RankState::fill_with_zeros(Tier tier, Tensor slab) const {
     tiers_.fill_with_zeros(tier, slab);
 }
 
+void RankState::visit_parameter(int u, int p, Tensor values, const VisitWhole& visit) const {
+  const ParamSpec& whole = whole_params(u)[static_cast<size_t>(p)];
+  const ParamSpec& here = unit(u).layout().params()[static_cast<size_t>(p)];
+  if (here.boxes.empty()) return visit_whole(whole, values, visit);
+  visit_whole(here, values, [&](const ParamSpec&, std::span<const float> mine) {
+    visit(whole, joined(u, p, mine));
+  });
+}
+
+// A divided parameter, from what each share has of it.
+std::vector<float> RankState::joined(int u, int p, std::span<const float> mine) const {
+  require(shares_ != nullptr, "{} is divided, and there is no channel to the other shares",
+          whole_params(u)[static_cast<size_t>(p)].name);
+  const ParamSpec& whole = whole_params(u)[static_cast<size_t>(p)];
+  const int count = model_.share.count;
+  // The first share has the most of a vocabulary.
+  const auto part_of = [&](int share) {
+    const Model other(model_.spec, kLogitsBytes, {share, count});
+    return other.units[static_cast<size_t>(u)]->params()[static_cast<size_t>(p)];
+  };
+  const int64_t most = part_of(0).elems();
+  std::vector<float> shard(mine.begin(), mine.end());
+  shard.resize(static_cast<size_t>(most));
+  std::vector<float> all(static_cast<size_t>(most * count));
+  const Message message{all.data(), shard.data(), most, DType::f32};
+  shares_->all_gather("visit " + whole.name, {&message, 1});
+  std::vector<float> values(static_cast<size_t>(whole.elems()));
+  for (int share = 0; share < count; ++share) {
+    const ParamSpec part = part_of(share);
+    for_each_run(part, whole.cols, 0, part.own_elems(), [&](int64_t at, int64_t to, int64_t elems) {
+      std::copy_n(all.begin() + share * most + at, elems, values.begin() + to);
+    });
+  }
+  return values;
+}
+
+FillPiece RankState::filler(int u, int p, const Fill& fill) const {
+  const ParamSpec& whole = whole_params(u)[static_cast<size_t>(p)];
+  const ParamSpec& here = unit(u).layout().params()[static_cast<size_t>(p)];
+  return [&whole, &here, fill](int64_t first, std::span<float> dst) {
+    for_each_run(here, whole.cols, first, first + static_cast<int64_t>(dst.size()),
+                 [&](int64_t at, int64_t from, int64_t elems) {
+                   fill(whole, from,
+                        dst.subspan(static_cast<size_t>(at - first), static_cast<size_t>(elems)));
+                 });
+  };
+}
+
 void RankState::visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const {
   std::vector<float> joined;  // where the values are of another type, or come in pieces
   device_.read(values, [&](int64_t first, std::span<const std::byte> bytes) {
@@ -140,8 +193,7 @@ void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel&
     gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
   }
   for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
-    if (layout.holds(p))
-      visit_whole(layout.params()[static_cast<size_t>(p)], layout.view(slab.whole(), p), visit);
+    if (layout.holds(p)) visit_parameter(u, p, layout.view(slab.whole(), p), visit);
   put_back(slab);
 }
 
@@ -186,54 +238,55 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     }
     const SlabLayout& layout = own.trained_layout();
     for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
-      if (layout.holds(p))
-        visit_whole(layout.params()[static_cast<size_t>(p)], own.whole_gradient(p), visit);
+      if (layout.holds(p)) visit_parameter(u, p, own.whole_gradient(p), visit);
     put_back(own.gradients());
   }
 }
 
 void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool saved_only) {
-  for (const auto& unit : units_)
-    for (const UnitState::Part& part : unit->parameter_parts())
+  for (int u = 0; u < units(); ++u)
+    for (const UnitState::Part& part : unit(u).parameter_parts())
       for (const SlabPiece& piece : part.pieces) {
-        const ParamSpec& param = unit->layout().params()[static_cast<size_t>(piece.param)];
+        const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
         if (saved_only && !is_saved(model_.spec, param)) continue;
-        write_values(
-            tiers_, part.tier, kParameters, param, part.slab.col_range(piece.offset, piece.elems),
-            piece.first, [&](int64_t first, std::span<float> dst) { fill(param, first, dst); },
-            calls);
+        write_values(tiers_, part.tier, kParameters, param,
+                     part.slab.col_range(piece.offset, piece.elems), piece.first,
+                     filler(u, piece.param, fill), calls);
       }
 }
 
 void RankState::write_optimizer(const FillState& fill) {
-  for (const auto& unit : units_)
-    for (int i = 0; i < unit->states(); ++i) {
+  for (int u = 0; u < units(); ++u) {
+    const UnitState& own = unit(u);
+    for (int i = 0; i < own.states(); ++i) {
       // Scales are written with their codes.
-      if (i == unit->master() || unit->kept(i).block > 1) continue;
-      if (unit->kept(i).of != OptimizerState::Of::factors) {
-        for (const SlabPiece& piece : unit->stepped_pieces()) write_state(*unit, i, piece, fill);
+      if (i == own.master() || own.kept(i).block > 1) continue;
+      if (own.kept(i).of != OptimizerState::Of::factors) {
+        for (const SlabPiece& piece : own.stepped_pieces()) write_state(u, i, piece, fill);
         continue;
       }
       // Every rank has all of them.
-      for (int p = 0; p < static_cast<int>(unit->layout().params().size()); ++p)
-        if (unit->trained_layout().holds(p)) write_state(*unit, i, {.param = p}, fill);
+      for (int p = 0; p < static_cast<int>(own.layout().params().size()); ++p)
+        if (own.trained_layout().holds(p)) write_state(u, i, {.param = p}, fill);
     }
+  }
 }
 
-void RankState::write_state(const UnitState& unit, int index, const SlabPiece& piece,
-                            const FillState& fill) {
-  const OptimizerState& state = unit.kept(index);
-  const ParamSpec& param = unit.layout().params()[static_cast<size_t>(piece.param)];
-  const Tier tier = unit.homes().optimizer.tier;
-  const Tensor dst = unit.part_of(index, unit.state(index).at_home(), piece);
+void RankState::write_state(int u, int index, const SlabPiece& piece, const FillState& fill) {
+  const UnitState& own = unit(u);
+  const OptimizerState& state = own.kept(index);
+  const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
+  const Tier tier = own.homes().optimizer.tier;
+  const Tensor dst = own.part_of(index, own.state(index).at_home(), piece);
   if (dst.empty()) return;
-  const auto values = [&](int64_t first, std::span<float> to) {
-    fill(state.name, param, first, to);
-  };
+  const FillPiece values =
+      filler(u, piece.param, [&](const ParamSpec& of, int64_t first, std::span<float> to) {
+        fill(state.name, of, first, to);
+      });
   if (state.dtype != DType::u8)
     return write_values(tiers_, tier, state.name, param, dst, piece.first, values);
-  const Tensor scales = unit.state(index + 1).at_home().col_range(piece.offset / kBlock8,
-                                                                  blocks_of(piece.elems, kBlock8));
+  const Tensor scales = own.state(index + 1).at_home().col_range(piece.offset / kBlock8,
+                                                                 blocks_of(piece.elems, kBlock8));
   write_codes(tiers_, tier, state.name == "moment2" ? Moment8::second : Moment8::first, dst, scales,
               piece.first, param.elems(), values);
 }
@@ -253,10 +306,18 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   std::vector<SavedPiece> pieces;
   if (!keeps(index)) return pieces;
   const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of) {
-    for (const SlabPiece& piece : own.trained_layout().shard_pieces(rank_))
+    for (SlabPiece piece : own.trained_layout().shard_pieces(rank_)) {
+      const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
+      piece.elems = std::min(piece.elems, here.own_elems() - piece.first);
+      if (piece.elems <= 0) continue;  // another share saves it
       if (const Tensor part = part_of(piece); !part.empty())
-        pieces.push_back({&own.layout().params()[static_cast<size_t>(piece.param)], state,
-                          piece.first, piece.elems, slab.home().tier, part});
+        pieces.push_back({&whole_params(index)[static_cast<size_t>(piece.param)], state,
+                          piece.first, piece.elems,
+                          here.boxes.empty()
+                              ? std::vector<Box>{}
+                              : boxes_of(here, piece.first, piece.first + piece.elems),
+                          slab.home().tier, part});
+    }
   };
   const Slab& parameters = own.exact_parameters();
   add(kParameters, parameters, [&](const SlabPiece& piece) {

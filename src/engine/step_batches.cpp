@@ -14,8 +14,12 @@ Tensor place(Device& device, const Buffer& memory, int64_t micro, int64_t most,
 
 }  // namespace
 
-StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& options)
+StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& options,
+                         const Model& model)
     : device_(device),
+      divided_(!model.share.whole()),
+      all_(model.spec.vocab_size),
+      mine_(vocabulary_of(model.spec, model.share)),
       tokens_(options.micro_batch * options.sequence),
       sequences_(options.micro_batch) {
   const auto take = [&](int64_t elems, DType dtype, const char* what) {
@@ -27,6 +31,18 @@ StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& op
   samples_memory_ = take(sequences_, DType::i64, "samples");
 }
 
+std::vector<int32_t> StepBatches::places_of(std::span<const int32_t> tokens) const {
+  std::vector<int32_t> places;
+  places.reserve(tokens.size());
+  for (const int32_t token : tokens) {
+    require(token < all_, "token {}, vocabulary of {}", token, all_);
+    const int64_t place = token - mine_.first;
+    const bool here = place >= 0 && place < mine_.size;
+    places.push_back(token < 0 ? token : static_cast<int32_t>(here ? place : mine_.size));
+  }
+  return places;
+}
+
 std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
   std::vector<UnitBatch> batches;
   for (const BatchView& view : micros) {
@@ -35,9 +51,13 @@ std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
     require(tokens <= tokens_, "a batch of {} x {} tokens, of {}", view.batch, view.sequence,
             tokens_);
     UnitBatch batch{.batch = view.batch, .sequence = view.sequence};
-    batch.tokens = place(device_, tokens_memory_, micro, tokens_, view.tokens, tokens, DType::i32);
-    batch.targets =
-        place(device_, targets_memory_, micro, tokens_, view.targets, tokens, DType::i32);
+    const auto numbers = [&](const Buffer& memory, std::span<const int32_t> values) {
+      std::vector<int32_t> places;
+      if (divided_) values = places = places_of(values);
+      return place(device_, memory, micro, tokens_, values, tokens, DType::i32);
+    };
+    batch.tokens = numbers(tokens_memory_, view.tokens);
+    batch.targets = numbers(targets_memory_, view.targets);
     if (starts_memory_)
       batch.starts =
           place(device_, starts_memory_, micro, tokens_, view.starts, tokens, DType::i32);

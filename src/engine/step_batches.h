@@ -11,13 +11,20 @@ namespace onefold {
 
 class StepBatches {
  public:
-  StepBatches(Device& device, Ledger& ledger, const EngineOptions& options);
+  // Of a model's share, tokens and targets are numbered as its units want them (UnitBatch).
+  StepBatches(Device& device, Ledger& ledger, const EngineOptions& options, const Model& model);
 
   // Copies the batches; at most as many and as large as the options say.
   std::vector<UnitBatch> upload(std::span<const BatchView> micros);
 
  private:
+  // The numbers that this share has for them.
+  std::vector<int32_t> places_of(std::span<const int32_t> tokens) const;
+
   Device& device_;
+  const bool divided_;
+  const int64_t all_;                 // tokens of the vocabulary
+  const Span mine_;                   // of them
   const int64_t tokens_, sequences_;  // of a micro-batch, at most
   Buffer tokens_memory_, targets_memory_, starts_memory_, samples_memory_;
 };

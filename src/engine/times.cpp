@@ -63,8 +63,11 @@ void Times::add_work(Lane lane, const LaneSpan& span) {
     case Verb::clip:
       add_control(seconds);
       break;
-    case Verb::release:
     case Verb::exchange:
+      exposed_[static_cast<size_t>(Lane::exchange)] += seconds;
+      verbs_.communication += seconds;
+      break;
+    case Verb::release:
       break;
   }
 }

@@ -220,17 +220,21 @@ const CheckpointState* CheckpointTensor::state(const std::string& name) const {
 }
 
 void CheckpointTensor::add_range(int file, int64_t first, int64_t elems) {
-  int64_t offset = 0;
-  for (const Box& box : boxes_of_range(rows(), cols(), first, elems)) {
-    pieces.push_back({file, offset, box});
-    offset += box.elems();
-  }
+  add_boxes(file, boxes_of_range(rows(), cols(), first, elems));
   for (CheckpointState& state : states)
     if (state.block == CheckpointState::kOwn && first == 0)
       state.pieces.push_back({file, 0, {0, 0, 1, state.elems}});
     else if (state.block > 1)
       state.pieces.push_back(
           {file, 0, {0, first / state.block, 1, (elems + state.block - 1) / state.block}});
+}
+
+void CheckpointTensor::add_boxes(int file, const std::vector<Box>& boxes) {
+  int64_t offset = 0;
+  for (const Box& box : boxes) {
+    pieces.push_back({file, offset, box});
+    offset += box.elems();
+  }
 }
 
 std::string manifest_checksum(Json manifest) {

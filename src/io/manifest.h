@@ -61,6 +61,8 @@ struct CheckpointTensor {
   // Elements [first, first + elems), row after row, are all that a file has of this tensor; `first`
   // begins a block of every state.
   void add_range(int file, int64_t first, int64_t elems);
+  // These boxes, one after the other, are all that a file has of it; no state has blocks.
+  void add_boxes(int file, const std::vector<Box>& boxes);
 };
 
 struct Manifest {

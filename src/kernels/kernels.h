@@ -74,6 +74,8 @@ struct AttentionShape {
   // packed into one sequence do not see each other. Only where query_length == key_length.
   Tensor starts = {};
   DType dtype = DType::f32;  // of queries, keys, values and results: scratch depends on it
+  // The number of the first of these heads in the whole model, by which dropout counts them.
+  int64_t first_head = 0;
 };
 
 // What a step's clipping leaves for optimizers, in the device's memory.
@@ -267,6 +269,9 @@ struct ClipEach {
 // (512 rows run 6 % faster than 256 on GPT-2's vocabulary), smaller ones save memory.
 inline constexpr int64_t kLogitsBytes = int64_t{100} << 20;
 
+// Numbers of each row that shares of a softmax tell each other (share_softmax).
+inline constexpr int64_t kShareStats = 3;
+
 // Interleaved sums that sum() makes of a tensor: so many threads of a card have one each.
 inline constexpr int64_t kSumLanes = 256;
 
@@ -346,6 +351,19 @@ class Kernels : public KernelScratch {
   virtual void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale,
                              Tensor losses) = 0;
 
+  // The same of columns that are a share of all, in two steps. A target of `logits.cols` is in
+  // another share's. First stats [kShareStats, rows] f32: of each row the largest logit, the sum of
+  // e^(logit - largest), and the target's logit, 0 where it is not here.
+  virtual void share_softmax(Tensor /*logits*/, Tensor /*targets*/, Tensor /*stats*/) {
+    no_shares();
+  }
+  // Then, with the stats of all shares in order, [kShareStats * shares, rows], losses and gradients
+  // as above. Of devices that do not have it, both throw InternalError.
+  virtual void share_cross_entropy(Tensor /*logits*/, Tensor /*targets*/, Tensor /*stats*/,
+                                   Tensor /*gradient_scale*/, Tensor /*losses*/) {
+    no_shares();
+  }
+
   // dst (+)= the sum over rows of x: [rows, cols] -> [1, cols].
   virtual void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) = 0;
 
@@ -378,6 +396,11 @@ class Kernels : public KernelScratch {
   virtual void factored(const StepControl& control, std::span<const Factored> list) = 0;
   virtual void factor_squares(std::span<const FactorSquares> list) = 0;
   virtual void blend(const StepControl& control, std::span<const Blend> list) = 0;
+
+ private:
+  [[noreturn]] static void no_shares() {
+    internal_error("this device has no softmax over shares of a vocabulary");
+  }
 };
 
 class ThreadPool;

@@ -30,15 +30,22 @@ enum Temp : size_t { kDqkv, kDy, kNormed };
 
 class Attention final : public Branch {
  public:
-  Attention(const ModelSpec& s, int block)
-      : Branch(s, block, "attention", 0, DropoutSite::attention_out) {
+  Attention(const ModelSpec& s, int block, const Share& share)
+      : Branch(s, share, block, "attention", 0, DropoutSite::attention_out),
+        first_head_(heads_of(s, share).first) {
     const int64_t d = s.hidden_size;
     const std::string in = prefix_ + "attention.";
-    qkv_ = add(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true);
-    qkv_bias_ = add(s.qkv_bias, in + "qkv.bias", 1, s.qkv_size(), Init::zeros, false);
+    qkv_ = add_divided(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true, qkv_rows(d));
+    note_replicas(qkv_, d);
+    qkv_bias_ = add_divided(s.qkv_bias, in + "qkv.bias", 1, s.qkv_size(), Init::zeros, false,
+                            transposed(qkv_rows(1)));
+    note_replicas(qkv_bias_, 1);
     q_norm_ = add(s.qk_norm, in + "q_norm.weight", 1, s.head_dim, Init::ones, false);
+    note_sum(q_norm_);
     k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, s.head_dim, Init::ones, false);
-    out_ = add(true, in + "out.weight", d, s.query_size(), Init::residual, true);
+    note_sum(k_norm_);
+    out_ = add_divided(true, in + "out.weight", d, s.query_size(), Init::residual, true,
+                       {{0, first_head_ * s.head_dim, d, spec_.query_size()}});
     out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
     qkv_adapters_ = add_adapters("attention.qkv.weight");
     out_adapters_ = add_adapters("attention.out.weight");
@@ -82,14 +89,41 @@ class Attention final : public Branch {
  private:
   using Step = void (Attention::*)(UnitCall&, const Saved&) const;
 
+  // This share's rows of queries, of keys and of values in the whole product's.
+  std::vector<Box> qkv_rows(int64_t cols) const {
+    const int64_t dim = whole_.head_dim, q = whole_.query_size(), kv = whole_.kv_size();
+    const Span keys = kv_heads_of(whole_, share_);
+    return {{first_head_ * dim, 0, spec_.query_size(), cols},
+            {q + keys.first * dim, 0, spec_.kv_size(), cols},
+            {q + kv + keys.first * dim, 0, spec_.kv_size(), cols}};
+  }
+  static std::vector<Box> transposed(std::vector<Box> boxes) {
+    for (Box& box : boxes) box = {box.col, box.row, box.cols, box.rows};
+    return boxes;
+  }
+  // Of heads that several shares hold, each makes the gradient of its own queries.
+  void note_replicas(int place, int64_t cols) {
+    const int replicas = kv_replicas(whole_, share_.count);
+    if (place < 0 || replicas == 1) return;
+    ParamSpec& param = params_[static_cast<size_t>(place)];
+    param.summed_from = spec_.query_size() * cols;
+    if (share_.index % replicas != 0) param.own = param.summed_from;
+  }
+  // Of weights that all heads have in common, each share makes the gradient of its own heads.
+  void note_sum(int place) {
+    if (place < 0 || share_.whole()) return;
+    params_[static_cast<size_t>(place)].summed_from = 0;
+    params_[static_cast<size_t>(place)].summed_over_all = true;
+  }
+
   Saved saved_of(const UnitCall& call) const {
     return {spec_, call.saved, call.batch.batch, call.batch.sequence, call.type()};
   }
 
   AttentionShape shape_of(const UnitCall& call) const {
     const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
-    return {call.batch.batch, call.batch.sequence, keys,       spec_.num_heads, spec_.num_kv_heads,
-            spec_.head_dim,   call.batch.starts,   call.type()};
+    return {call.batch.batch, call.batch.sequence, keys,        spec_.num_heads, spec_.num_kv_heads,
+            spec_.head_dim,   call.batch.starts,   call.type(), first_head_};
   }
 
   RowPositions positions_of(const UnitCall& call) const {
@@ -247,14 +281,15 @@ class Attention final : public Branch {
     norm_backward(call, call.temps[kNormed]);
   }
 
+  const int64_t first_head_;  // of the whole model's
   int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
   std::vector<Adapter> qkv_adapters_, out_adapters_;
 };
 
 }  // namespace
 
-std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block) {
-  return std::make_unique<Attention>(spec, block);
+std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Share& share) {
+  return std::make_unique<Attention>(spec, block, share);
 }
 
 }  // namespace onefold

@@ -49,9 +49,9 @@ class Branch : public Unit {
 
  protected:
   // `part`: "attention" or "mlp"; `first_place`: parameters of the block that come before.
-  Branch(const ModelSpec& spec, int block, const std::string& part, int first_place,
-         DropoutSite site)
-      : Unit(spec, fmt::format("block.{}.{}", block, part), block + 1, first_place),
+  Branch(const ModelSpec& spec, const Share& share, int block, const std::string& part,
+         int first_place, DropoutSite site)
+      : Unit(spec, share, fmt::format("block.{}.{}", block, part), block + 1, first_place),
         prefix_(fmt::format("block.{}.", block)),
         site_(site) {
     norm_ = add(true, prefix_ + part + "_norm.weight", 1, spec.hidden_size, Init::ones, false);
@@ -81,16 +81,12 @@ class Branch : public Unit {
   }
 
   // output = x · weight' + bias (and what adapters add), and, in the same visit of memory where no
-  // dropout comes between,
-  // + input.
+  // dropout comes between, + input. Of shares the first adds what is to be added once to their sum.
   void project_out(const UnitCall& call, Tensor x, int weight, int bias,
                    std::span<const Adapter> adapters) const {
-    Gemm product{.a = x,
-                 .b = at(call.params, weight),
-                 .dst = call.output,
-                 .b_transposed = true,
-                 .bias = at(call.params, bias)};
-    if (call.dropout == 0) product.residual = call.input;
+    Gemm product{.a = x, .b = at(call.params, weight), .dst = call.output, .b_transposed = true};
+    if (share_.first()) product.bias = at(call.params, bias);
+    if (share_.first() && call.dropout == 0) product.residual = call.input;
     call.gemm(product);
     adapt(call, x, call.output, adapters);
   }

@@ -8,7 +8,7 @@ constexpr uint32_t kDropoutSite = 0;
 
 class Embedding final : public Unit {
  public:
-  explicit Embedding(const ModelSpec& spec) : Unit(spec, "embedding", 0) {
+  Embedding(const ModelSpec& spec, const Share& share) : Unit(spec, share, "embedding", 0) {
     tokens_ = add_vocabulary(true, "embedding.tokens");
     positions_ = add(spec.positions == Positions::learned, "embedding.positions",
                      spec.max_sequence_length, spec.hidden_size, Init::normal, true);
@@ -29,8 +29,9 @@ class Embedding final : public Unit {
   void run(bool backward, int index, UnitCall& call) const override {
     if (backward) return table_gradients(call);
     if (index == 0)
-      call.kernels.embedding_forward(call.batch.tokens, at(call.params, tokens_),
-                                     at(call.params, positions_), positions_of(call), call.output);
+      call.kernels.embedding_forward(call.batch.tokens, with_others(at(call.params, tokens_)),
+                                     share_.first() ? at(call.params, positions_) : Tensor{},
+                                     positions_of(call), call.output);
     else if (call.dropout > 0)
       call.kernels.dropout(call.output, call.dropout_at(layer_, kDropoutSite), call.batch.sequence,
                            {}, call.output);
@@ -39,6 +40,13 @@ class Embedding final : public Unit {
   Tensor boundary(bool, int, const UnitCall& call) const override { return call.output; }
 
  private:
+  // Of a share: with the row of zeros behind it, which is that of all other tokens. Shares' sum is
+  // then one row of the table, to the bit; the first of them adds the positions.
+  Tensor with_others(Tensor table) const {
+    if (!share_.whole() && !table.empty()) ++table.rows;
+    return table;
+  }
+
   RowPositions positions_of(const UnitCall& call) const {
     return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
   }
@@ -48,13 +56,15 @@ class Embedding final : public Unit {
     const Tensor dx = call.doutput;
     if (call.dropout > 0)
       call.kernels.dropout(dx, call.dropout_at(layer_, kDropoutSite), call.batch.sequence, {}, dx);
-    const int64_t scratch =
-        call.kernels.embedding_backward_scratch_bytes(call.batch.tokens_count(), spec_.vocab_size);
+    const int64_t scratch = call.kernels.embedding_backward_scratch_bytes(
+        call.batch.tokens_count(),
+        share_.whole() ? spec_.vocab_size : vocabulary_rows(whole_, share_));
     // A tied head has already written this micro-batch's gradient of the token table.
     const bool accumulate_table = call.accumulate || spec_.tie_embeddings;
-    call.kernels.embedding_backward(
-        call.batch.tokens, dx, positions_of(call), at(call.grads, tokens_), accumulate_table,
-        at(call.grads, positions_), call.accumulate, call.arena.take_bytes(scratch));
+    call.kernels.embedding_backward(call.batch.tokens, dx, positions_of(call),
+                                    with_others(at(call.grads, tokens_)), accumulate_table,
+                                    at(call.grads, positions_), call.accumulate,
+                                    call.arena.take_bytes(scratch));
   }
 
   int tokens_, positions_;
@@ -62,8 +72,8 @@ class Embedding final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_embedding(const ModelSpec& spec) {
-  return std::make_unique<Embedding>(spec);
+std::unique_ptr<Unit> make_embedding(const ModelSpec& spec, const Share& share) {
+  return std::make_unique<Embedding>(spec, share);
 }
 
 }  // namespace onefold

@@ -1,5 +1,6 @@
 // Final norm, the product with the vocabulary, and the cross-entropy. Logits exist for one chunk of
-// tokens at a time.
+// tokens at a time. Shares of the vocabulary exchange three numbers of each token instead of
+// logits.
 #include <algorithm>
 
 #include "model/unit.h"
@@ -7,14 +8,17 @@
 namespace onefold {
 namespace {
 
-enum Temp : size_t { kNormed, kLogits };
+enum Temp : size_t { kNormed, kLogits, kStats };
 
 // Phases: the norm; two for each chunk of tokens, its logits and what follows from them; and, in
 // backward, the gradient through the norm.
 class Head final : public Unit {
  public:
-  Head(const ModelSpec& s, int64_t logits_bytes)
-      : Unit(s, "head", static_cast<int>(s.num_layers) + 1), logits_bytes_(logits_bytes) {
+  Head(const ModelSpec& s, int64_t logits_bytes, const Share& share)
+      : Unit(s, share, "head", static_cast<int>(s.num_layers) + 1),
+        logits_bytes_(logits_bytes),
+        // The same for all shares, which go through the chunks together.
+        width_(share.whole() ? s.vocab_size : vocabulary_rows(s, share)) {
     norm_ = add(true, "head.norm.weight", 1, s.hidden_size, Init::ones, false);
     norm_bias_ =
         add(s.norm == Norm::layernorm, "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
@@ -49,7 +53,7 @@ class Head final : public Unit {
 
   Tensor boundary(bool, int index, const UnitCall& call) const override {
     const int64_t chunk = (index - 1) / 2;
-    return index % 2 == 1 ? logits_of(call, chunk) : rows_of(call, chunk);
+    return index % 2 == 1 ? stats_of(call, chunk) : rows_of(call, chunk);
   }
 
   void logits(UnitCall& call, Tensor rows, Tensor dst) const {
@@ -68,7 +72,7 @@ class Head final : public Unit {
   // As many of a micro-batch's tokens as keep the logits near their size, in chunks of nearly one
   // size: a short last one would cost nearly as much as a whole.
   int64_t chunk_tokens(int64_t tokens) const {
-    const int64_t most = std::max<int64_t>(64, logits_bytes_ / (spec_.vocab_size * 4) / 64 * 64);
+    const int64_t most = std::max<int64_t>(64, logits_bytes_ / (width_ * 4) / 64 * 64);
     const int64_t count = std::max<int64_t>(1, (tokens + most - 1) / most);
     return std::min(tokens, ((tokens + count - 1) / count + 63) / 64 * 64);
   }
@@ -88,23 +92,41 @@ class Head final : public Unit {
   Tensor logits_of(const UnitCall& call, int64_t chunk) const {
     return call.temps[kLogits].row_range(0, count_of(call, chunk)).col_range(0, spec_.vocab_size);
   }
+  Tensor targets_of(const UnitCall& call, int64_t chunk) const {
+    return call.batch.targets.col_range(begin_of(call, chunk), count_of(call, chunk));
+  }
+  // What shares tell each other of a chunk: [3 * shares, tokens]; this one's are three of its rows.
+  Tensor stats_of(const UnitCall& call, int64_t chunk) const {
+    return matrix(call.temps[kStats].data, kShareStats * share_.count, count_of(call, chunk));
+  }
 
   void chunk_logits(UnitCall& call, int64_t chunk) const {
     if (chunk == 0) call.arena_mark = call.arena.mark();
-    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size + vocabulary_slack(spec_));
+    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size + vocabulary_slack());
     call.gemm({.a = rows_of(call, chunk),
                .b = at(call.params, weight_),
                .dst = logits_of(call, chunk),
                .b_transposed = true,
-               .slack = vocabulary_slack(spec_)});
+               .slack = vocabulary_slack()});
+    if (share_.whole()) return;
+    if (chunk == 0)
+      call.temps[kStats] =
+          call.arena.take(kShareStats * share_.count, chunk_tokens(call.input.rows), DType::f32);
+    call.kernels.share_softmax(
+        logits_of(call, chunk), targets_of(call, chunk),
+        stats_of(call, chunk).row_range(kShareStats * share_.index, kShareStats));
   }
 
   void chunk_loss(UnitCall& call, int64_t chunk, bool backward) const {
-    const int64_t begin = begin_of(call, chunk), count = count_of(call, chunk);
+    const int64_t begin = begin_of(call, chunk);
     const Tensor x = rows_of(call, chunk), logits = logits_of(call, chunk);
-    call.kernels.cross_entropy(logits, call.batch.targets.col_range(begin, count),
-                               backward ? call.loss_scale : Tensor{},
-                               call.losses.col_range(begin, count));
+    const Tensor scale = backward ? call.loss_scale : Tensor{};
+    const Tensor losses = call.losses.col_range(begin, count_of(call, chunk));
+    if (share_.whole())
+      call.kernels.cross_entropy(logits, targets_of(call, chunk), scale, losses);
+    else
+      call.kernels.share_cross_entropy(logits, targets_of(call, chunk), stats_of(call, chunk),
+                                       scale, losses);
     if (!backward) return;
     if (const Tensor dweight = at(call.grads, weight_); !dweight.empty())
       call.gemm({.a = logits,
@@ -112,9 +134,8 @@ class Head final : public Unit {
                  .dst = dweight,
                  .a_transposed = true,
                  .accumulate = call.accumulate || begin > 0,
-                 .slack = vocabulary_slack(spec_)});
-    call.gemm(
-        {.a = logits, .b = at(call.params, weight_), .dst = x, .slack = vocabulary_slack(spec_)});
+                 .slack = vocabulary_slack()});
+    call.gemm({.a = logits, .b = at(call.params, weight_), .dst = x, .slack = vocabulary_slack()});
   }
 
   // Each chunk has replaced its rows of the normalised input by their gradient.
@@ -128,14 +149,14 @@ class Head final : public Unit {
                                call.arena.take_bytes(bytes));
   }
 
-  const int64_t logits_bytes_;
+  const int64_t logits_bytes_, width_;
   int norm_, norm_bias_, weight_;
 };
 
 }  // namespace
 
-std::unique_ptr<Unit> make_head(const ModelSpec& spec, int64_t logits_bytes) {
-  return std::make_unique<Head>(spec, logits_bytes);
+std::unique_ptr<Unit> make_head(const ModelSpec& spec, int64_t logits_bytes, const Share& share) {
+  return std::make_unique<Head>(spec, logits_bytes, share);
 }
 
 void head_logits(UnitCall& call, const Unit& head, Tensor rows, Tensor logits) {

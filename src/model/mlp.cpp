@@ -11,13 +11,21 @@ enum Temp : size_t { kDup, kDy, kActivated, kNormed };
 
 class Mlp final : public Branch {
  public:
-  Mlp(const ModelSpec& s, int block, int first_place)
-      : Branch(s, block, "mlp", first_place, DropoutSite::mlp_out),
-        up_size_(s.intermediate_size * (s.gated ? 2 : 1)) {
+  Mlp(const ModelSpec& s, int block, int first_place, const Share& share)
+      : Branch(s, share, block, "mlp", first_place, DropoutSite::mlp_out),
+        up_size_(spec_.intermediate_size * (s.gated ? 2 : 1)) {
     const std::string in = prefix_ + "mlp.";
-    up_ = add(true, in + "up.weight", up_size_, s.hidden_size, Init::normal, true);
-    up_bias_ = add(s.mlp_bias, in + "up.bias", 1, up_size_, Init::zeros, false);
-    down_ = add(true, in + "down.weight", s.hidden_size, s.intermediate_size, Init::residual, true);
+    const int64_t d = s.hidden_size, n = s.intermediate_size, all = n * (s.gated ? 2 : 1);
+    const Span mine = inner_of(s, share);
+    std::vector<Box> rows = {{mine.first, 0, mine.size, d}}, bias = {{0, mine.first, 1, mine.size}};
+    if (s.gated) {
+      rows.push_back({n + mine.first, 0, mine.size, d});
+      bias.push_back({0, n + mine.first, 1, mine.size});
+    }
+    up_ = add_divided(true, in + "up.weight", all, d, Init::normal, true, rows);
+    up_bias_ = add_divided(s.mlp_bias, in + "up.bias", 1, all, Init::zeros, false, bias);
+    down_ = add_divided(true, in + "down.weight", d, n, Init::residual, true,
+                        {{0, mine.first, d, mine.size}});
     down_bias_ = add(s.mlp_bias, in + "down.bias", 1, s.hidden_size, Init::zeros, false);
     up_adapters_ = add_adapters("mlp.up.weight");
     down_adapters_ = add_adapters("mlp.down.weight");
@@ -129,9 +137,9 @@ class Mlp final : public Branch {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block) {
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share) {
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
-  return std::make_unique<Mlp>(spec, block, attention);
+  return std::make_unique<Mlp>(spec, block, attention, share);
 }
 
 }  // namespace onefold

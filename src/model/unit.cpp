@@ -10,13 +10,48 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
   const int place = static_cast<int>(params_.size());
   params_.push_back(
       {name, rows, cols, init, decay, layer_, static_cast<uint32_t>(first_place_ + place)});
+  if (!share_.first()) params_.back().own = 0;
+  return place;
+}
+
+int Unit::add_divided(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
+                      bool decay, std::vector<Box> boxes) {
+  if (share_.whole()) return add(present, name, rows, cols, init, decay);
+  int64_t elems = 0;
+  for (const Box& box : boxes) elems += box.elems();
+  // Boxes lie below each other, or all are of one row.
+  const int64_t wide = rows == 1 ? elems : boxes.front().cols;
+  const int place = add(present, name, elems / wide, wide, init, decay);
+  if (place < 0) return place;
+  params_.back().own = -1;
+  params_.back().boxes = std::move(boxes);
   return place;
 }
 
 int Unit::add_vocabulary(bool present, const std::string& name) {
-  const int place = add(present, name, spec_.vocab_size, spec_.hidden_size, Init::normal, true);
-  if (place >= 0) params_.back().slack_rows = vocabulary_slack(spec_);
+  const Span mine = vocabulary_of(whole_, share_);
+  const int64_t cols = spec_.hidden_size;
+  const int place = add_divided(present, name, whole_.vocab_size, cols, Init::normal, true,
+                                {{mine.first, 0, mine.size, cols}});
+  if (place >= 0) params_.back().slack_rows = vocabulary_slack();
   return place;
+}
+
+std::vector<Box> boxes_of(const ParamSpec& param, int64_t begin, int64_t end) {
+  if (param.boxes.empty()) return boxes_of_range(param.rows, param.cols, begin, end - begin);
+  std::vector<Box> boxes;
+  int64_t box_begin = 0;
+  for (const Box& box : param.boxes) {
+    const int64_t from = std::max(begin, box_begin), to = std::min(end, box_begin + box.elems());
+    if (from < to)
+      for (Box part : boxes_of_range(box.rows, box.cols, from - box_begin, to - from)) {
+        part.row += box.row;
+        part.col += box.col;
+        boxes.push_back(part);
+      }
+    box_begin += box.elems();
+  }
+  return boxes;
 }
 
 void Unit::run_all(bool backward, UnitCall& call) const {
@@ -46,13 +81,13 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
           batch.samples};
 }
 
-Model::Model(const ModelSpec& s, int64_t logits_bytes) : spec(s) {
-  units.push_back(make_embedding(spec));
+Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s), share(of) {
+  units.push_back(make_embedding(spec, share));
   for (int block = 0; block < spec.num_layers; ++block) {
-    units.push_back(make_attention(spec, block));
-    units.push_back(make_mlp(spec, block));
+    units.push_back(make_attention(spec, block, share));
+    units.push_back(make_mlp(spec, block, share));
   }
-  units.push_back(make_head(spec, logits_bytes));
+  units.push_back(make_head(spec, logits_bytes, share));
 }
 
 std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {

@@ -8,6 +8,7 @@
 // context and expert parallelism exchange. On one rank nothing travels.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/share.h"
 #include "model/spec.h"
 #include "tensor/ledger.h"
 
@@ -42,8 +44,47 @@ struct ParamSpec {
   int64_t slack_rows = 0;
   bool adapter = false;  // LoRA's: trained in the place of the others
 
+  // Of a share of a model. The boxes of the whole parameter that are here, one after the other,
+  // each row by row; none: all of it.
+  std::vector<Box> boxes = {};
+  // Its first so many elements are this share's own, to be counted and saved here; the rest an
+  // earlier share has too. -1: all are its own.
+  int64_t own = -1;
+  // From this element on, the gradient here is a part of that of the parameter: the sum over all
+  // shares, or over those that hold the same key and value heads, is the whole. -1: there is none.
+  int64_t summed_from = -1;
+  bool summed_over_all = false;
+
   int64_t elems() const { return rows * cols; }
+  int64_t own_elems() const { return own < 0 ? elems() : own; }
 };
+
+// Calls visit(first, whole_first, elems) for elements [begin, end) of a parameter that are
+// successive in the whole parameter too, of `whole_cols` columns.
+template <class Visit>
+void for_each_run(const ParamSpec& param, int64_t whole_cols, int64_t begin, int64_t end,
+                  const Visit& visit) {
+  if (param.boxes.empty()) {
+    if (begin < end) visit(begin, begin, end - begin);
+    return;
+  }
+  int64_t box_begin = 0;
+  for (const Box& box : param.boxes) {
+    const int64_t box_end = box_begin + box.elems();
+    // Rows that are whole lie together.
+    const int64_t step = box.cols == whole_cols ? box.elems() : box.cols;
+    for (int64_t at = std::max(begin, box_begin); at < std::min(end, box_end);) {
+      const int64_t inside = at - box_begin, row = inside / box.cols, col = inside % box.cols;
+      const int64_t elems = std::min({end, box_end, box_begin + (inside / step + 1) * step}) - at;
+      visit(at, (box.row + row) * whole_cols + box.col + col, elems);
+      at += elems;
+    }
+    box_begin = box_end;
+  }
+}
+
+// Elements [begin, end) of a parameter as boxes of the whole one, in their order.
+std::vector<Box> boxes_of(const ParamSpec& param, int64_t begin, int64_t end);
 
 // A micro-batch on the host, as the engine is given it.
 struct BatchView {
@@ -62,9 +103,11 @@ struct BatchView {
 // The same in the device's memory, as units see it. In training and evaluation positions start at
 // 0; in generation they follow the cache.
 struct UnitBatch {
-  Tensor tokens, targets;  // [1, batch*sequence] i32
-  Tensor samples;          // [1, batch] i64
-  Tensor starts;           // [1, batch*sequence] i32, or empty
+  // [1, batch*sequence] i32. Of a share of the vocabulary: places in it, and the first place behind
+  // it for tokens and targets of other shares.
+  Tensor tokens, targets;
+  Tensor samples;  // [1, batch] i64
+  Tensor starts;   // [1, batch*sequence] i32, or empty
   int64_t batch = 0;
   int64_t sequence = 0;
 
@@ -165,13 +208,18 @@ class Unit {
   void backward(UnitCall& call) const { run_all(true, call); }
 
  protected:
-  Unit(const ModelSpec& spec, std::string name, int layer, int first_place = 0)
-      : spec_(spec),
+  Unit(const ModelSpec& spec, const Share& share, std::string name, int layer, int first_place = 0)
+      : whole_(spec),
+        share_(share),
+        spec_(spec_of(spec, share)),
         name_(std::move(name)),
         layer_(static_cast<uint32_t>(layer)),
         first_place_(first_place) {}
   // Adds a parameter and returns its place in call.params; -1 if `present` is false.
   int add(bool present, const std::string& name, int64_t rows, int64_t cols, Init init, bool decay);
+  // The same of a parameter that shares divide: what is here of one of so many rows and columns.
+  int add_divided(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
+                  bool decay, std::vector<Box> boxes);
   void run_all(bool backward, UnitCall& call) const;
 
   // A table with a row for each token of the vocabulary, with slack up to an even size.
@@ -182,7 +230,11 @@ class Unit {
     return place < 0 ? Tensor{} : list[static_cast<size_t>(place)];
   }
 
-  const ModelSpec spec_;
+  int64_t vocabulary_slack() const { return vocabulary_rows(whole_, share_) - spec_.vocab_size; }
+
+  const ModelSpec whole_;  // of all shares
+  const Share share_;
+  const ModelSpec spec_;  // of this one
   const std::string name_;
   const uint32_t layer_;  // the key of random numbers: 0 is the embedding, then the blocks
   const int first_place_;
@@ -192,19 +244,18 @@ class Unit {
 
 // What products over a vocabulary are padded to, where a device wants that.
 inline constexpr int64_t kVocabularyAlign = 64;
-inline int64_t vocabulary_slack(const ModelSpec& spec) {
-  return (kVocabularyAlign - spec.vocab_size % kVocabularyAlign) % kVocabularyAlign;
-}
 
 // A model is its units in order: embedding, then attention and MLP of each block, head. The head is
 // entered backwards only: its forward, the loss and its backward are one pass over chunks of
 // tokens, so that logits exist for one chunk at a time and are computed once.
 struct Model {
-  ModelSpec spec;
+  ModelSpec spec;  // of the whole
+  Share share;     // that the units compute
   std::vector<std::unique_ptr<Unit>> units;
 
   // `logits_bytes`: what the device's kernels ask for (KernelScratch).
-  explicit Model(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes);
+  explicit Model(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes,
+                 const Share& share = {});
   int head() const { return static_cast<int>(units.size()) - 1; }
 };
 
@@ -217,10 +268,11 @@ inline bool is_saved(const ModelSpec& spec, const ParamSpec& param) {
   return !spec.lora.enabled() || param.adapter;
 }
 
-std::unique_ptr<Unit> make_embedding(const ModelSpec& spec);
-std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block);
-std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block);
-std::unique_ptr<Unit> make_head(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes);
+std::unique_ptr<Unit> make_embedding(const ModelSpec& spec, const Share& share = {});
+std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Share& share = {});
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {});
+std::unique_ptr<Unit> make_head(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes,
+                                const Share& share = {});
 
 // The head's logits for given rows of its input (generation): logits [rows, vocab].
 void head_logits(UnitCall& call, const Unit& head, Tensor rows, Tensor logits);

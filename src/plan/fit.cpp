@@ -49,11 +49,14 @@ std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& optio
   saving.zero.stage = 3;
   saving.zero.prefetch_elems = 0;
   saving.recompute = true;
-  const int64_t sequences = options.micro_batch * options.micros * context.ranks;
+  const int64_t sequences =
+      options.micro_batch * options.micros * data_ranks(options, context.ranks);
   saving.micro_batch = 1;
-  while ((context.ranks *= 2) <= kMostRanks && sequences % context.ranks == 0) {
-    if (!plannable(spec, sequences / context.ranks)) continue;
-    saving.micros = static_cast<int>(sequences / context.ranks);
+  while ((context.ranks *= 2) <= kMostRanks) {
+    const int ranks = data_ranks(options, context.ranks);
+    if (sequences % ranks != 0) break;
+    if (!plannable(spec, sequences / ranks)) continue;
+    saving.micros = static_cast<int>(sequences / ranks);
     const int64_t peak = planned_peak(spec, saving, context);
     if (peak <= limit_bytes)
       return {{fmt::format("--ranks {} with zero_optimization.stage 3 "

@@ -432,7 +432,7 @@ class LayoutSearch {
 
   int64_t largest_block_unit() const {
     int64_t most = 0;
-    for (const UnitTraits& unit : unit_traits(Model(spec_), options_, context_.ranks))
+    for (const UnitTraits& unit : unit_traits(model_of(spec_, options_), options_, context_.ranks))
       if (!unit.is_first && !unit.has_loss) most = std::max(most, unit.elems);
     return most;
   }
@@ -486,7 +486,8 @@ const char* device_key(Tier tier) {
 }  // namespace
 
 double Layout::tokens_per_second(int ranks) const {
-  return static_cast<double>(options.micro_batch * options.micros * options.sequence * ranks) /
+  return static_cast<double>(options.micro_batch * options.micros * options.sequence *
+                             data_ranks(options, ranks)) /
          seconds;
 }
 

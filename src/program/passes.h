@@ -64,9 +64,11 @@ inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);
 
-// Cuts each forward and backward into its unit's phases, with an exchange between two of them: the
-// places where tensor, context and expert parallelism put what travels. On axes of one rank
-// exchanges do nothing, and the bits are those of the whole actions. Last of all passes.
+// Cuts each forward and backward into its unit's phases, with an exchange after those after which
+// something travels between shares of the unit (UnitTraits::travels); and one of gradients after
+// the unit's last backward, where they are sums over shares. Where the traits name none, there is
+// an exchange between any two phases, which does nothing, and the bits are those of the whole
+// actions. Last of all passes.
 void split_phases(Program& program, const std::vector<UnitTraits>& units);
 
 }  // namespace onefold

@@ -81,8 +81,8 @@ const char* verb_name(Verb verb) {
 }
 
 const char* lane_name(Lane lane) {
-  static constexpr std::array<const char*, kLanes> kNames = {"compute", "gather", "reduce",
-                                                             "fetch",   "spill",  "host"};
+  static constexpr std::array<const char*, kLanes> kNames = {
+      "compute", "gather", "reduce", "exchange", "fetch", "spill", "host"};
   return kNames[static_cast<size_t>(lane)];
 }
 
@@ -138,6 +138,8 @@ std::string describe(const Action& action, const std::string& unit_name) {
         return fmt::format("{} {}, micro {}", verb, unit_name, action.micro);
       return fmt::format("{} {}, micro {}, phase {}", verb, unit_name, action.micro, action.phase);
     case Verb::exchange:
+      if (action.state == State::gradients)
+        return fmt::format("{} gradients of {}", verb, unit_name);
       return fmt::format("{} {}, micro {}, after phase {} of {}", verb, unit_name, action.micro,
                          action.phase, action.of_backward ? "backward" : "forward");
     case Verb::clip:

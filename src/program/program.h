@@ -18,7 +18,8 @@ enum class Verb : uint8_t {
              // is at home there
   forward,   // unit, micro: compute the unit's output
   backward,  // unit, micro: gradients of its parameters and of its input
-  exchange,  // unit, micro, phase: what travels between two phases of a unit (see Unit's phases)
+  exchange,  // unit, micro, phase: what travels between two phases of a unit (see Unit's phases);
+             // of gradients: what shares of a unit sum of theirs
   reduce,    // units: sum their gradients over ranks
   squares,   // unit: the sums of squares of its gradient, for clipping and for finding what is not
              // finite
@@ -37,15 +38,16 @@ enum class Lane : uint8_t {
   compute,
   gather,
   reduce,
+  exchange,  // between shares of a unit, in the order of computation
   fetch,
   spill,
   host  // computation by the host's cores, in its own memory
 };
-inline constexpr int kLanes = 6;
-inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce,
+inline constexpr int kLanes = 7;
+inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::exchange,
                                      Lane::fetch,   Lane::spill,  Lane::host};
 // Those on which ranks exchange messages.
-inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::reduce};
+inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::exchange};
 
 enum class State : uint8_t {
   parameters,
@@ -76,7 +78,7 @@ struct Action {
   int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
   bool of_backward = false;  // exchange: between phases of backward
   bool of_step = false;      // fetch: for the unit's step
-  State state = State::parameters;  // gather, release, fetch, spill: of what
+  State state = State::parameters;  // gather, release, exchange, fetch, spill: of what
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins

@@ -33,6 +33,19 @@ struct PhaseCounts {
   int forward = 1, backward = 1;
 };
 
+// Where a unit is a share of one: after which phases of forward and of backward something travels
+// between shares, and whether its gradients are in part sums over them, once they are complete.
+struct Travels {
+  std::vector<bool> forward, backward;
+  bool gradients = false;
+
+  bool any() const { return !forward.empty() || !backward.empty(); }
+  bool after(bool of_backward, int phase) const {
+    const std::vector<bool>& phases = of_backward ? backward : forward;
+    return static_cast<size_t>(phase) < phases.size() && phases[static_cast<size_t>(phase)];
+  }
+};
+
 struct UnitTraits {
   int64_t elems = 0;  // of its slab (without adapters)
   Homes homes;
@@ -56,6 +69,7 @@ struct UnitTraits {
   // that could be recomputed.
   int segment = -1;
   PhaseCounts phases;
+  Travels travels;
 
   bool adapted() const { return adapter_elems > 0; }
   // Of gradients and of each state of the optimizer.

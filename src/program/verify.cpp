@@ -39,6 +39,7 @@ class Verifier {
   struct Gradient {
     int backwards = 0;
     bool reduced = false, squared = false, released = false;
+    bool summed = false;  // over the shares of the unit
     int ticket = -1;
   };
   // A state on the device whose home is on another tier.
@@ -53,6 +54,7 @@ class Verifier {
     bool saved = false;
     bool doutput = false;                 // the gradient of the unit's output is there
     int next_phase = 0;                   // of the action under way
+    int exchanged = -1;                   // the phase of it after which something travelled last
     bool away = false, released = false;  // input and saved: copied to another tier; not here
     int fetched = -1, spilled = -1;
   };
@@ -111,7 +113,7 @@ class Verifier {
       case Verb::backward:
         return backward(action);
       case Verb::exchange:
-        return;
+        return exchange(action);
       case Verb::reduce:
         for (const int unit : units_of(action)) reduce(unit, action.ticket);
         break;
@@ -289,11 +291,38 @@ class Verifier {
     }
   }
 
+  void exchange(const Action& action) {
+    if (action.state == State::gradients) {
+      Gradient& own = gradient(action.unit);
+      expect(traits(action.unit).travels.gradients, "unit {} has no gradients to exchange",
+             action.unit);
+      expect(own.backwards > 0 && !own.reduced && !own.squared && !own.summed,
+             "the gradient of unit {} is exchanged before it is there, after it was used, or twice",
+             action.unit);
+      own.summed = true;
+      return;
+    }
+    Activation& own = activation(action.unit, action.micro);
+    expect(action.phase + 1 == own.next_phase, "nothing of phase {} is there to travel",
+           action.phase);
+    expect(own.exchanged != action.phase, "what phase {} leaves travels twice", action.phase);
+    own.exchanged = action.phase;
+  }
+
   // True on an action's last phase: its effects are then complete.
   bool enter_phase(const Action& action, Activation& own) {
-    if (action.phase == Action::kAllPhases) return true;
+    const Travels& travels = traits(action.unit).travels;
+    const bool of_backward = action.verb == Verb::backward;
+    if (action.phase == Action::kAllPhases) {
+      expect(!travels.any(), "is not cut where something travels");
+      return true;
+    }
     expect(action.phase == own.next_phase, "phase {} comes where phase {} is due", action.phase,
            own.next_phase);
+    expect(action.phase == 0 || !travels.after(of_backward, action.phase - 1) ||
+               own.exchanged == action.phase - 1,
+           "what phase {} leaves has not travelled", action.phase - 1);
+    own.exchanged = -1;
     const Action* next = nullptr;
     for (size_t i = position_ + 1; i < program_.actions.size() && !next; ++i)
       if (computes(program_.actions[i])) next = &program_.actions[i];
@@ -339,7 +368,8 @@ class Verifier {
     expect(shared || accumulate == (own.backwards > 0), "{} the gradient of unit {} {} backward",
            accumulate ? "adds to" : "overwrites", unit,
            own.backwards > 0 ? "after an earlier" : "before any");
-    expect(!own.reduced && !own.squared, "changes the gradient of unit {} after it was used", unit);
+    expect(!own.reduced && !own.squared && !own.summed,
+           "changes the gradient of unit {} after it was used", unit);
     if (home(unit, State::gradients).offloaded()) {
       Copy& here = copy(unit, State::gradients);
       const bool first = own.backwards == 0;
@@ -360,6 +390,7 @@ class Verifier {
   void reduce(int unit, int ticket) {
     Gradient& own = gradient(unit);
     expect(own.backwards > 0, "unit {} has no gradient to reduce", unit);
+    expect_summed(unit);
     expect(!own.reduced, "unit {} is reduced twice", unit);
     own.reduced = true;
     own.ticket = ticket;
@@ -368,12 +399,18 @@ class Verifier {
   void squares(int unit) {
     Gradient& own = gradient(unit);
     expect(own.backwards > 0, "unit {} has no gradient", unit);
+    expect_summed(unit);
     expect(!own.squared, "the squares of unit {} are summed twice", unit);
     expect(ranks_ == 1 || own.reduced, "the gradient of unit {} is not reduced", unit);
     expect(is_done(own.ticket), "reads the gradient of unit {} without waiting for its reduction",
            unit);
     own.squared = true;
     expect_here(unit, State::gradients);
+  }
+
+  void expect_summed(int unit) {
+    expect(!traits(unit).travels.gradients || gradient(unit).summed,
+           "the gradient of unit {} is not summed over shares", unit);
   }
 
   void release_gradients(int unit) {

@@ -37,6 +37,19 @@ void write_piece(Engine& engine, const RankState::SavedPiece& piece, const Buffe
       {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
 }
 
+Json piece_json(const RankState::SavedPiece& piece) {
+  if (piece.boxes.empty()) return {piece.first, piece.elems};
+  Json boxes = Json::array();
+  for (const Box& box : piece.boxes) boxes.push_back({box.row, box.col, box.rows, box.cols});
+  return Json::array({boxes});
+}
+
+std::vector<Box> boxes_of_json(const Json& list) {
+  std::vector<Box> boxes;
+  for (const Json& box : list) boxes.push_back({box[0], box[1], box[2], box[3]});
+  return boxes;
+}
+
 Json to_json(const LossScale::State& state) {
   return {{"scale", state.scale},
           {"steps", state.steps},
@@ -149,24 +162,28 @@ void CheckpointWriter::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-// What this rank's file holds of each parameter: [number, first, elems], parameters counted from
-// unit to unit. Every state of a unit is cut alike.
+// What this rank's file holds of each parameter: [number, first, elems], or of one that is divided
+// over the tensor axis [number, boxes]; parameters counted from unit to unit. Every state of a unit
+// is cut alike.
 Json CheckpointWriter::ranges() const {
   Json ranges = Json::array();
   int64_t number = 0;
   for (size_t u = 0; u < engine_.model().units.size(); ++u) {
-    std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> by_state;
+    std::map<std::string, std::map<std::string, Json>> by_state;
     for (const RankState::SavedPiece& piece :
          std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
-      if (!piece.whole) by_state[piece.state][piece.param->name] = {piece.first, piece.elems};
+      if (!piece.whole) by_state[piece.state][piece.param->name] = piece_json(piece);
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
       for (const auto& [name, range] : pieces)
         require(parameters.at(name) == range, "{} of {} is not cut like the parameter", state,
                 name);
     for (const ParamSpec& param : engine_.model().units[u]->params()) {
-      if (const auto found = parameters.find(param.name); found != parameters.end())
-        ranges.push_back({number, found->second.first, found->second.second});
+      if (const auto found = parameters.find(param.name); found != parameters.end()) {
+        Json range = found->second;
+        range.insert(range.begin(), number);
+        ranges.push_back(std::move(range));
+      }
       ++number;
     }
   }
@@ -223,7 +240,8 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
   if (!job_->norms.empty()) manifest.run["gradient_norms"] = job_->norms;
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
-    for (const ParamSpec& param : engine_.model().units[u]->params()) {
+    for (const ParamSpec& param :
+         std::as_const(engine_).state().whole_params(static_cast<int>(u))) {
       if (!is_saved(engine_.model().spec, param)) {
         numbered.push_back(nullptr);  // no file has a range of it
         continue;
@@ -241,8 +259,13 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       numbered.push_back(&tensor);
     }
   for (size_t file = 0; file < files.size(); ++file)
-    for (const Json& range : ranges[file])
-      numbered[range[0].get<size_t>()]->add_range(static_cast<int>(file), range[1], range[2]);
+    for (const Json& range : ranges[file]) {
+      CheckpointTensor& tensor = *numbered[range[0].get<size_t>()];
+      if (range.size() == 3)
+        tensor.add_range(static_cast<int>(file), range[1], range[2]);
+      else
+        tensor.add_boxes(static_cast<int>(file), boxes_of_json(range[1]));
+    }
   return manifest;
 }
 

@@ -15,12 +15,14 @@ class SharedBatches {
  public:
   SharedBatches(Engine& engine, int64_t batches, size_t width)
       : engine_(engine),
-        rounds_((batches + engine.ranks() - 1) / engine.ranks()),
+        rounds_((batches + engine.data_ranks() - 1) / engine.data_ranks()),
         width_(width),
         mine_(static_cast<size_t>(rounds_) * width) {}
 
   int64_t rounds() const { return rounds_; }
-  int64_t batch_of(int64_t round) const { return round * engine_.ranks() + engine_.rank(); }
+  int64_t batch_of(int64_t round) const {
+    return round * engine_.data_ranks() + engine_.data_rank();
+  }
   std::span<double> numbers(int64_t round) {
     return std::span(mine_).subspan(static_cast<size_t>(round) * width_, width_);
   }
@@ -31,7 +33,9 @@ class SharedBatches {
     std::vector<double> ordered;
     ordered.reserve(all.size());
     for (int64_t round = 0; round < rounds_; ++round)
-      for (size_t rank = 0; rank < static_cast<size_t>(engine_.ranks()); ++rank) {
+      // Ranks of one tensor group have computed the same.
+      for (size_t rank = 0; rank < static_cast<size_t>(engine_.ranks());
+           rank += static_cast<size_t>(engine_.mesh().size(Axis::tensor))) {
         const auto from = all.begin() + static_cast<ptrdiff_t>(rank * mine_.size() +
                                                                static_cast<size_t>(round) * width_);
         ordered.insert(ordered.end(), from, from + static_cast<ptrdiff_t>(width_));
@@ -96,7 +100,7 @@ LossSum sum_losses(Engine& engine, const ValidationLoader& loader,
     const std::vector<float> losses = engine.token_losses(view_of(batch));
     sum_rows(batch, losses, token_bytes, shared.numbers(round));
     if (progress)
-      progress(std::min(loader.rows(), (round + 1) * engine.ranks() * loader.batch()),
+      progress(std::min(loader.rows(), (round + 1) * engine.data_ranks() * loader.batch()),
                loader.rows());
   }
   LossSum sum;
@@ -134,7 +138,7 @@ std::vector<TextScore> score_texts(Engine& engine, std::span<const ScoredText> t
         if (!scores[at].likeliest) numbers[2 * row + 1] = 0;
       }
     }
-    const auto done = static_cast<size_t>((round + 1) * engine.ranks()) * width;
+    const auto done = static_cast<size_t>((round + 1) * engine.data_ranks()) * width;
     if (progress)
       progress(static_cast<int64_t>(std::min(order.size(), done)),
                static_cast<int64_t>(order.size()));

@@ -78,7 +78,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
     plan.bytes_at_peak[kind] = dry->ledger().bytes_at_peak(static_cast<Kind>(kind));
     plan.kind_peaks[kind] = dry->ledger().peak_bytes(static_cast<Kind>(kind));
   }
-  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::compute}) {
+  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::exchange, Lane::compute}) {
     const TrafficTable table = dry->traffic(lane);
     for (size_t c = 0; c < table.size(); ++c)
       if (table[c].calls > 0)
@@ -206,12 +206,20 @@ std::string lora_text(const ModelSpec& model) {
       100.0 * static_cast<double>(trained) / static_cast<double>(model.parameter_count()));
 }
 
+std::string mesh_text(const Config& config) {
+  const MeshConfig& mesh = config.mesh;
+  if (mesh.tensor == 1) return "";
+  return fmt::format(
+      "mesh     data {} x tensor {}: each unit is divided among {} neighbouring ranks\n", mesh.data,
+      mesh.tensor, mesh.tensor);
+}
+
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
-  std::string text =
-      fmt::format("batch    {} of {} tokens = {} micro x {} accumulated x {}",
-                  counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
-                  batch.accumulation, counted(batch.world_size, "rank"));
+  std::string text = fmt::format(
+      "batch    {} of {} tokens = {} micro x {} accumulated x {}",
+      counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
+      batch.accumulation, counted(batch.world_size, config.mesh.tensor > 1 ? "group" : "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"
@@ -219,13 +227,14 @@ std::string batch_text(const Config& config, const EngineOptions& options) {
   return text + "\n";
 }
 
-std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks) {
+std::string zero_text(const ModelSpec& model, const EngineOptions& options, int all_ranks) {
+  const int ranks = data_ranks(options, all_ranks);
   if (ranks == 1) return options.zero.stage == 0 ? "" : "ZeRO     one rank: nothing to shard\n";
   const auto share = [&](bool sharded) {
     return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
   };
   Homes homes = homes_of(options, INT64_MAX, ranks);
-  const std::vector<UnitTraits> units = unit_traits(Model(model), options, ranks);
+  const std::vector<UnitTraits> units = unit_traits(model_of(model, options), options, all_ranks);
   size_t whole = 0;
   for (const UnitTraits& unit : units)
     whole += homes.parameters.sharded && !unit.homes.parameters.sharded;
@@ -347,8 +356,9 @@ std::string traffic_text(const RankPlan& plan) {
   std::vector<std::string> parts;
   for (const PlannedTraffic& traffic : plan.traffic)
     if (traffic.lane != Lane::compute)
-      parts.push_back(fmt::format("{} in {} {}", format_bytes(traffic.bytes_sent), traffic.calls,
-                                  collective_name(traffic.collective)));
+      parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
+                                  collective_name(traffic.collective),
+                                  traffic.lane == Lane::exchange ? " along the tensor axis" : ""));
   return fmt::format("sends    on each rank and step: {}\n", join(parts, ", "));
 }
 
@@ -368,9 +378,10 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
   if (plan.model.vocab_size > plan.data.vocab_size)
     text += fmt::format(" (the data has {})", plan.data.vocab_size);
   text += "; " + weights_text(config, plan.resumes);
-  return text + "\n" + lora_text(plan.model) + data_text(plan) + batch_text(config, plan.options) +
-         run_text(config, plan) + groups_text(config, plan.model) + clipping_text(plan.options) +
-         types_text(plan.options) + recompute_line(plan.options, plan.model) +
+  return text + "\n" + lora_text(plan.model) + data_text(plan) + mesh_text(config) +
+         batch_text(config, plan.options) + run_text(config, plan) +
+         groups_text(config, plan.model) + clipping_text(plan.options) + types_text(plan.options) +
+         recompute_line(plan.options, plan.model) +
          zero_text(plan.model, plan.options, plan.rank.ranks) +
          offload_text(plan.options, plan.rank) + time_text(plan.rank) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);

@@ -81,6 +81,8 @@ std::string model_text(const Config& config, const ModelSpec& model);
 std::string weights_text(const Config& config, const std::string& resumes = "");
 // The adapters, and what share of all parameters they are; "" without.
 std::string lora_text(const ModelSpec& model);
+// The axes of the mesh; "" where data is the only one.
+std::string mesh_text(const Config& config);
 std::string batch_text(const Config& config, const EngineOptions& options);
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int ranks);
 std::string recompute_line(const EngineOptions& options, const ModelSpec& model);

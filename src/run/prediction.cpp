@@ -17,6 +17,8 @@ const char* lane_text(Lane lane) {
       return "gathering parameters";
     case Lane::reduce:
       return "reducing gradients";
+    case Lane::exchange:
+      return "exchanging activations";
     case Lane::fetch:
       return "fetching from other tiers";
     case Lane::spill:
@@ -80,8 +82,8 @@ Prediction predict(Engine& dry, const std::string& hardware) {
   dry.train_step(micros, 0);
   Prediction prediction{.hardware = hardware, .seconds = dry.device().now() - begin};
   prediction.trace = rank_trace(dry, begin);
-  const auto tokens =
-      static_cast<double>(options.micro_batch * options.sequence * options.micros * dry.ranks());
+  const auto tokens = static_cast<double>(options.micro_batch * options.sequence * options.micros *
+                                          dry.mesh().size(Axis::data));
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.products = kernels.work().product_seconds - before.product_seconds;
   for (const Lane lane : kAllLanes) {

@@ -10,7 +10,8 @@ namespace {
 
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
-constexpr std::string_view kHarmless[] = {"zero_optimization",
+constexpr std::string_view kHarmless[] = {"mesh",
+                                          "zero_optimization",
                                           "train_micro_batch_size_per_gpu",
                                           "gradient_accumulation_steps",
                                           "steps_per_print",
@@ -117,7 +118,7 @@ void require_fit(Engine& engine, const Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
   for (size_t u = 0; u < engine.model().units.size(); ++u) {
     const Unit& unit = *engine.model().units[u];
-    for (const ParamSpec& param : unit.params()) {
+    for (const ParamSpec& param : engine.state().whole_params(static_cast<int>(u))) {
       if (!is_saved(engine.model().spec, param)) continue;
       std::vector<std::string> needed;
       for (const OptimizerState& state : engine.state().saved_states(static_cast<int>(u), param))

@@ -147,7 +147,7 @@ BatchView view_of(Batch& batch) {
 StepResult train_step(Engine& engine, const BatchLoader& loader, const StepRates& rates) {
   std::vector<Batch> batches;
   for (int64_t micro = 0; micro < loader.layout().accumulation; ++micro)
-    batches.push_back(loader.get(engine.steps_done(), micro, engine.rank()));
+    batches.push_back(loader.get(engine.steps_done(), micro, engine.data_rank()));
   std::vector<BatchView> views;
   for (Batch& batch : batches) views.push_back(view_of(batch));
   return engine.train_step(views, rates);

@@ -7,7 +7,7 @@
 namespace onefold {
 namespace {
 
-constexpr Lane kOrder[] = {Lane::gather, Lane::reduce, Lane::compute};
+constexpr Lane kOrder[] = {Lane::gather, Lane::reduce, Lane::exchange, Lane::compute};
 
 // The small exchanges of the compute lane never hide.
 double hidden_share(const Engine& engine, Lane lane) {

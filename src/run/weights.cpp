@@ -8,14 +8,12 @@ namespace {
 
 std::vector<SafetensorsEntry> entries_of(const Model& model) {
   std::vector<SafetensorsEntry> entries;
-  for (const auto& unit : model.units) {
-    for (const ParamSpec& param : unit->params()) {
-      if (!is_saved(model.spec, param)) continue;
-      SafetensorsEntry entry;
-      entry.name = param.name;
-      entry.shape = file_shape(param);
-      entries.push_back(std::move(entry));
-    }
+  for (const ParamSpec& param : parameters_of(model.spec)) {
+    if (!is_saved(model.spec, param)) continue;
+    SafetensorsEntry entry;
+    entry.name = param.name;
+    entry.shape = file_shape(param);
+    entries.push_back(std::move(entry));
   }
   return entries;
 }

@@ -105,7 +105,7 @@ class CancelledMpi : public testing::Test {
     std::vector<float> whole(200), shard(100),
         scratch(static_cast<size_t>(mpi_scratch_bytes(2) / 4));
     state.open();
-    MpiChannel channel(state, "lane", scratch.data());
+    MpiChannel channel(state, "lane", scratch.data(), {.name = "", .members = {0, 1}});
     const Message message{whole.data(), shard.data(), 100};
     return error_text([&] { channel.all_gather("gather block.3", {&message, 1}); });
   }

@@ -41,6 +41,13 @@ TEST_P(MpiRanks, EveryCollectiveHasTheBitsOfTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, MpiRanks, testing::Values(1, 2, 3, 4, 8));
 
+TEST_F(Mpi, GroupsOfEachAxisHaveTheBitsOfTheOracle) {
+  for (const auto& [ranks, tensor] : {std::pair(2, 2), std::pair(4, 2), std::pair(6, 3)}) {
+    const Ended ended = mpirun(ranks, fmt::format("groups {}", tensor));
+    EXPECT_EQ(ended.code, 0) << ended.output;
+  }
+}
+
 // MPI reports which ranks share the machine, with or without the launcher's variables.
 TEST_F(Mpi, RanksOfThisMachineAreCountedWithoutTheLauncher) {
   const Ended ended = run(fmt::format(

@@ -53,8 +53,8 @@ inline StepResult train_step(Engine& engine) {
   const int64_t first = engine.steps_done() * options.micros;
   std::vector<OwnedBatch> batches;
   for (int micro = 0; micro < options.micros; ++micro)
-    batches.push_back(random_rows((first + micro) * engine.ranks() + engine.rank(), options,
-                                  engine.model().spec.vocab_size));
+    batches.push_back(random_rows((first + micro) * engine.data_ranks() + engine.data_rank(),
+                                  options, engine.model().spec.vocab_size));
   std::vector<BatchView> views;
   for (OwnedBatch& batch : batches) views.push_back(batch.view());
   return engine.train_step(views, 1e-3);
@@ -96,8 +96,9 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
 inline void expect_planned(const ModelSpec& spec, const EngineOptions& options, int ranks,
                            const RankRun& run, const Hardware& hardware,
                            int64_t comm_scratch_bytes = 0) {
-  const auto plan = Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware);
   for (size_t rank = 0; rank < run.peaks.size(); ++rank) {
+    const auto plan = Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware,
+                                   static_cast<int>(rank) % options.tensor);
     EXPECT_EQ(plan->ledger().peak_bytes(), run.peaks[rank]) << "rank " << rank;
     EXPECT_EQ(plan->ledger().peak_moment(), run.moments[rank]);
     for (size_t kind = 0; kind < kKinds; ++kind)

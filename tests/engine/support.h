@@ -92,8 +92,8 @@ inline Weights weights_of(Engine& engine) {
 inline void change_weights(Engine& engine,
                            const std::function<void(const ParamSpec&, std::span<float>)>& change) {
   Weights changed = weights_of(engine);
-  for (const auto& unit : engine.model().units)
-    for (const ParamSpec& param : unit->params()) change(param, changed[param.name]);
+  for (const ParamSpec& param : parameters_of(engine.model().spec))
+    change(param, changed[param.name]);
   engine.state().write_parameters([&](const ParamSpec& param, int64_t first, std::span<float> dst) {
     const std::vector<float>& values = changed.at(param.name);
     std::copy_n(values.begin() + first, dst.size(), dst.begin());

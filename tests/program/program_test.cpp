@@ -174,6 +174,53 @@ TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
   EXPECT_EQ(problems_of(program, units, 1), Lines{});
 }
 
+// A step whose units are shares: the middle one sums after two of its phases, and its gradients.
+struct SharedStep {
+  Program program = plain_step({.units = 3, .micros = 2});
+  std::vector<UnitTraits> units = traits_of({.units = 3, .micros = 2}, 0);
+
+  SharedStep() {
+    for (UnitTraits& unit : units) {
+      unit.phases = {2, 2};
+      unit.travels = {{false, false}, {false, false}};
+    }
+    units[1].travels = {{true, false}, {true, false}, true};
+    split_phases(program, units);
+  }
+};
+
+TEST(SplitPhases, ExchangesComeWhereSomethingTravelsAndOfGradientsOnce) {
+  const SharedStep step;
+  EXPECT_EQ(problems_of(step.program, step.units, 1), Lines{});
+  int exchanges = 0, gradients = 0;
+  for (const Action& action : step.program.actions) {
+    if (action.verb != Verb::exchange) continue;
+    EXPECT_EQ(action.unit, 1);
+    ++(action.state == State::gradients ? gradients : exchanges);
+  }
+  EXPECT_EQ(exchanges, 4);  // forward and backward of two micro-batches
+  EXPECT_EQ(gradients, 1);
+}
+
+TEST(Verify, EveryExchangeIsNeededAndComesOnce) {
+  const SharedStep sound;
+  int removed = 0;
+  for (size_t i = 0; i < sound.program.actions.size(); ++i) {
+    if (sound.program.actions[i].verb != Verb::exchange) continue;
+    Program program = sound.program;
+    program.actions.erase(program.actions.begin() + static_cast<ptrdiff_t>(i));
+    EXPECT_FALSE(problems_of(program, sound.units, 1).empty()) << "without action " << i;
+    program = sound.program;
+    program.actions.insert(program.actions.begin() + static_cast<ptrdiff_t>(i),
+                           sound.program.actions[i]);
+    EXPECT_FALSE(problems_of(program, sound.units, 1).empty()) << "twice action " << i;
+    ++removed;
+  }
+  EXPECT_EQ(removed, 5);
+  Program whole = plain_step({.units = 3, .micros = 2});
+  EXPECT_FALSE(problems_of(whole, sound.units, 1).empty());
+}
+
 // ---- Verify
 
 // Applies a mutation to a sound program of three micro-batches at stage 3 and returns what is

@@ -345,7 +345,7 @@ TileDropout tile_dropout(const Dropout& dropout, const AttentionShape& s, int64_
                          int64_t query, int64_t key) {
   if (dropout.rate == 0) return {};
   return {dropout.rate, dropout.key, dropout.samples.i64()[b],
-          static_cast<uint64_t>((h * s.query_length + query) * s.key_length + key),
+          static_cast<uint64_t>(((s.first_head + h) * s.query_length + query) * s.key_length + key),
           static_cast<uint64_t>(s.key_length)};
 }
 

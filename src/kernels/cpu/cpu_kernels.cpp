@@ -86,6 +86,13 @@ class CpuKernels final : public CpuScratch<Kernels> {
     cpu::embedding_backward(pool_, tokens, dx, positions, dtable, accumulate_table, dpositions,
                             accumulate_positions, scratch);
   }
+  void share_softmax(Tensor logits, Tensor targets, Tensor stats) override {
+    cpu::share_softmax(pool_, logits, targets, stats);
+  }
+  void share_cross_entropy(Tensor logits, Tensor targets, Tensor stats, Tensor gradient_scale,
+                           Tensor losses) override {
+    cpu::share_cross_entropy(pool_, logits, targets, stats, gradient_scale, losses);
+  }
   void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
     cpu::cross_entropy(pool_, logits, targets, gradient_scale, losses);
   }

@@ -46,6 +46,9 @@ void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPos
                         bool accumulate_positions, Tensor scratch);
 int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary);
 
+void share_softmax(ThreadPool& pool, Tensor logits, Tensor targets, Tensor stats);
+void share_cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor stats,
+                         Tensor gradient_scale, Tensor losses);
 void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradient_scale,
                    Tensor losses);
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -89,6 +90,42 @@ HWY_INLINE float RowLossOf(T* logits, size_t n, size_t target, bool gradient,
   return static_cast<float>(std::log(sum) - below_max);
 }
 
+// A share's part of a row: its largest logit, and the sum of e^(x - largest). Where all are
+// -infinity their sum is 0.
+std::pair<float, float> SharePart(const Tensor& logits) {
+  return with_type(logits.dtype, "cross_entropy", [&](auto type) HWY_ATTR {
+    auto* x = logits.as<decltype(type)>();
+    const auto n = static_cast<size_t>(logits.cols);
+    const float max = RowMax(x, n);
+    const float shift = max == -std::numeric_limits<float>::infinity() ? 0 : max;
+    return std::pair(max, static_cast<float>(SumExp(x, n, shift, false)));
+  });
+}
+
+// x = scale * (e^(x - max) / sum - onehot), of the whole row's max and sum; target n: elsewhere.
+void ShareGradient(const Tensor& logits, size_t target, float max, double sum, float scale) {
+  with_type(logits.dtype, "cross_entropy", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    const DF d;
+    T* x = logits.as<T>();
+    const auto n = static_cast<size_t>(logits.cols);
+    const auto factor = static_cast<float>(scale / sum);
+    const VF f = hn::Set(d, factor), shift = hn::Set(d, max);
+    const float logit = target < n ? widened(x[target]) : 0;
+    Sweep(n, [&](size_t i, auto io) HWY_ATTR {
+      io.Store(hn::Mul(f, Exp(d, hn::Sub(io.Load(d, x + i), shift))), d, x + i);
+    });
+    if (target >= n) return;
+    const VF e = Exp(d, hn::Sub(hn::Set(d, logit), shift));
+    x[target] = narrowed<T>(hn::GetLane(hn::Mul(f, e)) - scale);
+  });
+}
+
+float LogitAt(const Tensor& logits, int64_t col) {
+  return with_type(logits.dtype, "cross_entropy",
+                   [&](auto type) { return widened(logits.as<decltype(type)>()[col]); });
+}
+
 float RowLoss(const Tensor& logits, size_t target, bool gradient, float gradient_scale) {
   return with_type(logits.dtype, "cross_entropy", [&](auto type) HWY_ATTR {
     return RowLossOf(logits.as<decltype(type)>(), static_cast<size_t>(logits.cols), target,
@@ -105,7 +142,84 @@ HWY_AFTER_NAMESPACE();
 namespace onefold::cpu {
 namespace {
 HWY_EXPORT(RowLoss);
+HWY_EXPORT(SharePart);
+HWY_EXPORT(ShareGradient);
+HWY_EXPORT(LogitAt);
+
+void check_share(const Tensor& logits, const Tensor& targets, const Tensor& stats) {
+  require(targets.elems() == logits.rows && stats.cols == logits.rows && stats.rows > 0 &&
+              stats.rows % kShareStats == 0 && stats.contiguous(),
+          "share_softmax: {} targets and stats of {}x{} for {} rows", targets.elems(), stats.rows,
+          stats.cols, logits.rows);
+}
+
+// One row of all shares.
+struct WholeRow {
+  float max = -std::numeric_limits<float>::infinity();
+  double sum = 0, target = 0;
+};
+WholeRow merged(const Tensor& stats, int64_t row) {
+  const auto at = [&](int64_t share, int64_t which) {
+    return stats.f32()[(share * kShareStats + which) * stats.cols + row];
+  };
+  const int64_t shares = stats.rows / kShareStats;
+  WholeRow whole;
+  for (int64_t s = 0; s < shares; ++s) {
+    whole.max = std::max(whole.max, at(s, 0));
+    whole.target += at(s, 2);
+  }
+  for (int64_t s = 0; s < shares; ++s)
+    whole.sum += at(s, 1) == 0 ? 0.0 : at(s, 1) * std::exp(double{at(s, 0)} - double{whole.max});
+  return whole;
+}
 }  // namespace
+
+void share_softmax(ThreadPool& pool, Tensor logits, Tensor targets, Tensor stats) {
+  check_share(logits, targets, stats);
+  const auto part_of = HWY_DYNAMIC_DISPATCH(SharePart);
+  const auto logit_at = HWY_DYNAMIC_DISPATCH(LogitAt);
+  const Chunks chunks = row_chunks(pool, logits.rows, logits.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range rows = chunks[chunk];
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const Tensor x = logits.row_range(row, 1);
+      const int64_t target = targets.i32()[row];
+      require(target <= logits.cols, "share_softmax: target {} of row {} with {} classes", target,
+              row, logits.cols);
+      const auto [max, sum] = part_of(x);
+      float* const out = stats.f32() + row;
+      out[0] = max;
+      out[stats.cols] = sum;
+      out[2 * stats.cols] = target >= 0 && target < logits.cols ? logit_at(x, target) : 0;
+    }
+  });
+}
+
+void share_cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor stats,
+                         Tensor gradient_scale, Tensor losses) {
+  check_share(logits, targets, stats);
+  require(losses.elems() == logits.rows, "share_cross_entropy: {} losses for {} rows",
+          losses.elems(), logits.rows);
+  const bool gradient = !gradient_scale.empty();
+  const float scale = gradient ? *gradient_scale.f32() : 0.0f;
+  const auto make_gradient = HWY_DYNAMIC_DISPATCH(ShareGradient);
+  const Chunks chunks = row_chunks(pool, logits.rows, logits.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range rows = chunks[chunk];
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const Tensor x = logits.row_range(row, 1);
+      const int64_t target = targets.i32()[row];
+      if (target < 0) {
+        losses.f32()[row] = 0;
+        if (gradient) std::memset(x.data, 0, static_cast<size_t>(x.cols * dtype_bytes(x.dtype)));
+        continue;
+      }
+      const WholeRow whole = merged(stats, row);
+      losses.f32()[row] = static_cast<float>(std::log(whole.sum) - (whole.target - whole.max));
+      if (gradient) make_gradient(x, static_cast<size_t>(target), whole.max, whole.sum, scale);
+    }
+  });
+}
 
 void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradient_scale,
                    Tensor losses) {

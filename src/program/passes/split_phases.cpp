@@ -1,29 +1,54 @@
 #include "program/passes.h"
 
 namespace onefold {
+namespace {
+
+bool travels_after(const UnitTraits& unit, bool backward, int phase) {
+  return !unit.travels.any() || unit.travels.after(backward, phase);
+}
+
+// By unit: the place of its last backward; -1: it has none.
+std::vector<int> last_backwards(const Program& program) {
+  std::vector<int> last(static_cast<size_t>(program.units), -1);
+  for (size_t i = 0; i < program.actions.size(); ++i)
+    if (program.actions[i].verb == Verb::backward)
+      last[static_cast<size_t>(program.actions[i].unit)] = static_cast<int>(i);
+  return last;
+}
+
+}  // namespace
 
 void split_phases(Program& program, const std::vector<UnitTraits>& units) {
+  const std::vector<int> last = last_backwards(program);
   std::vector<Action> actions;
-  for (const Action& action : program.actions) {
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
     if (!computes(action)) {
       actions.push_back(action);
       continue;
     }
     const bool backward = action.verb == Verb::backward;
-    const PhaseCounts& counts = units[static_cast<size_t>(action.unit)].phases;
-    const int count = backward ? counts.backward : counts.forward;
+    const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
+    const int count = backward ? unit.phases.backward : unit.phases.forward;
     for (int phase = 0; phase < count; ++phase) {
       Action one = action;
       one.phase = phase;
       if (phase > 0) one.waits.clear();
       actions.push_back(std::move(one));
-      if (phase + 1 < count)
+      if (phase + 1 < count && travels_after(unit, backward, phase))
         actions.push_back({.verb = Verb::exchange,
                            .unit = action.unit,
                            .micro = action.micro,
                            .phase = phase,
                            .of_backward = backward});
     }
+    if (unit.travels.gradients && !unit.frozen &&
+        last[static_cast<size_t>(action.unit)] == static_cast<int>(i))
+      actions.push_back({.verb = Verb::exchange,
+                         .unit = action.unit,
+                         .micro = action.micro,
+                         .of_backward = true,
+                         .state = State::gradients});
   }
   program.actions = std::move(actions);
 }

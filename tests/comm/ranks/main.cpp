@@ -12,6 +12,7 @@
 
 #include "comm/collectives.h"
 #include "comm/faults.h"
+#include "comm/groups.h"
 #include "comm/mpi.h"
 
 namespace {
@@ -166,6 +167,8 @@ void fault(Communicator& communicator, unsigned seed) {
 void run(Communicator& communicator, const std::string& scenario, const std::string& detail) {
   if (scenario == "collectives" || scenario == "unchecked") return collectives(communicator);
   if (scenario == "large") return large(communicator);
+  if (scenario == "groups")
+    return test::check_groups(communicator, Mesh(communicator.ranks(), std::stoi(detail)));
   if (scenario == "huge") return huge(communicator);
   if (scenario == "disagree") return disagree(communicator, detail);
   if (scenario == "absent") return absent(communicator, detail);

@@ -1,0 +1,84 @@
+// What shares of a unit exchange between its phases, and of its gradients.
+#include "engine/executor.h"
+
+namespace onefold {
+namespace {
+
+int64_t shard_bytes_sent(const std::vector<Message>& messages, int ranks) {
+  int64_t bytes = 0;
+  for (const Message& message : messages) bytes += message.shard_bytes() * (ranks - 1);
+  return bytes;
+}
+
+}  // namespace
+
+// Between the shares of a unit, in the order of computation. Of a forward that is computed again
+// there may be no output, and so nothing that travels.
+void Executor::exchange(const Action& action, Walk& walk) {
+  if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
+  if (action.state == State::gradients) {
+    exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
+    if (channels_.replicas() != nullptr)
+      exchange_gradients(action, walk, *channels_.replicas(), false);
+    return;
+  }
+  Channel& channel = channels_.of(Lane::exchange);
+  const UnitCall& call = *walk.frame.call;
+  const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
+  if (tensor.empty()) return;
+  const bool sums =
+      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role ==
+      Role::sum;
+  require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
+          tensor.rows, tensor.cols, channel.ranks());
+  const int64_t elems = tensor.elems() / channel.ranks();
+  const std::vector<Message> messages = {
+      {tensor.data, tensor.flat().col_range(channel.rank() * elems, elems).data, elems,
+       tensor.dtype}};
+  communicate(action, walk, (sums ? 2 : 1) * shard_bytes_sent(messages, channel.ranks()),
+              [&channel, messages, sums](const std::string& what) {
+                if (sums)
+                  channel.all_reduce(what, messages);
+                else
+                  channel.all_gather(what, messages);
+              });
+}
+
+// What shares have parts of, all of it in one message.
+void Executor::exchange_gradients(const Action& action, Walk& walk, Channel& channel,
+                                  bool over_all) {
+  UnitState& own = state_.unit(action.unit);
+  std::vector<Tensor> parts;
+  int64_t elems = 0;
+  for (size_t p = 0; p < own.layout().params().size(); ++p) {
+    const ParamSpec& param = own.layout().params()[p];
+    if (param.summed_from < 0 || param.summed_over_all != over_all) continue;
+    const int64_t count = param.elems() - param.summed_from;
+    parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
+    elems += count;
+  }
+  if (parts.empty()) return;
+  const int64_t shard = (elems + channel.ranks() - 1) / channel.ranks();
+  const Arena::Scope scope(arena_);
+  const Tensor all = arena_.take(1, shard * channel.ranks(), parts[0].dtype);
+  const auto copy_parts = [&](bool back) {
+    int64_t at = 0;
+    for (const Tensor& part : parts) {
+      const Tensor there = all.col_range(at, part.cols);
+      device_.kernels().copy(back ? there : part, back ? part : there);
+      at += part.cols;
+    }
+  };
+  const std::vector<Message> messages = {
+      {all.data, all.col_range(channel.rank() * shard, shard).data, shard, all.dtype}};
+  compute(action, [&] {
+    device_.kernels().fill(all, 0);
+    copy_parts(false);
+  });
+  communicate(
+      action, walk, 2 * shard_bytes_sent(messages, channel.ranks()),
+      [&channel, messages](const std::string& what) { channel.all_reduce(what, messages); });
+  compute(action, [&] { copy_parts(true); });
+}
+
+}  // namespace onefold

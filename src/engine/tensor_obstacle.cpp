@@ -1,0 +1,29 @@
+// Apart from the rest, because configurations are read where there are no ranks.
+#include "base/text.h"
+#include "device/device_name.h"
+#include "engine/lines.h"
+
+namespace onefold {
+
+std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
+  if (options.tensor == 1) return "";
+  std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
+  if (parse_device(options.device).kind != "cpu")
+    reasons.push_back(fmt::format(
+        "tensor parallelism is there for the device cpu alone yet, not for {}", options.device));
+  if (options.precision.moments == DType::u8)
+    reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
+  if (!options.optimizer.elementwise())
+    reasons.emplace_back(
+        "its optimizer steps whole tensors, which are divided; AdamW, Adam, SGD and Lion step each "
+        "element by itself");
+  if (options.clip_rule.counts_tensors())
+    reasons.emplace_back(
+        "gradients of single tensors are not clipped where these are divided; clip by the norm of "
+        "all or of a unit");
+  if (reasons.empty()) return "";
+  return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,
+                     join(reasons, "; "));
+}
+
+}  // namespace onefold

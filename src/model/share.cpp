@@ -1,0 +1,88 @@
+#include "model/share.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/unit.h"
+
+namespace onefold {
+namespace {
+
+int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+Span equal_part(int64_t size, const Share& share) {
+  return {size / share.count * share.index, size / share.count};
+}
+
+// Tokens of each share but the last.
+int64_t vocabulary_step(const ModelSpec& spec, const Share& share) {
+  return (spec.vocab_size + share.count - 1) / share.count;
+}
+
+}  // namespace
+
+int kv_replicas(const ModelSpec& spec, int shares) {
+  return static_cast<int>(std::max<int64_t>(1, shares / spec.num_kv_heads));
+}
+
+Span heads_of(const ModelSpec& spec, const Share& share) {
+  return equal_part(spec.num_heads, share);
+}
+
+Span kv_heads_of(const ModelSpec& spec, const Share& share) {
+  const int replicas = kv_replicas(spec, share.count);
+  return equal_part(spec.num_kv_heads, {share.index / replicas, share.count / replicas});
+}
+
+Span inner_of(const ModelSpec& spec, const Share& share) {
+  // The first ones have a column more where it does not divide.
+  const int64_t each = spec.intermediate_size / share.count,
+                more = spec.intermediate_size % share.count;
+  return {each * share.index + std::min<int64_t>(share.index, more),
+          each + (share.index < more ? 1 : 0)};
+}
+
+Span vocabulary_of(const ModelSpec& spec, const Share& share) {
+  const int64_t step = vocabulary_step(spec, share), first = step * share.index;
+  return {first, std::min(step, spec.vocab_size - first)};
+}
+
+int64_t vocabulary_rows(const ModelSpec& spec, const Share& share) {
+  return rounded_up(vocabulary_step(spec, share) + (share.whole() ? 0 : 1), kVocabularyAlign);
+}
+
+ModelSpec spec_of(const ModelSpec& spec, const Share& share) {
+  if (share.whole()) return spec;
+  ModelSpec local = spec;
+  local.num_heads = heads_of(spec, share).size;
+  local.num_kv_heads = kv_heads_of(spec, share).size;
+  local.intermediate_size = inner_of(spec, share).size;
+  local.vocab_size = vocabulary_of(spec, share).size;
+  return local;
+}
+
+std::vector<std::string> obstacles_to_shares(const ModelSpec& spec, int shares) {
+  std::vector<std::string> reasons;
+  const auto divides = [&](int64_t size, const char* what) {
+    if (size % shares != 0)
+      reasons.push_back(fmt::format("its {} {} cannot be divided by {}", size, what, shares));
+  };
+  divides(spec.num_heads, "attention heads");
+  if (spec.num_kv_heads % shares != 0 && shares % spec.num_kv_heads != 0)
+    reasons.push_back(fmt::format(
+        "its {} key and value heads can neither be divided by {} nor be copied to as many ranks "
+        "each",
+        spec.num_kv_heads, shares));
+  if (spec.intermediate_size < shares)
+    reasons.push_back(fmt::format("its intermediate_size of {} leaves nothing to some of them",
+                                  spec.intermediate_size));
+  divides(spec.hidden_size, "columns of hidden_size");
+  if (spec.vocab_size > 0 && vocabulary_of(spec, {shares - 1, shares}).size <= 0)
+    reasons.push_back(
+        fmt::format("its vocabulary of {} leaves nothing to some of them", spec.vocab_size));
+  if (spec.lora.enabled()) reasons.push_back("adapters (lora) cannot be divided yet");
+  return reasons;
+}
+
+}  // namespace onefold

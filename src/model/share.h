@@ -1,0 +1,46 @@
+// A share of a model: one of equal parts of its attention heads, of the inner width of its MLPs and
+// of its vocabulary. Units of a share compute their part and name what must be summed over or
+// gathered from all shares to go on; what is not divided (norms, biases behind a sum, learned
+// positions) is the same in every share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/spec.h"
+#include "tensor/box.h"
+
+namespace onefold {
+
+struct Share {
+  int index = 0, count = 1;
+
+  bool whole() const { return count == 1; }
+  bool first() const { return index == 0; }
+};
+
+// Elements [first, first + size) of something that is divided.
+struct Span {
+  int64_t first = 0, size = 0;
+};
+
+// Key and value heads are fewer than shares where each is in several.
+int kv_replicas(const ModelSpec& spec, int shares);
+Span heads_of(const ModelSpec& spec, const Share& share);
+Span kv_heads_of(const ModelSpec& spec, const Share& share);
+Span inner_of(const ModelSpec& spec, const Share& share);
+// Of the vocabulary the last share may have less than the others.
+Span vocabulary_of(const ModelSpec& spec, const Share& share);
+// Rows of a table of the vocabulary that a share holds, with the zeros behind them: the same for
+// all shares. Where the vocabulary is divided there is at least one row of zeros, which stands for
+// all tokens of other shares.
+int64_t vocabulary_rows(const ModelSpec& spec, const Share& share);
+
+// The sizes of a share's units: its heads, inner width and rows of the vocabulary.
+ModelSpec spec_of(const ModelSpec& spec, const Share& share);
+
+// Why the model cannot be divided into so many shares, a sentence for each reason; empty if it can.
+// A vocabulary of 0 is not known yet.
+std::vector<std::string> obstacles_to_shares(const ModelSpec& spec, int shares);
+
+}  // namespace onefold

@@ -1,0 +1,111 @@
+// A run on a mesh, as a user starts it: plans, weights that agree, checkpoints for other meshes.
+#include <cmath>
+#include <cstdlib>
+
+#include "cli/support.h"
+#include "io/safetensors.h"
+
+namespace onefold {
+namespace {
+
+class CliMesh : public Cli {
+ protected:
+  Outcome train_on(int ranks, std::vector<std::string> keys, const std::string& output,
+                   const std::vector<std::string>& flags = {}) const {
+    keys.push_back("run.output=" + output);
+    std::vector<std::string> all = {"--quiet", "--json", "--ranks", std::to_string(ranks)};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return train(keys, all);
+  }
+  // The largest difference of two runs' weights.
+  double difference(const std::string& a, const std::string& b) const {
+    const SafetensorsFile one(folder_.path(a + "/weights.safetensors")),
+        other(folder_.path(b + "/weights.safetensors"));
+    double most = 0;
+    for (const SafetensorsEntry& entry : one.entries()) {
+      std::vector<float> x(static_cast<size_t>(entry.elems())), y(x.size());
+      one.read(entry.name, x);
+      other.read(entry.name, y);
+      for (size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(double{x[i]} - y[i]));
+    }
+    return most;
+  }
+};
+
+TEST_F(CliMesh, ThePlanNamesTheAxesAndIsTheRun) {
+  const Outcome plan = train({"mesh.tensor=3"}, {"--ranks", "6", "--plan-only"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  expect_in(plan.err + plan.out, {"mesh     data 2 x tensor 3", "x 2 groups"});
+  const Outcome run = train_on(6, {"mesh.tensor=3", "zero_optimization.stage=2"}, "mesh");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  bool exchanged = false;
+  for (const Json& lane : summary["communication"]) exchanged |= lane["lane"] == "exchange";
+  EXPECT_TRUE(exchanged) << summary["communication"];
+}
+
+TEST_F(CliMesh, WeightsAgreeWithThoseOfOneRank) {
+  ASSERT_EQ(train_on(1, {}, "one").code, 0);
+  ASSERT_EQ(train_on(3, {"mesh.tensor=3"}, "three").code, 0);
+  EXPECT_LT(difference("one", "three"), 2e-5);
+  ASSERT_EQ(train_on(6, {"tensor_parallel.autotp_size=3", "zero_optimization.stage=3"}, "six").code,
+            0);
+  EXPECT_LT(difference("one", "six"), 2e-5);
+}
+
+TEST_F(CliMesh, AnotherMeshGoesOnWithACheckpoint) {
+  const std::vector<std::string> half = {"run.steps=6", "run.save_every=3", "run.keep_last=9"};
+  ASSERT_EQ(train_on(1, half, "one").code, 0);
+  std::vector<std::string> keys = half;
+  keys.push_back("mesh.tensor=3");
+  const Outcome first = train_on(3, keys, "mesh");
+  ASSERT_EQ(first.code, 0) << first.err;
+  std::filesystem::remove_all(folder_.path("mesh/checkpoints/step-00000006"));
+  const Outcome back = train_on(1, half, "mesh", {"--resume", "mesh"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_EQ(Json::parse(back.out)["resumed_from_step"], 3);
+  EXPECT_LT(difference("one", "mesh"), 2e-5);
+}
+
+TEST_F(CliMesh, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
+  const Outcome run = train_on(3, {"mesh.tensor=3"}, "mesh");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(onefold({"export", "mesh", "hf"}).code, 0);
+  const Outcome text = onefold({"generate", "mesh", "--prompt", "Number", "--tokens", "4"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  const Outcome loss = onefold({"eval", "mesh", "--data", "book.txt"});
+  EXPECT_EQ(loss.code, 0) << loss.err;
+}
+
+TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
+  expect_error(train({"mesh.pipeline=2"}, {"--quiet", "--ranks", "2"}), 1,
+               {"mesh.pipeline is 2: there is no pipeline parallelism yet"});
+  expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "2"}), 1,
+               {"mesh.tensor is 2, and the model cannot be divided so", "attention heads"});
+  expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "3"}), 1,
+               {"mesh.tensor is 2, and 3 rank(s) cannot be divided by it"});
+}
+
+TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
+  if (std::system("command -v mpirun > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "there is no mpirun here";
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI's own, at its end
+  const std::vector<std::string> keys = {"model=llama-tiny", "mesh.tensor=3",
+                                         "zero_optimization.stage=2"};
+  const Outcome threads = train_on(6, keys, "threads");
+  ASSERT_EQ(threads.code, 0) << threads.err;
+  std::vector<std::string> with_output = keys;
+  with_output.push_back("run.output=mpi");
+  const Outcome mpi = onefold(train_arguments(with_output, {"--quiet", "--json"}),
+                              {.launcher = {"mpirun", "--oversubscribe", "-n", "6"}});
+  ASSERT_EQ(mpi.code, 0) << mpi.err;
+  EXPECT_EQ(read("threads/weights.safetensors"), read("mpi/weights.safetensors"));
+  const Json summary = Json::parse(mpi.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,117 @@
+// Meshes: which ranks are neighbours along which axis, and groups of ranks that exchange among
+// themselves.
+#include "comm/mesh.h"
+
+#include "base/clock.h"
+#include "comm/groups.h"
+#include "comm/threads.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+using Members = std::vector<int>;
+
+TEST(Mesh, TensorIsInnermost) {
+  const Mesh mesh(6, 2);
+  EXPECT_EQ(mesh.size(Axis::data), 3);
+  EXPECT_EQ(mesh.group(Axis::tensor, 3).members, (Members{2, 3}));
+  EXPECT_EQ(mesh.group(Axis::data, 3).members, (Members{1, 3, 5}));
+  EXPECT_EQ(mesh.place(Axis::tensor, 3), 1);
+  EXPECT_EQ(mesh.place(Axis::data, 3), 1);
+  EXPECT_EQ(mesh.group(Axis::tensor, 3).text(), "tensor group of ranks 2, 3");
+}
+
+TEST(Mesh, EveryRankIsInOneGroupOfEachAxis) {
+  for (const int tensor : {1, 2, 3, 4, 6, 12}) {
+    const Mesh mesh(12, tensor);
+    for (const Axis axis : {Axis::data, Axis::tensor})
+      for (int rank = 0; rank < 12; ++rank) {
+        const RankGroup group = mesh.group(axis, rank);
+        EXPECT_EQ(group.size(), mesh.size(axis));
+        EXPECT_EQ(group.index_of(rank), mesh.place(axis, rank));
+        for (const int other : group.members)
+          EXPECT_EQ(mesh.group(axis, other).members, group.members);
+      }
+  }
+}
+
+TEST(Mesh, ReplicasAreNeighboursInATensorGroup) {
+  const Mesh mesh(12, 6);
+  EXPECT_EQ(mesh.replicas(1, 3).members, (Members{0, 1, 2}));
+  EXPECT_EQ(mesh.replicas(10, 3).members, (Members{9, 10, 11}));
+}
+
+TEST(Mesh, ThatDoesNotDivideTheRanksIsRefused) {
+  EXPECT_ERROR(Mesh(6, 4), "mesh.tensor is 4, and the 6 ranks cannot be divided by it");
+}
+
+class Groups : public testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(Groups, OfEachAxisHaveTheBitsOfTheOracle) {
+  const auto [ranks, tensor] = GetParam();
+  const Mesh mesh(ranks, tensor);
+  const auto errors =
+      test::run_ranks(ranks, {}, [&](Communicator& all) { test::check_groups(all, mesh); });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Groups,
+                         testing::Values(std::pair(2, 2), std::pair(4, 2), std::pair(6, 3),
+                                         std::pair(6, 2), std::pair(8, 4)));
+
+// Ranks are named by their numbers among all, and the group by its own.
+TEST(GroupFaults, ARankThatDoesNotComeIsNamedWithItsGroup) {
+  const Mesh mesh(4, 2);
+  const auto errors = test::run_ranks(4, {.timeout_seconds = 0.3}, [&](Communicator& all) {
+    const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
+    const auto channel = group->open("exchange", nullptr);
+    if (all.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    channel->barrier("step 5");
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_TRUE(contains(errors[2],
+                       "rank 3 did not reach barrier \"step 5\" on channel \"exchange, "
+                       "tensor group of ranks 2, 3\""))
+      << errors[2];
+}
+
+TEST(GroupFaults, CallsThatDifferAreNamedByAllRanks) {
+  const Mesh mesh(4, 2);
+  const auto errors = test::run_ranks(4, {}, [&](Communicator& all) {
+    const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
+    const auto channel = group->open("exchange", nullptr);
+    channel->barrier(all.rank() == 3 ? "b" : "a");
+  });
+  EXPECT_TRUE(contains(errors[2], "rank 2 calls barrier \"a\", rank 3 calls barrier \"b\""))
+      << errors[2];
+}
+
+// A failure in one group ends the calls of the others too.
+TEST(GroupFaults, AFailureReachesEveryGroup) {
+  const Mesh mesh(4, 2);
+  const double begin = now_seconds();
+  const auto errors = test::run_ranks(4, {.timeout_seconds = 60}, [&](Communicator& all) {
+    const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
+    const auto channel = group->open("exchange", nullptr);
+    if (all.rank() == 3) return group->abort("as the test asks");
+    if (all.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int i = 0; i < 1000000; ++i) channel->barrier("again");
+  });
+  for (const int rank : {0, 1, 2})
+    EXPECT_TRUE(contains(errors[static_cast<size_t>(rank)], "rank 3 failed: as the test asks"))
+        << errors[static_cast<size_t>(rank)];
+  EXPECT_LT(now_seconds() - begin, 30);
+}
+
+TEST(Groups, OfADryCommunicatorHaveTheirSizes) {
+  const auto all = make_dry_communicator(6, 100, 4);
+  const auto data = all->group(Mesh(6, 2).group(Axis::data, 4));
+  EXPECT_EQ(data->rank(), 2);
+  EXPECT_EQ(data->ranks(), 3);
+  EXPECT_EQ(data->scratch_bytes(), 100);
+  EXPECT_EQ(all->group(Mesh(6, 6).group(Axis::data, 4))->scratch_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,105 @@
+// Checkpoints of meshes: what one has saved any other loads, whole and to the bit.
+#include "data/scratch.h"
+#include "inspect/parameter_source.h"
+#include "run/saved_state.h"
+
+namespace onefold {
+namespace {
+
+using test::State;
+
+struct MeshLayout {
+  int data, tensor, stage;
+};
+
+// Copies of key heads at four ranks, a vocabulary and an inner width that nothing divides.
+ModelSpec divided_model() {
+  ModelSpec spec = spec_from_preset("qwen3-tiny", "test");
+  spec.num_layers = 2;
+  spec.hidden_size = 12;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 6;
+  spec.intermediate_size = 17;
+  spec.vocab_size = 23;
+  spec.max_sequence_length = 11;
+  spec.tie_embeddings = false;
+  return spec;
+}
+
+EngineOptions options_for(const MeshLayout& layout) {
+  EngineOptions options{.tensor = layout.tensor, .threads = 1, .micro_batch = 1, .sequence = 5};
+  options.zero.stage = layout.stage;
+  options.zero.persistence_elems = 0;
+  return options;
+}
+
+// Every state of every parameter that a checkpoint has.
+State read_all(const std::string& path) {
+  const Checkpoint checkpoint(path);
+  State state;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+    for (const CheckpointState& one : tensor.states) {
+      std::vector<float>& values = state[piece_name(one.name, name)];
+      values.resize(static_cast<size_t>(tensor.elems()));
+      checkpoint.read(one.name, name, 0, values);
+    }
+  return state;
+}
+
+void save(Engine& engine, const CheckpointFolder& folder) {
+  CheckpointWriter writer(engine, folder);
+  writer.begin();
+  writer.wait();
+  EXPECT_EQ(writer.finish({{"position", 2}, {"model", engine.model().spec.to_json()}}),
+            std::vector<std::string>());
+}
+
+test::Weights train_and_save(const MeshLayout& layout, const CheckpointFolder& folder) {
+  test::Weights weights;
+  test::on_ranks(layout.data * layout.tensor,
+                 [&](int rank, std::shared_ptr<Communicator> communicator) {
+                   Engine engine(divided_model(), options_for(layout), std::move(communicator));
+                   for (int step = 0; step < 2; ++step) test::train_step(engine);
+                   save(engine, folder);
+                   const test::Weights all = test::weights_of(engine);
+                   if (rank == 0) weights = all;
+                 });
+  return weights;
+}
+
+void load_and_save(const MeshLayout& layout, const CheckpointFolder& from,
+                   const CheckpointFolder& to) {
+  test::on_ranks(layout.data * layout.tensor, [&](int, std::shared_ptr<Communicator> communicator) {
+    EngineOptions options = options_for(layout);
+    options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
+    Engine engine(divided_model(), options, std::move(communicator));
+    EXPECT_EQ(resume(engine, from.list()).step, 2);
+    save(engine, to);
+  });
+}
+
+TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
+  const std::vector<MeshLayout> layouts = {{1, 1, 0}, {1, 2, 0}, {2, 2, 3}, {1, 4, 0}, {2, 4, 1}};
+  for (const MeshLayout& saving : layouts) {
+    const ScratchFolder scratch;
+    const CheckpointFolder first(scratch.path("first"));
+    const test::Weights weights = train_and_save(saving, first);
+    const State saved = read_all(first.list().front().path);
+    EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
+    // What is saved is what the ranks hold together.
+    for (const auto& [name, values] : weights)
+      EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
+    for (const MeshLayout& loading : layouts) {
+      SCOPED_TRACE(fmt::format("data {} x tensor {} to data {} x tensor {}", saving.data,
+                               saving.tensor, loading.data, loading.tensor));
+      const CheckpointFolder second(
+          scratch.path(fmt::format("to-{}-{}", loading.data, loading.tensor)));
+      load_and_save(loading, first, second);
+      test::expect_same_state(saved, read_all(second.list().front().path));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onefold
