@@ -38,7 +38,8 @@ TEST(LayoutKeys, OnlyAutoAsksForTheSearch) {
             Freedom{});
   const Freedom asked = asked_for(document(R"({"zero_optimization": {"stage": "auto",
       "offload_optimizer": {"device": "auto", "ratio": 0.5}}, "run": {"recompute": "auto"}})"));
-  EXPECT_EQ(asked, (Freedom{.stage = true, .optimizer_home = true, .recompute = true}));
+  EXPECT_EQ(asked,
+            (Freedom{.stage = true, .optimizer_home = true, .recompute = true, .host_step = true}));
   EXPECT_TRUE(asked_for(document(R"({"train_micro_batch_size_per_gpu": "auto",
                                      "gradient_accumulation_steps": "auto"})"))
                   .batch);
@@ -62,6 +63,11 @@ TEST(LayoutKeys, ALayoutIsReadAsItWasWritten) {
   write_layout(root, layout, Freedom::all());
   const EngineOptions read = engine_options(Config::from_json(root, 2));
   EXPECT_EQ(layout_changes(layout, read), std::vector<std::string>{});
+  layout.offload.optimizer = Tier::host;
+  layout.offload.host_step_ratio = 0.6;
+  write_layout(root, layout, Freedom::all());
+  EXPECT_EQ(layout_changes(layout, engine_options(Config::from_json(root, 2))),
+            std::vector<std::string>{});
   EXPECT_EQ(read.offload.folder, "state");
   EXPECT_EQ(read.micros, 4);
   EXPECT_EQ(read.order, Order::unit_first);
