@@ -106,9 +106,11 @@ void write_layout(Json& root, const EngineOptions& layout, const Freedom& freedo
   }
   if (freedom.recompute) root["run"]["recompute"] = recompute_value(layout.recompute);
   if (freedom.order && layout.micros > 1) root["run"]["accumulate"] = order_name(layout.order);
-  if (freedom.host_step && layout.offload.optimizer == Tier::host &&
-      layout.offload.host_step_ratio < 1)
+  if (layout.offload.optimizer != Tier::host) {
+    if (root.contains("run")) root["run"].erase("host_step");  // it would have no effect
+  } else if (freedom.host_step && layout.offload.host_step_ratio < 1) {
     root["run"]["host_step"] = layout.offload.host_step_ratio;
+  }
   Json zero = key_at(root, "zero_optimization");
   write_zero(zero, layout, freedom);
   if (!zero.empty()) root["zero_optimization"] = zero;

@@ -39,9 +39,9 @@ TEST_F(Cli, MetricsHaveALineForEachStepAndEvaluation) {
       expect_keys(line, {"event", "step", "loss"});
       continue;
     }
-    expect_keys(line,
-                {"event", "step", "loss", "gradient_norm", "loss_scale", "skipped_steps",
-                 "learning_rate", "tokens_per_second", "gemm_fraction", "seconds", "wall_clock"});
+    expect_keys(line, {"event", "step", "loss", "gradient_norm", "loss_scale", "skipped_steps",
+                       "learning_rate", "tokens_per_second", "gemm_fraction", "seconds",
+                       "clip_factor", "clipped_gradients", "clamped_values", "wall_clock"});
     expect_keys(line["wall_clock"], {"forward", "backward", "norm", "step", "communication"});
     EXPECT_EQ(line["learning_rate"], 1e-3);
   }
