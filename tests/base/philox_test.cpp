@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <set>
-#include <vector>
 #include <utility>
+#include <vector>
 
 namespace onefold {
 namespace {
