@@ -128,6 +128,7 @@ class Executor {
   void host_step(const Action& action, Walk& walk);
   void bring_control();
   StepControl host_control() const;
+  std::byte* host_place(int number) const;
   void communicate(const Action& action, Walk& walk, int64_t bytes,
                    std::function<void(const std::string& what)> call);
   void compute(const Action& action, const std::function<void()>& job);

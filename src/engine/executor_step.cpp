@@ -152,8 +152,7 @@ void Executor::bring_control() {
   device_.copy(device_.compute(), label, to.finite.data, from.finite.data, sizeof(int32_t));
   const Tensor factors = scalars_.factors();
   if (factors.empty()) return;
-  device_.copy(device_.compute(), label,
-               static_cast<std::byte*>(host_control_.data()) + 2 * Ledger::kAlignment, factors.data,
+  device_.copy(device_.compute(), label, host_place(2), factors.data,
                factors.cols * dtype_bytes(DType::f32));
 }
 
@@ -161,17 +160,19 @@ void Executor::bring_control() {
 Tensor Executor::factor_of(int unit, int param) const {
   if (!options_.clip_rule.each()) return {};
   Tensor factors = scalars_.factors();
-  if (state_.unit(unit).host_steps() && host_.lane) {
-    auto* const memory = static_cast<std::byte*>(host_control_.data());
-    factors.data = memory ? memory + 2 * Ledger::kAlignment : nullptr;
-  }
+  if (state_.unit(unit).host_steps() && host_.lane) factors.data = host_place(2);
   return factors.col_range(scalars_.place(unit, param), 1);
 }
 
 StepControl Executor::host_control() const {
   if (!host_.lane) return scalars_.control();
+  return {matrix(host_place(0), 1, 1, DType::f32), matrix(host_place(1), 1, 1, DType::i32)};
+}
+
+// Factor, flag and factors by gradient, each from an aligned place on; null on a dry device.
+std::byte* Executor::host_place(int number) const {
   auto* const memory = static_cast<std::byte*>(host_control_.data());
-  return {matrix(memory, 1, 1, DType::f32), matrix(memory + Ledger::kAlignment, 1, 1, DType::i32)};
+  return memory ? memory + number * Ledger::kAlignment : nullptr;
 }
 
 Tensor Executor::factors_of(const UnitState& own, int param) {
