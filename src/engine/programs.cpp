@@ -16,21 +16,32 @@ bool frozen_by(const std::string& unit, const std::string& pattern) {
   return unit == pattern || unit.starts_with(pattern + ".");
 }
 
+// Of one block for all.
+std::vector<std::string> names_to_show(const std::vector<std::string>& names) {
+  std::vector<std::string> shown;
+  for (const std::string& name : names)
+    if (!name.starts_with("block."))
+      shown.push_back(name);
+    else if (name.starts_with("block.0."))
+      shown.push_back("block.*." + name.substr(std::string_view("block.0.").size()));
+  return shown;
+}
+
 // Every group has parameters. Units all of whose parameters are in frozen ones are frozen.
 void apply_groups(const Model& model, const OptimizerSpec& optimizer, std::vector<bool>& frozen) {
-  for (size_t g = 0; g < optimizer.groups.size(); ++g) {
-    std::vector<std::string> names;
-    for (const auto& unit : model.units)
-      for (const ParamSpec& param : unit->params()) names.push_back(param.name);
+  std::vector<std::string> names;
+  for (const auto& unit : model.units)
+    for (const ParamSpec& param : unit->params()) names.push_back(param.name);
+  for (size_t g = 0; g < optimizer.groups.size(); ++g)
     for (const std::string& pattern : optimizer.groups[g].match)
       if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
             return ParamGroup{.match = {pattern}}.has(name);
           }))
         user_error(
-            "optimizer.groups[{}].match: the model has no parameter \"{}\"{}; onefold info lists "
-            "their names, and * stands for any part of one",
-            g, pattern, did_you_mean(pattern, names));
-  }
+            "optimizer.groups[{}].match: the model has no parameter \"{}\"{}; * stands for any "
+            "part "
+            "of a name, and there are {}",
+            g, pattern, did_you_mean(pattern, names), join(names_to_show(names), ", "));
   for (size_t u = 0; u < model.units.size() && !optimizer.groups.empty(); ++u) {
     const std::vector<ParamSpec>& params = model.units[u]->params();
     if (std::all_of(params.begin(), params.end(), [&](const ParamSpec& param) {
