@@ -174,6 +174,15 @@ std::vector<double> convert<std::vector<double>>(const Json& value, const std::s
   return numbers;
 }
 
+template <>
+std::vector<int64_t> convert<std::vector<int64_t>>(const Json& value, const std::string& path) {
+  if (!value.is_array()) wrong_type(value, path, "a list of integers");
+  std::vector<int64_t> numbers;
+  for (const Json& item : value)
+    numbers.push_back(convert<int64_t>(item, fmt::format("{}[{}]", path, numbers.size())));
+  return numbers;
+}
+
 }  // namespace
 
 std::string json_reason(std::string_view what) {
@@ -300,6 +309,7 @@ template Json JsonObject::require<Json>(std::string_view);
 template std::string JsonObject::require<std::string>(std::string_view);
 template std::vector<std::string> JsonObject::require<std::vector<std::string>>(std::string_view);
 template std::vector<double> JsonObject::require<std::vector<double>>(std::string_view);
+template std::vector<int64_t> JsonObject::require<std::vector<int64_t>>(std::string_view);
 
 int64_t JsonObject::at_least(std::string_view key, int64_t minimum, int64_t fallback) {
   return read(key, fallback, [&](int64_t value) {

@@ -43,7 +43,8 @@ enum class Draw : uint32_t {
   shuffle = 3,
   sampling = 4,
   test = 5,
-  rounding = 6
+  rounding = 6,
+  wire = 7
 };
 
 // The key of one use's numbers: one Philox call over what they are for and up to three labels

@@ -335,7 +335,8 @@ void add_eval(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("eval", "A model's loss on data, or how often its answers are right");
   command
-      ->add_option("model", a->model, "The folder of a run, a checkpoint or a Hugging Face model")
+      ->add_option("model", a->model,
+                   "The folder of a run, a checkpoint or a Hugging Face model, or a GGUF file")
       ->required();
   command->add_option("--data", a->inputs, "Text, JSONL or token files")->required();
   command->add_option("--adapter", a->adapter,

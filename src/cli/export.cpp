@@ -1,4 +1,5 @@
-// onefold export: a trained model as a folder for transformers, adapters as one for PEFT.
+// onefold export: a trained model as a folder for transformers or a file for llama.cpp, adapters as
+// a folder for PEFT.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,13 +9,13 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "inspect/hf_export.h"
+#include "inspect/gguf_export.h"
 
 namespace onefold::cli {
 namespace {
 
 struct ExportArguments {
-  std::string checkpoint, folder, adapter, dtype, family, shard_size;
+  std::string checkpoint, folder, adapter, format = "hf", type, dtype, family, shard_size;
   bool merge = false, overwrite = false, json = false;
 };
 
@@ -60,14 +61,35 @@ int export_adapter(const ExportArguments& arguments, const AdapterWeights& adapt
   return kOk;
 }
 
+// Flags that the other format has.
+void require_format(const ExportArguments& arguments) {
+  const bool gguf = arguments.format == "gguf";
+  for (const auto& [flag, value, for_gguf] :
+       {std::tuple("--type", arguments.type, true), std::tuple("--dtype", arguments.dtype, false),
+        std::tuple("--max-shard-size", arguments.shard_size, false)})
+    if (!value.empty() && for_gguf != gguf)
+      user_error("{} is for --format {}", flag, for_gguf ? "gguf" : "hf");
+}
+
+ExportResult export_model(const ExportArguments& arguments, const ModelOnDisk& model) {
+  const ExportOptions options = options_of(arguments);
+  if (arguments.format != "gguf")
+    return export_hf(*model.source, model.extras, arguments.folder, options);
+  return export_gguf(*model.source, model.extras, arguments.folder,
+                     {arguments.type, options.family, options.overwrite});
+}
+
 int run_export(const ExportArguments& arguments) {
   const double begin = now_seconds();
-  const ExportOptions options = options_of(arguments);
+  require_format(arguments);
   std::error_code ignored;
   if (std::filesystem::equivalent(arguments.checkpoint, arguments.folder, ignored))
     user_error("{} is the checkpoint itself; name another folder", arguments.folder);
   if (arguments.adapter.empty()) {
     const std::optional<AdapterWeights> adapter = open_adapter(arguments.checkpoint);
+    if (adapter && !arguments.merge && arguments.format == "gguf")
+      user_error("--format gguf is for a whole model, and {} holds adapters: pass --merge for one",
+                 arguments.checkpoint);
     if (adapter && !arguments.merge) return export_adapter(arguments, *adapter, begin);
     if (!adapter && arguments.merge)
       user_error("--merge: {} holds no adapters; name those to merge with --adapter",
@@ -77,10 +99,11 @@ int run_export(const ExportArguments& arguments) {
   if (!arguments.adapter.empty()) model.source = with_adapter(model.source, arguments.adapter);
   for (const std::string& problem : model.passed_over)
     say("onefold: warning: passed over: {}\n", problem);
-  const ExportResult result = export_hf(*model.source, model.extras, arguments.folder, options);
+  const ExportResult result = export_model(arguments, model);
   const double seconds = now_seconds() - begin;
   if (arguments.json) {
     print_json({{"output", arguments.folder},
+                {"format", arguments.format},
                 {"architecture", hf_architecture(result.family)},
                 {"dtype", result.dtype},
                 {"parameters", result.parameters},
@@ -93,10 +116,10 @@ int run_export(const ExportArguments& arguments) {
     return kOk;
   }
   for (const std::string& remark : result.remarks) say("note: {}\n", remark);
-  fmt::print("{}: {}, {} parameters, {} of {}, {} files in {}\n", arguments.folder,
+  fmt::print("{}: {}, {} parameters, {} of {}, {} file{} in {}\n", arguments.folder,
              hf_architecture(result.family), format_count(result.parameters),
              format_bytes(result.bytes), result.dtype, result.files.size(),
-             format_duration(seconds));
+             result.files.size() == 1 ? "" : "s", format_duration(seconds));
   return kOk;
 }
 
@@ -105,12 +128,21 @@ int run_export(const ExportArguments& arguments) {
 void add_export(CLI::App& app, Run& run) {
   auto a = std::make_shared<ExportArguments>();
   CLI::App* command =
-      app.add_subcommand("export", "Write a model as a folder for Hugging Face transformers");
+      app.add_subcommand("export", "Write a model for Hugging Face transformers or llama.cpp");
   command
       ->add_option("checkpoint", a->checkpoint,
-                   "The folder of a run, a checkpoint or a Hugging Face model")
+                   "The folder of a run, a checkpoint or a Hugging Face model, or a GGUF file")
       ->required();
-  command->add_option("folder", a->folder, "The folder to write")->required();
+  command->add_option("folder", a->folder, "The folder to write; with --format gguf, the file")
+      ->required();
+  command
+      ->add_option("--format", a->format,
+                   "hf, a folder for transformers, or gguf, a file for llama.cpp; default: hf")
+      ->check(CLI::IsMember({"hf", "gguf"}));
+  command
+      ->add_option("--type", a->type,
+                   "With --format gguf, the type of matrices; default: as they are")
+      ->transform(CLI::IsMember({"F32", "F16", "BF16", "Q8_0", "Q4_K"}, CLI::ignore_case));
   command->add_option("--dtype", a->dtype, "Type of the weights; default: as they are")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}));
   command->add_option(
@@ -125,11 +157,12 @@ void add_export(CLI::App& app, Run& run) {
       ->add_option("--adapter", a->adapter,
                    "Adds the adapters of this folder (PEFT's, or a run's) to the model's weights")
       ->excludes(merge);
-  command->add_flag("--overwrite", a->overwrite, "Replace a model in the folder");
+  command->add_flag("--overwrite", a->overwrite, "Replace a model in the folder, or the file");
   command->add_flag("--json", a->json, "One JSON object instead of text");
   command->footer(
       "Examples:\n"
       "  onefold export runs/demo models/demo --dtype bf16\n"
+      "  onefold export runs/demo demo.gguf --format gguf --type Q8_0\n"
       "  onefold export runs/lora adapters/lora           # adapters, for PEFT\n"
       "  onefold export runs/lora models/merged --merge");
   command->callback([a, &run] { run = [a] { return run_export(*a); }; });

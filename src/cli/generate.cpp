@@ -157,13 +157,17 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kSpaces) - first + 1));
 }
 
-ChatMarkers markers_for(const GenerateArguments& arguments, const Tokenizer& tokenizer) {
+// None: the model's own template marks roles.
+std::optional<ChatMarkers> markers_for(const GenerateArguments& arguments,
+                                       const Tokenizer& tokenizer) {
   const bool user = !arguments.user_marks.before.empty(),
              assistant = !arguments.assistant_marks.before.empty();
   if (!user && !assistant) {
+    if (tokenizer.chat_template()) return std::nullopt;
     if (tokenizer.token_id("<|im_start|>") >= 0) return ChatMarkers::chatml();
     user_error(
-        "the tokenizer has no token <|im_start|>, so roles cannot be marked as in ChatML; say how "
+        "the model comes with no chat template, and its tokenizer has no token <|im_start|>, so "
+        "roles cannot be marked as in ChatML; say how "
         "the model was taught to tell them apart, like --user-prefix 'User: ' --assistant-prefix "
         "'Assistant: '");
   }
@@ -178,10 +182,10 @@ ChatMarkers markers_for(const GenerateArguments& arguments, const Tokenizer& tok
   const auto marks = [](const ChatMarkers::Around& given) {
     return ChatMarkers::Around{unescaped(given.before), unescaped(given.after)};
   };
-  return {.roles = {{kChatSystem, marks(arguments.system_marks)},
-                    {kChatUser, marks(arguments.user_marks)},
-                    {kChatAssistant, marks(arguments.assistant_marks)}},
-          .between = ""};
+  return ChatMarkers{.roles = {{kChatSystem, marks(arguments.system_marks)},
+                               {kChatUser, marks(arguments.user_marks)},
+                               {kChatAssistant, marks(arguments.assistant_marks)}},
+                     .between = ""};
 }
 
 // A conversation: one message of the user on each line of standard input, and after it the reply.
@@ -196,9 +200,14 @@ class ChatSession {
         format_(model.require_tokenizer(), markers_),
         stops_(arguments.stops) {
     if (!arguments.system.empty()) messages_.push_back({kChatSystem, arguments.system});
+    if (!markers_) {
+      if (const int32_t token = format_.end_of_answer(); token >= 0)
+        options_.end_tokens.push_back(token);
+      return;
+    }
     // A model that goes on as the user has said what it had to say.
-    for (const std::string& mark : {trimmed(markers_.roles.at(kChatAssistant).after),
-                                    trimmed(markers_.roles.at(kChatUser).before)}) {
+    for (const std::string& mark : {trimmed(markers_->roles.at(kChatAssistant).after),
+                                    trimmed(markers_->roles.at(kChatUser).before)}) {
       if (mark.empty()) continue;
       stops_.push_back(mark);
       if (const int32_t token = model.tokenizer->token_id(mark); token >= 0)
@@ -240,6 +249,7 @@ class ChatSession {
   std::vector<int32_t> encoded() const {
     std::vector<int32_t> tokens = model_.text_begin;
     const std::vector<int32_t> chat = format_.prompt(messages_);
+    if (format_.has_template()) return chat;
     // A template of the tokenizer may begin with the same token as the marks.
     const bool twice = !tokens.empty() && chat.size() >= tokens.size() &&
                        std::equal(tokens.begin(), tokens.end(), chat.begin());
@@ -273,7 +283,7 @@ class ChatSession {
   const ModelFolder& model_;
   const GenerateArguments& arguments_;
   GenerateOptions options_;
-  const ChatMarkers markers_;
+  const std::optional<ChatMarkers> markers_;
   const ChatFormat format_;
   std::vector<std::string> stops_;
   std::vector<ChatMessage> messages_;
@@ -351,7 +361,8 @@ void add_prompts(CLI::App* command, GenerateArguments& a) {
   };
   of_chat("--system", a.system, "What the model is told before the conversation");
   of_chat("--user-prefix", a.user_marks.before,
-          "Before a message of the user; default: ChatML, if the tokenizer has it");
+          "Before a message of the user; default: the model's own template, else ChatML, if the "
+          "tokenizer has it");
   of_chat("--user-suffix", a.user_marks.after, "After it; default: a line break");
   of_chat("--assistant-prefix", a.assistant_marks.before, "Before a reply");
   of_chat("--assistant-suffix", a.assistant_marks.after, "After it; default: a line break");
@@ -366,7 +377,8 @@ void add_generate(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("generate", "Continue prompts, or converse, with a model's weights");
   command
-      ->add_option("model", a->folder, "The folder of a run, a checkpoint or a Hugging Face model")
+      ->add_option("model", a->folder,
+                   "The folder of a run, a checkpoint or a Hugging Face model, or a GGUF file")
       ->required();
   command->add_option("--adapter", a->adapter,
                       "Adds LoRA adapters to the model's weights: a folder of PEFT's, or a run's");

@@ -1,16 +1,21 @@
 // onefold plan: what each rank of a run would hold and send, from a dry run of the same programs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "base/file.h"
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/plan_fit.h"
 #include "config/config.h"
 #include "engine/channels.h"
+#include "engine/stages.h"
 #include "plan/fit.h"
+#include "run/pipeline_plan.h"
 #include "run/plan.h"
 
 namespace onefold::cli {
@@ -21,10 +26,12 @@ struct PlanArguments {
   std::vector<std::string> overrides;
   std::string transport = "threads";
   int ranks = 1, threads = 0;
-  bool json = false, program = false, fit = false;
+  std::string svg;
+  bool json = false, program = false, fit = false, schedule = false;
 };
 
-// Model states alone at every stage: the table of the ZeRO paper for this model.
+// Model states alone at every stage: the table of the ZeRO paper for this model. Of a pipeline: of
+// the rank that holds the most.
 struct StageRow {
   int stage;
   StateBytes bytes;
@@ -36,7 +43,14 @@ std::vector<StageRow> stage_rows(const ModelSpec& spec, const EngineOptions& opt
   for (int stage = 0; stage <= 3; ++stage) {
     EngineOptions staged = options;
     staged.zero.stage = stage;
-    rows.push_back({stage, state_bytes(unit_traits(model, staged, ranks), staged, ranks)});
+    StageRow row{stage, {}};
+    for (int place = 0; place < options.pipeline.ranks; ++place) {
+      const Pipeline pipeline = pipeline_of(spec, staged, place);
+      const StateBytes bytes =
+          state_bytes(unit_traits(model, staged, ranks, pipeline), staged, ranks);
+      if (bytes.total() > row.bytes.total()) row.bytes = bytes;
+    }
+    rows.push_back(row);
   }
   return rows;
 }
@@ -53,15 +67,27 @@ std::string stage_table(const std::vector<StageRow>& rows, int stage) {
 }
 
 std::string kind_table(const RankPlan& plan) {
-  std::string text =
-      fmt::format("\n  {:<26}{:>14}{:>14}\n", "memory of each rank", "at the peak", "own peak");
+  std::string text = fmt::format("\n  {:<26}{:>14}{:>14}\n",
+                                 plan.staged() ? fmt::format("memory at place {}", plan.place)
+                                               : std::string("memory of each rank"),
+                                 "at the peak", "own peak");
   for (size_t kind = 0; kind < kKinds; ++kind)
     if (plan.kind_peaks[kind] > 0)
       text +=
           fmt::format("  {:<26}{:>14}{:>14}\n", kind_name(static_cast<Kind>(kind)),
                       format_bytes(plan.bytes_at_peak[kind]), format_bytes(plan.kind_peaks[kind]));
-  return text + fmt::format("  {:<26}{:>14}   at: {}\n", "total", format_bytes(plan.peak_bytes),
-                            plan.peak_moment);
+  text += fmt::format("  {:<26}{:>14}   at: {}\n", "total", format_bytes(plan.peak_bytes),
+                      plan.peak_moment);
+  constexpr size_t kMostPlaces = 16;
+  const std::vector<int64_t>& peaks = plan.place_peaks;
+  for (size_t place = 0; plan.staged() && place < peaks.size() && peaks.size() <= kMostPlaces;
+       ++place)
+    text += fmt::format("  {:<26}{:>14}\n", fmt::format("total at place {}", place),
+                        format_bytes(peaks[place]));
+  if (peaks.size() > kMostPlaces)
+    text += fmt::format("  {:<26}{:>14}\n", fmt::format("least of {} places", peaks.size()),
+                        format_bytes(*std::min_element(peaks.begin(), peaks.end())));
+  return text;
 }
 
 std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Remedy>& remedies) {
@@ -99,12 +125,14 @@ struct ProgramLine {
 };
 
 std::vector<ProgramLine> program_lines(const ModelSpec& spec, const EngineOptions& options,
-                                       int ranks) {
+                                       int ranks, int place) {
   const Model model = model_of(spec, options);
+  const Pipeline pipeline = pipeline_of(spec, options, place);
   std::vector<ProgramLine> lines;
   std::map<int, std::string> tickets;
   for (const Action& action :
-       training_program(options, unit_traits(model, options, ranks), ranks).actions) {
+       training_program(options, unit_traits(model, options, ranks, pipeline), ranks, pipeline)
+           .actions) {
     const std::string name =
         describe(action, model.units[static_cast<size_t>(action.unit)]->name()) +
         (action.verb == Verb::release && action.state == State::gradients ? " (gradients)" : "");
@@ -116,8 +144,8 @@ std::vector<ProgramLine> program_lines(const ModelSpec& spec, const EngineOption
   return lines;
 }
 
-std::string program_text(const std::vector<ProgramLine>& lines) {
-  std::string text = "\nprogram of each rank (lane: action)\n";
+std::string program_text(const std::vector<ProgramLine>& lines, const std::string& whose) {
+  std::string text = fmt::format("\nprogram of each rank{} (lane: action)\n", whose);
   for (const ProgramLine& line : lines)
     text += fmt::format("  {:<8} {}{}\n", line.lane, line.action,
                         line.waits.empty() ? "" : "   after " + join(line.waits, ", "));
@@ -160,6 +188,11 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "mesh.tensor is {}: tensor parallelism is there for the device cpu alone yet, and the "
         "hardware {} is another",
         config.mesh.tensor, hardware.name);
+  if (hardware.device != "cpu" && config.mesh.pipeline > 1)
+    user_error(
+        "mesh.pipeline is {}: pipelines are there for the device cpu alone yet, and the hardware "
+        "{} is another",
+        config.mesh.pipeline, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
   return hardware;
 }
@@ -177,7 +210,8 @@ FitContext context_of(const PlanArguments& arguments, const Config& config,
 int run_plan(PlanArguments arguments) {
   if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
   for (const auto& [name, path] :
-       {std::pair("--trace", arguments.trace), std::pair("--output", arguments.output)})
+       {std::pair("--trace", arguments.trace), std::pair("--output", arguments.output),
+        std::pair("--svg", arguments.svg)})
     if (!path.empty())
       require_output({name, "name another file"}, path, {arguments.config, arguments.hardware},
                      false);
@@ -194,7 +228,13 @@ int run_plan(PlanArguments arguments) {
   const EngineOptions options = settled_options(config, spec, context, hardware.device_bytes);
   const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware,
                                   !arguments.hardware.empty());
-  if (!arguments.trace.empty()) write_trace(arguments.trace, {plan.predicted->trace});
+  if (!arguments.trace.empty()) write_trace(arguments.trace, plan.traces);
+  if (arguments.schedule && !plan.staged())
+    user_error("--schedule draws the schedule of a pipeline, and mesh.pipeline is 1");
+  std::optional<PipelinePlan> together;
+  if (arguments.schedule)
+    together = plan_pipeline(spec, options, ranks, context.comm_scratch_bytes, hardware);
+  if (!arguments.svg.empty()) write_file(arguments.svg, schedule_svg(*together));
   const int64_t limit =
       config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
@@ -209,10 +249,18 @@ int run_plan(PlanArguments arguments) {
     json["hardware"] = hardware.to_json();
     json["stages"] = stages_json(stages);
     json["fits"] = fits;
+    if (together) json["idle_share"] = together->idle_share();
     json["would_fit"] = Json::array();
     for (const Remedy& way : ways)
       json["would_fit"].push_back({{"change", way.change}, {"planned_peak_bytes", way.peak_bytes}});
-    if (arguments.program) json["program"] = program_json(program_lines(spec, options, ranks));
+    const int places = options.pipeline.ranks;
+    for (int place = 0; arguments.program && place < places; ++place) {
+      const Json program = program_json(program_lines(spec, options, ranks, place));
+      if (places == 1)
+        json["program"] = program;
+      else
+        json["programs"].push_back(program);
+    }
     print_json(json);
     return fits ? kOk : kUserError;
   }
@@ -220,11 +268,14 @@ int run_plan(PlanArguments arguments) {
       fmt::format("{}; {}\n", model_text(config, spec), weights_text(config)) + lora_text(spec) +
       mesh_text(config) + batch_text(config, options) + groups_text(config, spec) +
       clipping_text(options) + types_text(options) + recompute_line(options, spec) +
-      zero_text(spec, options, ranks) + offload_text(options, plan) + time_text(plan) +
-      traffic_text(plan) + notes_text(config);
+      zero_text(spec, options, ranks) + compression_text(options) + offload_text(options, plan) +
+      time_text(plan) + traffic_text(plan) + notes_text(config);
   fmt::print("{}{}{}", with_headings(summary, Stream::out), kind_table(plan),
              stage_table(stages, options.zero.stage));
-  if (arguments.program) fmt::print("{}", program_text(program_lines(spec, options, ranks)));
+  for (int place = 0; arguments.program && place < options.pipeline.ranks; ++place)
+    fmt::print("{}", program_text(program_lines(spec, options, ranks, place),
+                                  plan.staged() ? fmt::format(" at place {}", place) : ""));
+  if (together) fmt::print("{}", schedule_text(*together));
   if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
   return fits ? kOk : kUserError;
 }
@@ -273,6 +324,11 @@ void add_plan(CLI::App& app, Run& run) {
       ->type_name("FILE")
       ->needs(fit);
   plan->add_flag("--program", arguments->program, "Print the program of a step too");
+  auto* schedule = plan->add_flag("--schedule", arguments->schedule,
+                                  "Draw the schedule of a pipeline, in the hardware's time");
+  plan->add_option("--svg", arguments->svg, "With --schedule: draw it into a file too")
+      ->type_name("FILE")
+      ->needs(schedule);
   plan->add_flag("--json", arguments->json, "A JSON plan on standard output");
   plan->footer(
       "Examples:\n"

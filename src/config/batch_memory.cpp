@@ -12,7 +12,7 @@ int64_t planned_bytes(const Config& config, int cores) {
   spec.complete("model");
   EngineOptions options = engine_options(config);
   options.memory_limit_bytes = Ledger::kNoLimit;
-  return Engine::plan(spec, options, config.mesh.ranks(), 0, this_machine(cores))
+  return Engine::plan_worst(spec, options, config.mesh.ranks(), 0, this_machine(cores))
       ->ledger()
       .peak_bytes();
 }

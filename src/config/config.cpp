@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "config/dialect.h"
 #include "config/sections.h"
+#include "engine/expert_load.h"
 
 namespace onefold {
 
@@ -99,9 +100,14 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   report.collect([&] { config.batch = read_batch(root, config.mesh.data); });
   report.collect([&] { read_run(root, config); });
   report.collect([&] { read_lora(root, config); });
+  report.collect([&] { read_compression(root, config); });
+  report.collect([&] { read_delay(root, config); });
   root.finish();
   report.raise();
   check_mesh(config);
+  if (const std::string why = obstacle_to_experts(config.model, engine_options(config));
+      !why.empty())
+    user_error("{}", why);
   settle_batch(config);
   apply_batch_scaling(config);
   check_sizes(config);
@@ -154,7 +160,8 @@ Json Config::effective() const {
   if (model.lora.enabled()) json["lora"] = lora_section(*this);
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
-  if (mesh.tensor > 1) json["mesh"] = mesh_json(mesh);
+  if (mesh.tensor > 1 || mesh.pipeline > 1) json["mesh"] = mesh_json(mesh);
+  if (mesh.pipeline > 1) json["pipeline"] = pipeline_json(pipeline);
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;
   json["gradient_accumulation_steps"] = batch.accumulation;
@@ -162,6 +169,8 @@ Json Config::effective() const {
   if (Json clipping = clipping_json(*this); !clipping.is_null()) json["clipping"] = clipping;
   add_precision_json(*this, json);
   json["zero_optimization"] = zero_json(zero, offload);
+  if (Json section = compression_json(*this); !section.is_null()) json["compression"] = section;
+  if (Json section = delay_json(delay); !section.is_null()) json["delay"] = section;
   if (offload.activations == Tier::host)
     json["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   json["optimizer"] = optimizer_json(*this);
@@ -177,6 +186,7 @@ EngineOptions engine_options(const Config& config) {
   return {.device = config.run.device,
           .library_sums = config.run.library_sums,
           .tensor = static_cast<int>(config.mesh.tensor),
+          .pipeline = config.pipeline,
           .threads = config.run.threads,
           .seed = config.run.seed,
           .micro_batch = config.batch.micro,
@@ -188,7 +198,9 @@ EngineOptions engine_options(const Config& config) {
           .frozen = config.run.freeze,
           .zero = config.zero,
           .offload = config.offload,
-          .optimizer = config.optimizer,
+          .compression = config.compression,
+          .local = config.delay.local,
+          .optimizer = engine_optimizer(config),
           .precision = config.precision,
           .loss_scale = config.loss_scale,
           .skip_overflow = config.skip_overflow,

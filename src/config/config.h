@@ -21,9 +21,9 @@ namespace onefold {
 
 // The axes of the mesh of ranks.
 struct MeshConfig {
-  int64_t data = 1, tensor = 1;
+  int64_t data = 1, tensor = 1, pipeline = 1;
 
-  int ranks() const { return static_cast<int>(data * tensor); }
+  int ranks() const { return static_cast<int>(data * tensor * pipeline); }
 };
 
 // global = micro * accumulation * world_size, in sequences.
@@ -89,14 +89,23 @@ struct BatchScaling {
   bool warmup = true;  // over as many sequences as with the base batch
 };
 
+// "delay": what may happen later than it would.
+struct DelayConfig {
+  bool one_step = false;  // gradients are applied one step later
+  LocalOptions local;     // ranks step by themselves, and are averaged now and then
+};
+
 struct Config {
   MeshConfig mesh;
+  PipelineOptions pipeline;  // "pipeline", with the stages of the mesh
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ClipRule clip_rule;            // "clipping"
   BatchScaling batch_scaling;    // not a part of effective(): what came out is
   ZeroOptions zero;
   OffloadOptions offload;
+  CompressionOptions compression;
+  DelayConfig delay;
   Precision precision;
   LossScaleConfig loss_scale;
   bool skip_overflow = false;  // steps whose gradients are not finite are left out

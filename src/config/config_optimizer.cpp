@@ -43,8 +43,10 @@ std::string optimizer_type(JsonObject& optimizer) {
   const std::string there = join(names, ", ");
   if (std::find(kCompressing.begin(), kCompressing.end(), type) != kCompressing.end())
     optimizer.refuse(Group::missing, "type",
-                     fmt::format("is \"{}\", whose messages are compressed to 1 bit, which is not "
-                                 "supported; without compression it is {}",
+                     fmt::format("is \"{0}\", which sends moments compressed to 1 bit, which is "
+                                 "not supported; use {1}, with compression.gradients 1bit and as "
+                                 "many compression.warmup_steps as freeze_step, which sends "
+                                 "gradients so",
                                  given, type == "onebitlamb" ? "Lamb" : "Adam"));
   else if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
     optimizer.refuse(

@@ -18,7 +18,8 @@ constexpr const char* kNames =
 
 // As long as there are many: what is kept and what a segment holds grow with the root of the depth.
 Recompute by_square_root(const Config& config) {
-  const auto units = static_cast<double>(2 * config.model.num_layers);
+  const int64_t of_block = config.model.parallel == Parallel::no ? 2 : 1;
+  const auto units = static_cast<double>(of_block * config.model.num_layers);
   return Recompute::in_segments(std::max(1, static_cast<int>(std::ceil(std::sqrt(units)))));
 }
 

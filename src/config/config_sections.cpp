@@ -12,6 +12,7 @@
 #include "data/hf_tokenizer.h"
 #include "device/device_name.h"
 #include "io/hf_folder.h"
+#include "model/gguf_model.h"
 #include "model/spec_limits.h"
 
 namespace onefold {
@@ -70,15 +71,25 @@ void read_named_model(const std::string& name, Config& config) {
                did_you_mean(name, presets), join(presets, ", "));
   fs::path file = name;
   if (is_run(name)) return read_model_of_run(name, config);
+  if (GgufFile::is_named(name) && !fs::is_directory(file, ignored)) {
+    config.model_weights = config.model_source = name;
+    take_tokenizer(name, config);
+    config.model =
+        spec_from_hf_config(hf_config_of_gguf(GgufFile(name)), fmt::format("model ({})", name));
+    return;
+  }
   if (fs::is_directory(file, ignored)) {
     // The folder of a Hugging Face model: its weights and its tokenizer go with it.
     if (TensorFiles::in_folder(name)) config.model_weights = name;
     if (const auto unread = TensorFiles::unreadable_in_folder(name); !unread.empty())
       user_error(
-          "model: the folder {0} has weights that are not read: {1}. Load it in transformers and "
-          "save_pretrained(), which writes {2}; or, to begin with random weights, name "
-          "{0}/config.json",
-          name, join(unread, ", "), kHfWeights);
+          "model: the folder {0} has weights that are not read: {1}. {2}; or, to begin with random "
+          "weights, name {0}/config.json",
+          name, join(unread, ", "),
+          GgufFile::is_named(unread.front())
+              ? "Name a GGUF file by itself"
+              : fmt::format("Load it in transformers and save_pretrained(), which writes {}",
+                            kHfWeights));
     take_tokenizer(name, config);
     file /= "config.json";
     if (!fs::exists(file, ignored)) user_error("model: the folder {} has no config.json", name);
@@ -172,7 +183,12 @@ void read_source(JsonObject& data, DataConfig& config) {
   train.text_documents =
       parse_text_documents(data.choice("document_unit", {"file", "line", "blank_line"}, "file"),
                            data.path("document_unit"));
-  if (data.has("chat")) train.chat = read_chat_markers(data.object("chat"));
+  if (data.has("chat") && data.value()["chat"].is_string()) {
+    data.choice("chat", {"chatml"}, "chatml");  // a folder's own template is the default
+    train.chat = ChatMarkers::chatml();
+  } else if (data.has("chat")) {
+    train.chat = read_chat_markers(data.object("chat"));
+  }
   train.skip_bad = data.get<bool>("skip_bad", false);
   train.special_tokens = data.get<bool>("special_tokens", false);
   // A token file records its vocabulary; a tokenizer given with it is used only to show text.
@@ -214,17 +230,21 @@ void read_model(JsonObject& root, Config& config) {
                                    json_kind(model), brief_json(model)));
   JsonObject in(model, "model");
   config.model_weights = in.get<std::string>("weights", "");
-  if (in.has("weights") && !TensorFiles::in_folder(config.model_weights) &&
+  const bool gguf = GgufFile::is_named(config.model_weights) && path_exists(config.model_weights);
+  if (in.has("weights") && !gguf && !TensorFiles::in_folder(config.model_weights) &&
       !is_run(config.model_weights))
-    in.fail("weights", fmt::format("is \"{}\", which is neither a run nor a folder with {} or {}",
+    in.fail("weights", fmt::format("is \"{}\", which is neither a run nor a folder with {} or {}, "
+                                   "nor a GGUF file",
                                    config.model_weights, kHfWeights, kHfIndex));
   if (!config.model_weights.empty()) take_tokenizer(config.model_weights, config);
   Json fields = in.unread().value();
   config.model_source = "inline";
   if (in.has("weights") && !model.contains("preset")) {  // fields over those of the folder
     const bool run = is_run(config.model_weights);
-    config.model_source = config.model_weights + "/" + (run ? kRunModelFile : "config.json");
-    const Json saved = read_json(config.model_source);
+    config.model_source = gguf ? config.model_weights
+                               : config.model_weights + "/" + (run ? kRunModelFile : "config.json");
+    const Json saved =
+        gguf ? hf_config_of_gguf(GgufFile(config.model_source)) : read_json(config.model_source);
     const std::string where = fmt::format("model ({})", config.model_source);
     Json all = (run ? spec_from_json(saved, where) : spec_from_hf_config(saved, where)).to_json();
     all.update(fields);

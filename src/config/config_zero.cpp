@@ -154,6 +154,7 @@ void read_zero(JsonObject& root, JsonReport& report, Config& config) {
   zero.persistence_elems =
       read_elems(in, "param_persistence_threshold", third, zero.persistence_elems);
   read_offloads(in, config.offload);
+  read_quantized(in, zero.stage, config.compression);
   read_leaf_module(in);
   read_compute_grad_norm(in, zero.stage, config.gradient_clipping);
   for (const PlainKey& row : plain_zero_keys()) read_plain(in, row);

@@ -73,9 +73,7 @@ constexpr std::array kZero = {
     PlainKey{"model_persistence_threshold", "[]",
              "use stage3_param_persistence_threshold, which counts the elements of a unit"},
     PlainKey{"zero_hpz_partition_size", "[0, 1]", kZeroPlusPlus},
-    PlainKey{"zero_quantized_weights", kFalse, kZeroPlusPlus},
     PlainKey{"zero_quantized_nontrainable_weights", kFalse, kZeroPlusPlus},
-    PlainKey{"zero_quantized_gradients", kFalse, kZeroPlusPlus},
     PlainKey{"zeropp_loco_param", "[]", kZeroPlusPlus},
     PlainKey{"mics_shard_size", "[-1]", kMics},
     PlainKey{"mics_hierarchical_params_gather", kFalse, kMics},
@@ -111,10 +109,6 @@ constexpr std::array kSections = {
                "block_size queue_depth intra_op_parallelism thread_count single_submit "
                "overlap_events use_gds",
                "use_gds", "bytes pass through the host's memory"},
-    SectionKey{"pipeline",
-               "stages partition seed_layers activation_checkpoint_interval pipe_partitioned "
-               "grad_partitioned use_reentrant",
-               "stages", "there is no pipeline parallelism yet", "[1]"},
     SectionKey{"expert_parallel",
                "enabled autoep_size expert_tensor_parallel_size validate_folding_routing "
                "async_split_plan preset_model moe_layer_pattern expert_pattern router_pattern "

@@ -20,8 +20,11 @@ void read_deepspeed_keys(JsonObject& root, Config& config);
 void read_precision(JsonObject& root, Config& config);
 // After the model, whose width "auto" follows, and gradient_clipping.
 void read_zero(JsonObject& root, JsonReport& report, Config& config);
-// "mesh" and tensor_parallel.autotp_size, for so many ranks.
+// "mesh", tensor_parallel.autotp_size and "pipeline", for so many ranks.
 void read_mesh(JsonObject& root, int64_t world_size, Config& config);
+// "pipeline": its options, and how many stages it names; 0 for none.
+int64_t read_pipeline(JsonObject& root, PipelineOptions& pipeline);
+Json pipeline_json(const PipelineOptions& pipeline);
 // Refuses a model that cannot be divided so. After all sections.
 void check_mesh(const Config& config);
 Json mesh_json(const MeshConfig& mesh);
@@ -42,6 +45,16 @@ Json groups_json(const Config& config);
 // gradient_clipping and clipping.
 void read_clipping(JsonObject& root, Config& config);
 Json clipping_json(const Config& config);  // null where nothing is set
+// zero_optimization's zero_quantized_weights and zero_quantized_gradients.
+void read_quantized(JsonObject& zero, int stage, CompressionOptions& compression);
+// "compression". After those, the optimizer, the batch and run.
+void read_compression(JsonObject& root, Config& config);
+Json compression_json(const Config& config);  // null where nothing is set
+// "delay". After the optimizer.
+void read_delay(JsonObject& root, Config& config);
+Json delay_json(const DelayConfig& delay);  // null where nothing is set
+// What steps: without momentum where that is taken before the sum over ranks, and delayed.
+OptimizerSpec engine_optimizer(const Config& config);
 // optimizer.batch_scaling: the rate and the warm-up of a base batch become those of the batch.
 // After settle_batch().
 void read_batch_scaling(JsonObject& optimizer, Config& config);

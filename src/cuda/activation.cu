@@ -59,6 +59,19 @@ struct Silu {  // x σ(x)
   }
 };
 
+template <bool kFast>
+struct Logistic {  // σ(x)
+  __device__ static ValueAndSlope at(float x) {
+    const float s = sigmoid<kFast>(x);
+    return {s, s * (1.0f - s)};
+  }
+};
+
+template <bool kFast>
+struct Identity {
+  __device__ static ValueAndSlope at(float x) { return {x, 1.0f}; }
+};
+
 // The gate, and what it multiplies: x[.., col] and x[.., cols + col]. The second half of a row may
 // be aligned otherwise than the first.
 template <class T>
@@ -137,6 +150,10 @@ void with_curve(Curve curve, const Call& call) {
       return call(GeluTanh<kFast>{});
     case Curve::silu:
       return call(Silu<kFast>{});
+    case Curve::sigmoid:
+      return call(Logistic<kFast>{});
+    case Curve::identity:
+      return call(Identity<kFast>{});
   }
 }
 

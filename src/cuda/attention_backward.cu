@@ -31,10 +31,16 @@ struct Backward {
 };
 
 // `score` unscaled; `dprobability` is dout · value; `factor` dropout's multiplier.
-__device__ inline Backward backward_of(float score, float dprobability, float factor, float lse,
-                                       float delta, float scale) {
-  const float probability = expf(score * scale - lse);
-  return {probability * factor, probability * (dprobability * factor - delta) * scale};
+__device__ inline Backward backward_of(const AttentionArgs& args, float score, float dprobability,
+                                       float factor, float lse, float delta) {
+  const float seen = capped(args, score * args.scale);
+  const float probability = expf(seen - lse);
+  float gradient = probability * (dprobability * factor - delta) * args.scale;
+  if (args.soft_cap > 0) {
+    const float part = seen * (1.0f / args.soft_cap);
+    gradient = fmaf(-(part * part), gradient, gradient);
+  }
+  return {probability * factor, gradient};
 }
 
 template <int kDim>
@@ -61,7 +67,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t length = args.key_length, group = args.heads / args.kv_heads;
   const int64_t b = blockIdx.x / args.kv_heads, kv_head = blockIdx.x % args.kv_heads;
   const int64_t first_key = static_cast<int64_t>(blockIdx.y) * T::kRows;
-  const float scale = score_scale(args);
   const bool drops = args.mask.threshold > 0;
   load_tile<kDim>(HeadRows(args.k, b * length, kv_head, dim), first_key, length, dim, keys);
   load_tile<kDim>(HeadRows(args.v, b * length, kv_head, dim), first_key, length, dim, values);
@@ -74,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
     const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
     const float* delta = gradients.scratch + (b * args.heads + h) * length;
     for (int64_t first = first_key; first < length; first += T::kRows) {
-      // Starts grow along a sequence: from here on, documents begin after these keys.
+      // Starts and windows grow along a sequence: from here on, they begin after these keys.
       if (first_key_of(args, b, first) >= first_key + T::kRows) break;
       __syncthreads();  // the last tile has been read
       load_tile<kDim>(q, first, length, dim, queries);
@@ -97,8 +102,8 @@ __global__ void __launch_bounds__(kThreads)
           const int64_t key = first_key + row;
           Backward element{0, 0};
           if (query < length && key <= query && key >= from)
-            element = backward_of(scores[r][c], dprobabilities[r][c], drops ? weights[at] : 1.0f,
-                                  of_lse, of_delta, scale);
+            element = backward_of(args, scores[r][c], dprobabilities[r][c],
+                                  drops ? weights[at] : 1.0f, of_lse, of_delta);
           weights[at] = element.weight;
           dscores[at] = element.gradient;
         }
@@ -138,7 +143,6 @@ __global__ void __launch_bounds__(kThreads)
   const HeadRows k(args.k, b * length, kv_head, dim), v(args.v, b * length, kv_head, dim);
   const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
   const float* delta = gradients.scratch + (b * args.heads + h) * length;
-  const float scale = score_scale(args);
   const bool drops = args.mask.threshold > 0;
   load_tile<kDim>(HeadRows(args.q, b * length, h, dim), first_query, length, dim, queries);
   load_tile<kDim>(HeadRows(gradients.dout, b * length, h, dim), first_query, length, dim, douts);
@@ -169,8 +173,8 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t key = first + col;
         float& dscore = dscores[row * T::kWeightStride + col];
         const bool seen = query < length && key <= query && key >= from;
-        dscore = seen ? backward_of(scores[r][c], dprobabilities[r][c], drops ? dscore : 1.0f,
-                                    of_lse, of_delta, scale)
+        dscore = seen ? backward_of(args, scores[r][c], dprobabilities[r][c], drops ? dscore : 1.0f,
+                                    of_lse, of_delta)
                             .gradient
                       : 0.0f;
       }

@@ -73,12 +73,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
   const HeadRows q(args.q, b * args.query_length, h, dim);
   const HeadRows k(args.k, b * args.key_length, kv_head, dim);
   const HeadRows v(args.v, b * args.key_length, kv_head, dim);
-  const float scale = score_scale(args);
+  const float scale = args.scale;
   const bool drops = args.mask.threshold > 0;
   load_tile<kDim>(q, first_query, end_query, dim, queries);
   OnlineRows<kDim> rows;
 
-  // No row sees a key before the first row's document: starts grow along a sequence.
+  // No row sees a key before the first row's document and window: both grow along a sequence.
   const int64_t first_key = first_key_of(args, b, first_query) / T::kRows * T::kRows;
   const int64_t end_key = end_query + offset;
   for (int64_t key = first_key; key < end_key; key += T::kRows) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
       for (int c = 0; c < T::kEach; ++c) {
         const int64_t at = key + thread_x() + c * kGridSide;
         const bool seen = query < end_query && at >= from && at <= query + offset;
-        scores[r][c] = seen ? scores[r][c] * scale : -INFINITY;
+        scores[r][c] = seen ? capped(args, scores[r][c] * scale) : -INFINITY;
       }
       rows.enter(r, scores[r]);
 #pragma unroll

@@ -164,12 +164,18 @@ __device__ void store_row(const float (&result)[Tile<kDim>::kCols], float factor
   });
 }
 
-// The first key that a query sees: within [0, query], whatever the starts hold. Only where queries
-// and keys have the same positions.
+// The first key that a query sees: within [0, the query's own], whatever the starts hold. Starts
+// come only where queries and keys have the same positions.
 __device__ inline int64_t first_key_of(const AttentionArgs& args, int64_t b, int64_t query) {
-  if (!args.starts || query >= args.query_length) return 0;
+  if (query >= args.query_length) return 0;
+  int64_t first = 0;
+  if (args.window > 0) {
+    first = query + args.key_length - args.query_length - args.window + 1;
+    first = first < 0 ? 0 : first;
+  }
+  if (!args.starts) return first;
   const int64_t start = args.starts[b * args.query_length + query];
-  return start < 0 ? 0 : start > query ? query : start;
+  return start < first ? first : start > query ? query : start;
 }
 
 // Dropout's multipliers of a tile of scores, into shared memory: [queries, keys], or [keys,
@@ -198,9 +204,9 @@ __device__ void load_multipliers(const AttentionArgs& args, int64_t b, int64_t h
   }
 }
 
-// As the CPU's.
-__device__ inline float score_scale(const AttentionArgs& args) {
-  return 1.0f / sqrtf(static_cast<float>(args.head_dim));
+// A scaled score, capped.
+__device__ inline float capped(const AttentionArgs& args, float score) {
+  return args.soft_cap > 0 ? args.soft_cap * tanhf(score * (1.0f / args.soft_cap)) : score;
 }
 
 // Calls with the padded width of a head as a constant.

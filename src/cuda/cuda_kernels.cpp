@@ -93,6 +93,10 @@ Curve curve_of(Activation act) {
       return Curve::gelu_tanh;
     case Activation::silu:
       return Curve::silu;
+    case Activation::sigmoid:
+      return Curve::sigmoid;
+    case Activation::identity:
+      return Curve::identity;
   }
   internal_error("activation {}", static_cast<int>(act));
 }
@@ -133,7 +137,10 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
           view(v),
           view(out),
           lse.f32(),
-          lse.stride};
+          lse.stride,
+          s.window < s.key_length ? s.window : 0,  // one that hides nothing is none
+          s.score_scale(),
+          s.soft_cap};
 }
 
 SteppedArgs stepped_args(const char* what, const Stepped& s) {
@@ -263,8 +270,8 @@ class CudaKernels final : public Kernels {
     if (!bias.empty()) require_elems("norm: the bias", bias, x.cols / groups);
     require_shape("norm: dst", dst, x.rows, x.cols);
     require_type("norm", x, {weight, bias, dst});
-    cuda::norm_forward(norm == Norm::layernorm, view(x), groups, vector(weight), vector(bias), eps,
-                       view(dst), stream_);
+    cuda::norm_forward(norm == Norm::layernorm, norm == Norm::rmsnorm1p, view(x), groups,
+                       vector(weight), vector(bias), eps, view(dst), stream_);
   }
 
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
@@ -279,10 +286,10 @@ class CudaKernels final : public Kernels {
     require_scratch("norm", scratch, norm_backward_scratch_bytes(x.rows, x.cols, groups));
     require_type("norm", x, {weight, dy, dx});
     require_gradients("norm", x, {dweight, dbias});
-    cuda::norm_backward(
-        {norm == Norm::layernorm, view(x), groups, vector(weight), eps, view(dy), view(dx),
-         accumulate_dx, vector(dweight), vector(dbias), accumulate_weights, scratch.as_f32()},
-        stream_);
+    cuda::norm_backward({norm == Norm::layernorm, norm == Norm::rmsnorm1p, view(x), groups,
+                         vector(weight), eps, view(dy), view(dx), accumulate_dx, vector(dweight),
+                         vector(dbias), accumulate_weights, scratch.as_f32()},
+                        stream_);
   }
 
   void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
@@ -308,8 +315,8 @@ class CudaKernels final : public Kernels {
 
   void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
             bool inverse) override {
-    require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
-            "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
+    require(heads > 0 && x.cols % heads == 0 && x.cols / heads >= table.cols && table.cols % 2 == 0,
+            "rope: {} columns for {} heads of which {} elements turn", x.cols, heads, table.cols);
     require_positions(positions, x.rows, table.rows);
     require(table.dtype == DType::f32, "rope: a table of {}", dtype_name(table.dtype));
     cuda::rope(view(x), heads, view(table), positions_of(positions), inverse, stream_);
@@ -438,6 +445,19 @@ class CudaKernels final : public Kernels {
     require_type("scale", dst, {x});
     const bool flat = x.contiguous() && dst.contiguous();
     cuda::scale(view(joined(x, flat)), factor, view(joined(dst, flat)), stream_);
+  }
+
+  void soft_cap(Tensor x, float cap, Tensor dst) override {
+    require_shape("soft_cap: x", x, dst.rows, dst.cols);
+    require_type("soft_cap", dst, {x});
+    cuda::soft_cap(view(x), cap, view(dst), stream_);
+  }
+
+  void soft_cap_backward(Tensor y, float cap, Tensor dy, Tensor dx) override {
+    require_shape("soft_cap: y", y, dx.rows, dx.cols);
+    require_shape("soft_cap: dy", dy, dx.rows, dx.cols);
+    require_type("soft_cap", dx, {y, dy});
+    cuda::soft_cap_backward(view(y), cap, view(dy), view(dx), stream_);
   }
 
   void sum(Tensor x, Tensor dst) override {

@@ -105,9 +105,12 @@ class CudnnAttention final : public LibraryAttention {
   }
 
  private:
-  // Dropout's masks must be ours, and a query's first key is not a thing that the library knows.
+  // Dropout's masks must be ours, a query's first key is not a thing that the library knows, and
+  // graphs have one scale: that of most models.
   static bool fits(const AttentionArgs& a) {
-    return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts &&
+    return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts && a.window == 0 &&
+           a.soft_cap == 0 && a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
+
            a.query_length == a.key_length && a.head_dim % 8 == 0 && a.head_dim <= 128 &&
            a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) && takes(a.v) &&
            takes(a.out);
@@ -157,7 +160,6 @@ class CudnnAttention final : public LibraryAttention {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
-  static float scale(const Shape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
   static void describe_forward(Graph& graph, const Shape& s, const AttentionArgs& a) {
     set_types(graph, s);
@@ -165,7 +167,7 @@ class CudnnAttention final : public LibraryAttention {
                v = input(graph, kV, s, s.kv_heads, a.v);
     auto options = fe::graph::SDPA_attributes();
     options.set_name("forward").set_generate_stats(true).set_causal_mask(true);
-    options.set_attn_scale(scale(s));
+    options.set_attn_scale(a.scale);
     const auto results = graph.sdpa(q, k, v, options);
     output(results[0], kOut, s, s.heads, a.out);
     results[1]->set_output(true);
@@ -184,7 +186,7 @@ class CudnnAttention final : public LibraryAttention {
     const auto lse = graph.tensor(of_lse);
     auto options = fe::graph::SDPA_backward_attributes();
     options.set_name("backward").set_causal_mask(true).set_deterministic_algorithm(true);
-    options.set_attn_scale(scale(s));
+    options.set_attn_scale(a.scale);
     const auto results = graph.sdpa_backward(q, k, v, out, dout, lse, options);
     output(results[0], kDq, s, s.heads, g.dq);
     output(results[1], kDk, s, s.kv_heads, g.dk);

@@ -94,11 +94,27 @@ __global__ void dropout_kernel(View<T> x, Mask mask, int64_t length, View<T> res
     if (at[i] >= 0) dst.data[at[i]] = values[i];
 }
 
+template <class T>
+__global__ void cap_kernel(View<T> x, float cap, View<T> dst, Share share) {
+  share.each([&](int, int64_t row, int64_t col) {
+    dst.row(row)[col] = narrow<T>(cap * tanhf(widen(x.row(row)[col]) * (1.0f / cap)));
+  });
+}
+
+template <class T>
+__global__ void cap_gradient_kernel(View<T> y, float cap, View<T> dy, View<T> dx, Share share) {
+  share.each([&](int, int64_t row, int64_t col) {
+    const float part = widen(y.row(row)[col]) * (1.0f / cap), gradient = widen(dy.row(row)[col]);
+    dx.row(row)[col] = narrow<T>(fmaf(-(part * part), gradient, gradient));
+  });
+}
+
 // Turns (x[i], x[i + half]) of each head by the angle whose cosine is table[i] and whose sine is
-// table[i + half]. A thread has as many pairs as P has elements, of one row and head.
+// table[i + half]; what a head has beyond those stays. A thread has as many pairs as P has
+// elements, of one row and head.
 template <class T, class P>
-__global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Positions positions,
-                            float sign, Share share) {
+__global__ void rope_kernel(View<T> x, int64_t head_dim, int64_t half, View<float> table,
+                            Positions positions, float sign, Share share) {
   constexpr int kElems = P::kElems;
   P low[kEach], high[kEach];
   // Of the pair: in which head it is, and where in that. Divisions of 32 bits are several times as
@@ -108,7 +124,7 @@ __global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Position
   };
   share.each([&](int i, int64_t row, int64_t pair) {
     const int64_t at = pair - head_of(pair) * half;
-    const T* head = x.row(row) + head_of(pair) * 2 * half;
+    const T* head = x.row(row) + head_of(pair) * head_dim;
     low[i] = load_pack<P>(head, at, half, true);
     high[i] = load_pack<P>(head + half, at, half, true);
   });
@@ -124,7 +140,7 @@ __global__ void rope_kernel(View<T> x, int64_t half, View<float> table, Position
       a[k] = fmaf(-x1, s, x0 * c);
       b[k] = fmaf(x0, s, x1 * c);
     }
-    T* head = x.row(row) + head_of(pair) * 2 * half;
+    T* head = x.row(row) + head_of(pair) * head_dim;
     store_pack<T>(a, head, at, half, true);
     store_pack<T>(b, head + half, at, half, true);
   });
@@ -158,6 +174,23 @@ void scale(Matrix x, float factor, Matrix dst, cudaStream_t stream) {
   });
 }
 
+void soft_cap(Matrix x, float cap, Matrix dst, cudaStream_t stream) {
+  with_type(dst.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dst.rows, dst.cols, 1, true);
+    launch(cap_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(x), cap, view<T>(dst), share);
+  });
+}
+
+void soft_cap_backward(Matrix y, float cap, Matrix dy, Matrix dx, cudaStream_t stream) {
+  with_type(dx.type, [&](auto element) {
+    using T = decltype(element);
+    const Share share(dx.rows, dx.cols, 1, true);
+    launch(cap_gradient_kernel<T>, share.grid(), kThreads, 0, stream, view<T>(y), cap, view<T>(dy),
+           view<T>(dx), share);
+  });
+}
+
 void add_bias(Vector bias, Matrix dst, cudaStream_t stream) {
   add(dst, {bias.data, dst.rows, dst.cols, 0, bias.type}, dst, stream);
 }
@@ -183,10 +216,10 @@ void rope(Matrix x, int64_t heads, Matrix table, const Positions& positions, boo
     const auto start = [&](auto pack) {
       using P = decltype(pack);
       const Share share(x.rows, heads * half, P::kElems, true);
-      launch(rope_kernel<T, P>, share.grid(), kThreads, 0, stream, view<T>(x), half,
+      launch(rope_kernel<T, P>, share.grid(), kThreads, 0, stream, view<T>(x), x.cols / heads, half,
              view<float>(table), positions, inverse ? -1.0f : 1.0f, share);
     };
-    if (aligned(x) && half % kWide<T> == 0)
+    if (aligned(x) && half % kWide<T> == 0 && x.cols / heads % kWide<T> == 0)
       start(Pack<T>{});
     else
       start(Single<T>{});

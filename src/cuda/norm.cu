@@ -7,8 +7,8 @@ namespace {
 // x and dst may be the same memory: a team has read its piece before it writes.
 template <class T, int kTeam, int kHeld>
 __global__ void __launch_bounds__(kTeamBlock<kTeam>)
-    forward_kernel(bool centered, View<T> x, Pieces pieces, const T* weight, const T* bias,
-                   float eps, View<T> dst, bool is_aligned) {
+    forward_kernel(bool centered, bool plus_one, View<T> x, Pieces pieces, const T* weight,
+                   const T* bias, float eps, View<T> dst, bool is_aligned) {
   const int64_t index = my_piece<kTeam>();
   if (index >= pieces.count) return;
   using P = Part<T, kTeam, kHeld>;
@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kTeamBlock<kTeam>)
     if (bias) load_pack<typename P::Unit>(bias, first, pieces.size, is_aligned).to(b);
 #pragma unroll
     for (int k = 0; k < kElems; ++k) {
-      const float xhat = normalized(src[k], stats);
-      values[k] = bias ? fmaf(xhat, w[k], b[k]) : xhat * w[k];
+      const float xhat = normalized(src[k], stats), times = plus_one ? 1.0f + w[k] : w[k];
+      values[k] = bias ? fmaf(xhat, times, b[k]) : xhat * times;
     }
     store_pack<T>(values, out, first, pieces.size, is_aligned);
   });
@@ -130,14 +130,14 @@ bool launch_rows(const Matrix& x, const Pieces& pieces, const Vector& weight, co
 
 }  // namespace
 
-void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector bias, float eps,
-                  Matrix dst, cudaStream_t stream) {
+void norm_forward(bool centered, bool plus_one, Matrix x, int64_t groups, Vector weight,
+                  Vector bias, float eps, Matrix dst, cudaStream_t stream) {
   const Pieces pieces(x, groups);
   const bool is_aligned = all_aligned(x, weight, bias, dst) && pieces_aligned(pieces, x.type);
   const bool has_bias = bias.data != nullptr;
   bool launched = false;
-  if (x.type != Type::f32 && is_aligned && pieces.size % 8 == 0 && pieces.size > kLeastOfRows &&
-      pieces.size <= kMostOfRows && centered == has_bias)
+  if (x.type != Type::f32 && !plus_one && is_aligned && pieces.size % 8 == 0 &&
+      pieces.size > kLeastOfRows && pieces.size <= kMostOfRows && centered == has_bias)
     with_half(x.type, [&](auto element) {
       using T = decltype(element);
       launched = centered ? launch_rows<T, true, true>(x, pieces, weight, bias, eps, dst, stream)
@@ -149,7 +149,7 @@ void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector
     with_team<T>(pieces, [&](auto team, auto held) {
       constexpr int kTeam = decltype(team)::value;
       launch(forward_kernel<T, kTeam, decltype(held)::value>, teams_grid<kTeam>(pieces),
-             kTeamBlock<kTeam>, 0, stream, centered, view<T>(x), pieces,
+             kTeamBlock<kTeam>, 0, stream, centered, plus_one, view<T>(x), pieces,
              static_cast<const T*>(weight.data), static_cast<const T*>(bias.data), eps,
              view<T>(dst), is_aligned);
     });

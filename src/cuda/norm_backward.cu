@@ -59,17 +59,20 @@ __device__ inline Means means_of(const float (&sums)[2], int64_t size, bool cent
 // dx may be dy: each thread writes only what it alone reads.
 template <class T, int kTeam>
 __global__ void __launch_bounds__(kTeamBlock<kTeam>)
-    input_kernel(bool centered, View<T> x, Pieces pieces, const T* weight, const Stats* all,
-                 View<T> dy, View<T> dx, bool accumulate) {
+    input_kernel(bool centered, bool plus_one, View<T> x, Pieces pieces, const T* weight,
+                 const Stats* all, View<T> dy, View<T> dx, bool accumulate) {
   const int64_t index = my_piece<kTeam>();
   if (index >= pieces.count) return;
   const Stats stats = all[index];
   const T* src = piece_of(x, pieces, index);
   const T* dout = piece_of(dy, pieces, index);
   T* din = piece_of(dx, pieces, index);
+  const auto weight_at = [&](int64_t i) {
+    return plus_one ? 1.0f + widen(weight[i]) : widen(weight[i]);
+  };
   float sums[2] = {0, 0};  // of g, and of g * xhat
   for (int64_t i = threadIdx.x % kTeam; i < pieces.size; i += kTeam) {
-    const float g = widen(dout[i]) * widen(weight[i]);
+    const float g = widen(dout[i]) * weight_at(i);
     sums[0] += g;
     sums[1] = fmaf(g, normalized(widen(src[i]), stats), sums[1]);
   }
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kTeamBlock<kTeam>)
   const Means means = means_of(sums, pieces.size, centered);
   for (int64_t i = threadIdx.x % kTeam; i < pieces.size; i += kTeam)
     din[i] =
-        narrow<T>(input_gradient(widen(dout[i]), widen(weight[i]), normalized(widen(src[i]), stats),
+        narrow<T>(input_gradient(widen(dout[i]), weight_at(i), normalized(widen(src[i]), stats),
                                  means, stats.rstd, accumulate ? widen(din[i]) : 0.0f, accumulate));
 }
 
@@ -313,7 +316,7 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
   const Pieces pieces(args.x, args.groups);
   const bool is_aligned =
       all_aligned(args.x, args.weight, args.dy, args.dx) && pieces_aligned(pieces, args.x.type);
-  if (args.x.type != Type::f32 && pieces.size <= kHeldElems * kThreads &&
+  if (args.x.type != Type::f32 && !args.plus_one && pieces.size <= kHeldElems * kThreads &&
       fused_backward(args, pieces, is_aligned, stream))
     return;
   auto* stats = reinterpret_cast<Stats*>(args.scratch);
@@ -333,8 +336,8 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
         add_weights(args, pieces, partials, chunks.count, stream);
       }
       launch(input_kernel<T, kTeam>, teams_grid<kTeam>(pieces), kTeamBlock<kTeam>, 0, stream,
-             args.centered, x, pieces, static_cast<const T*>(args.weight.data), stats, dy,
-             view<T>(args.dx), args.accumulate_dx);
+             args.centered, args.plus_one, x, pieces, static_cast<const T*>(args.weight.data),
+             stats, dy, view<T>(args.dx), args.accumulate_dx);
     });
   });
 }

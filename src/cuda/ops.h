@@ -54,6 +54,8 @@ struct Positions {
 void fill(Matrix dst, float value, cudaStream_t stream);
 void add(Matrix a, Matrix b, Matrix dst, cudaStream_t stream);
 void scale(Matrix x, float factor, Matrix dst, cudaStream_t stream);
+void soft_cap(Matrix x, float cap, Matrix dst, cudaStream_t stream);
+void soft_cap_backward(Matrix y, float cap, Matrix dy, Matrix dx, cudaStream_t stream);
 void add_bias(Vector bias, Matrix dst, cudaStream_t stream);  // to each row
 void dropout(Matrix x, const Mask& mask, int64_t length, const Matrix* residual, Matrix dst,
              cudaStream_t stream);
@@ -61,18 +63,18 @@ void rope(Matrix x, int64_t heads, Matrix table, const Positions& positions, boo
           cudaStream_t stream);
 
 // activation.cu
-enum class Curve : uint8_t { relu, gelu, gelu_tanh, silu };
+enum class Curve : uint8_t { relu, gelu, gelu_tanh, silu, sigmoid, identity };
 void activation_forward(Curve curve, bool gated, Matrix x, Matrix dst, cudaStream_t stream);
 // y.data may be null.
 void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
                          cudaStream_t stream);
 
-// norm.cu, norm_backward.cu. `centered`: LayerNorm; else RMSNorm. bias, dweight and dbias may be
-// null.
-void norm_forward(bool centered, Matrix x, int64_t groups, Vector weight, Vector bias, float eps,
-                  Matrix dst, cudaStream_t stream);
+// norm.cu, norm_backward.cu. `centered`: LayerNorm; else RMSNorm. `plus_one`: weights are stored
+// less one. bias, dweight and dbias may be null.
+void norm_forward(bool centered, bool plus_one, Matrix x, int64_t groups, Vector weight,
+                  Vector bias, float eps, Matrix dst, cudaStream_t stream);
 struct NormBackward {
-  bool centered;
+  bool centered, plus_one;
   Matrix x;
   int64_t groups;
   Vector weight;
@@ -93,6 +95,9 @@ struct AttentionArgs {
   Matrix q, k, v, out;
   float* lse;
   int64_t lse_stride;
+  int64_t window;  // as AttentionShape's
+  float scale;     // of scores, never 0
+  float soft_cap;
 };
 struct AttentionGradients {
   Matrix dout, dq, dk, dv;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/chat_template.h"
 
 namespace onefold {
 namespace {
@@ -55,11 +56,18 @@ bool is_special(const Tokenizer& tokenizer, const char* text) {
                      [&](const AddedToken& token) { return token.text == text; });
 }
 
-std::vector<int32_t> encode_marker(const Tokenizer& tokenizer, const std::string& text) {
+bool is_special(const Tokenizer& tokenizer, int32_t id) {
+  const auto& added = tokenizer.added_tokens();
+  return std::any_of(added.begin(), added.end(),
+                     [&](const AddedToken& token) { return token.id == id; });
+}
+
+// With the special tokens that it spells.
+std::vector<int32_t> encode_marker(const Tokenizer& tokenizer, const std::string& text,
+                                   Tokenizer::Place place = Tokenizer::Place::kContinue) {
   std::vector<int32_t> ids;
-  WordCache cache;
-  if (!text.empty())
-    tokenizer.encode(text, Tokenizer::Specials::kMatch, cache, ids, Tokenizer::Place::kContinue);
+  thread_local WordCache cache;
+  if (!text.empty()) tokenizer.encode(text, Tokenizer::Specials::kMatch, cache, ids, place);
   return ids;
 }
 
@@ -97,9 +105,14 @@ ChatMarkers ChatMarkers::chatml() {
 
 ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::optional<ChatMarkers>& markers)
     : tokenizer_(tokenizer) {
+  if (!markers && tokenizer.chat_template()) {
+    template_ = std::make_unique<const ChatTemplate>(*tokenizer.chat_template());
+    return;
+  }
   if (!markers && (!is_special(tokenizer, kImStart) || !is_special(tokenizer, kImEnd)))
     user_error(
-        "the tokenizer has no {} and {}, which mark messages unless told otherwise; set data.chat "
+        "the tokenizer comes with no chat template, and has no {} and {}, which mark messages "
+        "then; set data.chat "
         "to the markers that the model knows, like {{\"user\": [\"User: \", \"\\n\"], "
         "\"assistant\": [\"Assistant: \", \"</s>\"]}}",
         kImStart, kImEnd);
@@ -109,6 +122,8 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::optional<ChatMarke
                     encode_marker(tokenizer, around.after)};
   between_ = encode_marker(tokenizer, chosen.between);
 }
+
+ChatFormat::~ChatFormat() = default;
 
 const ChatFormat::Encoded& ChatFormat::markers_of(const std::string& role,
                                                   const std::string& where) const {
@@ -122,6 +137,7 @@ const ChatFormat::Encoded& ChatFormat::markers_of(const std::string& role,
 
 ChatTokens ChatFormat::render(std::span<const ChatMessage> messages,
                               const std::string& where) const {
+  if (template_) return render_template(messages, where);
   ChatTokens out;
   const auto add = [&](std::span<const int32_t> ids, bool counted) {
     out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
@@ -145,7 +161,49 @@ ChatTokens ChatFormat::render(std::span<const ChatMessage> messages,
   return out;
 }
 
+// The tokens of the whole text, as transformers has them. Where each begins is known if they stand
+// for the text's bytes; a space that encoding puts in front is not the text's. Else the text is
+// encoded in pieces, cut where answers begin and end.
+ChatTokens ChatFormat::render_template(std::span<const ChatMessage> messages,
+                                       const std::string& where) const {
+  const ChatTemplate::Answers answers = template_->render_answers(messages, tokenizer_, where);
+  const std::string_view text = answers.text;
+  ChatTokens out;
+  out.tokens = encode_marker(tokenizer_, answers.text, Tokenizer::Place::kBegin);
+  out.counted.resize(out.tokens.size(), false);
+  const std::string decoded = tokenizer_.decode(out.tokens);
+  const size_t added = decoded.size() - std::min(decoded.size(), text.size());
+  if (added <= 1 && std::string_view(decoded).substr(added) == text) {
+    size_t at = 0, span = 0;
+    for (size_t i = 0; i < out.tokens.size(); ++i) {
+      const size_t place = at - std::min(at, added);
+      while (span < answers.spans.size() && place >= answers.spans[span].end) ++span;
+      out.counted[i] = span < answers.spans.size() && place >= answers.spans[span].begin;
+      at += tokenizer_.decode({&out.tokens[i], 1}).size();
+    }
+    return out;
+  }
+  out = {};
+  size_t at = 0;
+  const auto add = [&](size_t end, bool counted) {
+    const std::vector<int32_t> ids =
+        encode_marker(tokenizer_, std::string(text.substr(at, end - at)),
+                      at == 0 ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
+    out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
+    out.counted.resize(out.tokens.size(), counted);
+    at = end;
+  };
+  for (const JinjaTemplate::Span& span : answers.spans) {
+    add(span.begin, false);
+    add(span.end, true);
+  }
+  add(text.size(), false);
+  return out;
+}
+
 std::vector<int32_t> ChatFormat::prompt(std::span<const ChatMessage> messages) const {
+  if (template_)
+    return encode_marker(tokenizer_, template_->render(messages, true), Tokenizer::Place::kBegin);
   std::vector<int32_t> tokens = render(messages, "the conversation").tokens;
   const Encoded& answer = markers_of(kChatAssistant, "the answer");
   if (!tokens.empty()) tokens.insert(tokens.end(), between_.begin(), between_.end());
@@ -154,18 +212,37 @@ std::vector<int32_t> ChatFormat::prompt(std::span<const ChatMessage> messages) c
 }
 
 bool ChatFormat::ends_bare() const {
+  if (template_) return end_of_answer() < 0;
   const auto found = roles_.find(kChatAssistant);
   return found != roles_.end() && found->second.after.empty();
 }
 
+// Of what is trained on, the last token. Where a template lets no answer be found (one whose prompt
+// begins to think, say), it still ends a text: the last special token of all.
+int32_t ChatFormat::end_of_short_answer() const {
+  const Conversation probe = {{kChatUser, "a"}, {kChatAssistant, "b"}};
+  try {
+    const ChatTokens tokens = render_template(probe, "a short conversation");
+    for (size_t i = tokens.tokens.size(); i-- > 0;)
+      if (tokens.counted[i])
+        return is_special(tokenizer_, tokens.tokens[i]) ? tokens.tokens[i] : -1;
+  } catch (const UserError&) {
+  }
+  try {
+    const std::vector<int32_t> ids = encode_marker(tokenizer_, template_->render(probe, false));
+    for (size_t i = ids.size(); i-- > 0;)
+      if (is_special(tokenizer_, ids[i])) return ids[i];
+  } catch (const UserError&) {  // who holds such a conversation is told
+  }
+  return -1;
+}
+
 int32_t ChatFormat::end_of_answer() const {
+  if (template_) return end_of_short_answer();
   const auto found = roles_.find(kChatAssistant);
   if (found == roles_.end() || found->second.after.empty()) return -1;
   const int32_t first = found->second.after.front();
-  const auto& added = tokenizer_.added_tokens();
-  const bool special = std::any_of(added.begin(), added.end(),
-                                   [&](const AddedToken& token) { return token.id == first; });
-  return special ? first : -1;
+  return is_special(tokenizer_, first) ? first : -1;
 }
 
 }  // namespace onefold

@@ -13,7 +13,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "data/gguf_tokenizer.h"
 #include "data/sentencepiece.h"
+#include "data/tiktoken.h"
 
 namespace onefold {
 namespace {
@@ -25,12 +27,16 @@ constexpr const char* kAddedTokens = "added_tokens.json";
 constexpr const char* kVocab = "vocab.json";
 constexpr const char* kMerges = "merges.txt";
 constexpr const char* kSentencePiece = "tokenizer.model";
+constexpr const char* kTekken = "tekken.json";
+constexpr const char* kTiktoken = ".tiktoken";
+constexpr const char* kChatTemplate = "chat_template.jinja";
+constexpr const char* kChatTemplateJson = "chat_template.json";
 constexpr const char* kMakeJson =
     "load it with AutoTokenizer of transformers and save_pretrained(), which writes tokenizer.json";
 
 constexpr std::array<std::string_view, 10> kCompanions = {
-    kTokenizerJson, kTokenizerConfig, kSpecialTokens,        kAddedTokens,         kVocab,
-    kMerges,        kSentencePiece,   "chat_template.jinja", "chat_template.json", kHfGeneration};
+    kTokenizerJson, kTokenizerConfig, kSpecialTokens, kAddedTokens,      kVocab,
+    kMerges,        kSentencePiece,   kChatTemplate,  kChatTemplateJson, kHfGeneration};
 
 std::string in(const std::string& folder, std::string_view name) {
   return fmt::format("{}/{}", folder, name);
@@ -291,8 +297,10 @@ class VocabularyFolder {
 
 // Tokens that a folder adds to the model are not in the file, and would change ids if left out.
 Tokenizer load_sentencepiece(const std::string& path, const std::string& folder) {
-  Tokenizer tokenizer =
-      Tokenizer::parse(tokenizer_json_of_sentencepiece(read_file(path), path), path);
+  const std::string content = read_file(path);
+  if (is_tiktoken(content))  // Llama 3's
+    return Tokenizer::parse(tokenizer_json_of_tiktoken(content, kSentencePiece, path), path);
+  Tokenizer tokenizer = Tokenizer::parse(tokenizer_json_of_sentencepiece(content, path), path);
   const Json added = object_in(folder, kAddedTokens);
   for (const auto& [text, id] : added.items())
     if (id_of(tokenizer, text) < 0)
@@ -301,7 +309,67 @@ Tokenizer load_sentencepiece(const std::string& path, const std::string& folder)
   return tokenizer;
 }
 
+std::string name_of(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+// A tokenizer's own file, whatever its kind; a folder's is tokenizer_in_folder's.
+Tokenizer load_file(const std::string& path, const std::string& folder) {
+  if (path.ends_with(".model")) return load_sentencepiece(path, folder);
+  if (path.ends_with(kTiktoken))
+    return Tokenizer::parse(tokenizer_json_of_tiktoken(read_file(path), name_of(path), path), path);
+  if (name_of(path) == kTekken)
+    return Tokenizer::parse(tokenizer_json_of_tekken(read_file(path), path), path);
+  return Tokenizer::load(path);
+}
+
+// The only file of tiktoken's in a folder; "" if there is none, or several.
+std::string tiktoken_in(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const Files::Entry& entry : list_folder(folder))
+    if (entry.name.ends_with(kTiktoken)) found.push_back(in(folder, entry.name));
+  return found.size() == 1 ? found[0] : "";
+}
+
+// What the folder of the same tokenizer would hold.
+std::map<std::string, std::string> gguf_companions(const GgufFile& file) {
+  std::map<std::string, std::string> files;
+  if (!has_gguf_tokenizer(file)) return files;
+  const Tokenizer tokenizer = load_gguf_tokenizer(file);
+  Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
+  config["clean_up_tokenization_spaces"] = false;  // it would change the text
+  if (tokenizer.template_before().size() == 1)
+    config["bos_token"] = tokenizer.token_text(tokenizer.template_before()[0]);
+  if (tokenizer.end_of_text() >= 0)
+    config["eos_token"] = tokenizer.token_text(tokenizer.end_of_text());
+  if (file.has("tokenizer.chat_template"))
+    config["chat_template"] = file.text("tokenizer.chat_template");
+  files[kTokenizerJson] = tokenizer_json_of_gguf(file);
+  files[kTokenizerConfig] = config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return files;
+}
+
 }  // namespace
+
+std::string chat_template_of(const std::map<std::string, std::string>& files) {
+  const auto text = [&](const char* name) {
+    const auto found = files.find(name);
+    return found == files.end() ? std::string() : found->second;
+  };
+  if (files.contains(kChatTemplate)) return text(kChatTemplate);
+  for (const char* name : {kChatTemplateJson, kTokenizerConfig}) {
+    if (!files.contains(name)) continue;
+    const Json json = parse_json(text(name), name);
+    const Json found = json.is_object() ? json.value("chat_template", Json()) : Json();
+    if (found.is_string()) return found.get<std::string>();
+    // A list of named ones: the one for plain conversations.
+    for (const Json& one : found.is_array() ? found : Json::array())
+      if (one.is_object() && one.value("name", Json()) == "default" &&
+          one.value("template", Json()).is_string())
+        return one["template"].get<std::string>();
+  }
+  return "";
+}
 
 std::span<const std::string_view> hf_companion_names() { return kCompanions; }
 
@@ -310,9 +378,12 @@ static bool has_vocabulary(const std::string& folder) {
 }
 
 std::string tokenizer_in_folder(const std::string& folder) {
+  if (GgufFile::is_named(folder) && !is_folder(folder))
+    return has_gguf_tokenizer(GgufFile(folder)) ? folder : "";
   if (path_exists(in(folder, kTokenizerJson))) return in(folder, kTokenizerJson);
-  const bool found = has_vocabulary(folder) || path_exists(in(folder, kSentencePiece));
-  return found ? folder : "";
+  if (has_vocabulary(folder) || path_exists(in(folder, kSentencePiece))) return folder;
+  if (path_exists(in(folder, kTekken))) return in(folder, kTekken);
+  return is_folder(folder) ? tiktoken_in(folder) : "";
 }
 
 std::string folder_of_tokenizer(const std::string& path) {
@@ -330,26 +401,48 @@ std::string describe_end_of_text(int32_t id, const Tokenizer* tokenizer) {
 }
 
 Tokenizer load_tokenizer(const std::string& path) {
+  if (GgufFile::is_named(path) && !is_folder(path)) return load_gguf_tokenizer(GgufFile(path));
   const std::string folder = folder_of_tokenizer(path);
   const auto load = [&] {
-    if (!is_folder(path))
-      return path.ends_with(".model") ? load_sentencepiece(path, folder) : Tokenizer::load(path);
+    if (!is_folder(path)) return load_file(path, folder);
     const std::string found = tokenizer_in_folder(path);
     if (found.empty())
       user_error(
-          "{} has no tokenizer: neither {} nor {} with {} nor {}. Name one in data.tokenizer; "
-          "\"bytes\" is for models that were trained on bytes",
-          path, kTokenizerJson, kVocab, kMerges, kSentencePiece);
-    if (found != path) return Tokenizer::load(found);
+          "{} has no tokenizer: neither {} nor {} with {}, nor {}, {} or one file of {}. Name one "
+          "in "
+          "data.tokenizer; \"bytes\" is for models that were trained on bytes",
+          path, kTokenizerJson, kVocab, kMerges, kSentencePiece, kTekken, kTiktoken);
+    if (found != path) return load_file(found, folder);
     return has_vocabulary(path) ? VocabularyFolder(path).load()
                                 : load_sentencepiece(in(path, kSentencePiece), path);
   };
-  return with_end_of_text(load(), folder);
+  Tokenizer tokenizer = with_end_of_text(load(), folder);
+  take_chat_template(folder, tokenizer);
+  return tokenizer;
+}
+
+void take_chat_template(const std::string& folder, Tokenizer& tokenizer) {
+  std::map<std::string, std::string> files;
+  for (const char* name : {kChatTemplate, kChatTemplateJson, kTokenizerConfig})
+    if (path_exists(in(folder, name))) files[name] = read_file(in(folder, name));
+  ChatTemplateText text{chat_template_of(files), in(folder, kTokenizerConfig), Json::object()};
+  if (text.text.empty()) return;
+  if (files.contains(kChatTemplate)) text.source = in(folder, kChatTemplate);
+  for (const char* name : {kSpecialTokens, kTokenizerConfig}) {
+    const Json object = object_in(folder, name);
+    for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                            "cls_token", "mask_token"}) {
+      const std::string token = named_token(object, key, in(folder, name));
+      if (!token.empty()) text.variables[key] = token;
+    }
+  }
+  tokenizer.set_chat_template(std::move(text));
 }
 
 std::map<std::string, std::string> tokenizer_companions(const std::string& path) {
   std::map<std::string, std::string> files;
   if (path.empty() || path == "bytes") return files;
+  if (GgufFile::is_named(path) && !is_folder(path)) return gguf_companions(GgufFile(path));
   const std::string folder = folder_of_tokenizer(path);
   // A tokenizer.json under another name, or alone among other files, has no companions.
   const bool described = path_exists(in(folder, kTokenizerConfig)) || is_folder(path);
@@ -360,7 +453,8 @@ std::map<std::string, std::string> tokenizer_companions(const std::string& path)
     files[std::string(name)] = read_file(file);
   }
   const std::string json = is_folder(path) ? tokenizer_in_folder(path) : path;
-  if (is_plain_file(json)) files[kTokenizerJson] = read_file(json);
+  if (is_plain_file(json) && json.ends_with(".json") && name_of(json) != kTekken)
+    files[kTokenizerJson] = read_file(json);
   return files;
 }
 

@@ -84,28 +84,7 @@ class ProtoMessage {
   const std::string* source_;
 };
 
-struct Piece {
-  enum Type : uint64_t {
-    kNormal = 1,
-    kUnknown = 2,
-    kControl = 3,
-    kUser = 4,
-    kUnused = 5,
-    kByte = 6
-  };
-  std::string text;
-  float score = 0;
-  uint64_t type = kNormal;
-};
-
-struct SentencePieceModel {
-  enum Type : uint64_t { kUnigram = 1, kBpe = 2 };
-  std::vector<Piece> pieces;
-  uint64_t type = kUnigram;
-  bool byte_fallback = false;
-  bool add_dummy_prefix = true, remove_extra_spaces = true;
-  std::string charsmap;
-};
+using Piece = SentencePiece;
 
 Piece read_piece(ProtoMessage message, const std::string& source) {
   Piece piece;
@@ -239,7 +218,11 @@ json model_of(const SentencePieceModel& model, const std::string& source) {
 }  // namespace
 
 std::string tokenizer_json_of_sentencepiece(std::string_view bytes, const std::string& source) {
-  const SentencePieceModel model = read_model(bytes, source);
+  return tokenizer_json_of_sentencepiece(read_model(bytes, source), source);
+}
+
+std::string tokenizer_json_of_sentencepiece(const SentencePieceModel& model,
+                                            const std::string& source) {
   json added = json::array();
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const Piece& piece = model.pieces[id];

@@ -31,7 +31,8 @@ class Batcher {
         caches_(static_cast<size_t>(pool.threads())) {
     limit_ = kChunkBytes * 4 * caches_.size();
     if (source.format == DataFormat::kChat) chat_.emplace(tokenizer, source.chat);
-    if (!options.add_template) return;
+    // A conversation's own template says all that begins and ends it.
+    if (!options.add_template || (chat_ && chat_->has_template())) return;
     before_ = tokenizer.template_before();
     after_ = tokenizer.template_after();
     // The sink ends documents with end-of-text itself.

@@ -130,6 +130,10 @@ Tokenizer Tokenizer::bytes() {
   return Tokenizer(std::move(parts));
 }
 
+void Tokenizer::set_chat_template(ChatTemplateText text) {
+  chat_template_ = std::make_shared<const ChatTemplateText>(std::move(text));
+}
+
 void Tokenizer::set_end_of_text(int32_t id, std::string source) {
   require(id >= 0 && id < vocab_size(), "end-of-text {} of {} tokens", id, vocab_size());
   end_of_text_ = id;

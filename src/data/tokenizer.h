@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json.h"
 #include "data/added_tokens.h"
 #include "data/bpe_model.h"
 #include "data/normalizer.h"
@@ -65,6 +66,13 @@ struct TokenizerParts {
 
   // An added token as it is looked for, and decoded: normalized, if it says so.
   std::string shown(const AddedToken& token) const;
+};
+
+// The template that conversations with a model are rendered with, and the names that it may use
+// beside the messages (bos_token, ...). `source` names it in errors.
+struct ChatTemplateText {
+  std::string text, source;
+  Json variables;
 };
 
 // Recently encoded words. One for each thread; a Tokenizer without one given uses the calling
@@ -132,6 +140,9 @@ class Tokenizer {
   // What names the end-of-text: a file, or "its name" if it is one of four usual ones.
   const std::string& end_of_text_source() const { return end_of_text_source_; }
   void set_end_of_text(int32_t id, std::string source);
+  // Of the files beside the tokenizer; null if they have none.
+  const ChatTemplateText* chat_template() const { return chat_template_.get(); }
+  void set_chat_template(ChatTemplateText text);
   const std::string& token_text(int32_t id) const;  // the bytes it stands for
   int32_t token_id(std::string_view bytes) const;   // -1 if there is none
   const std::vector<AddedToken>& added_tokens() const { return parts_->added; }
@@ -157,6 +168,7 @@ class Tokenizer {
   bool cuts_before_spaces_ = false;
   int32_t end_of_text_ = -1;
   std::string end_of_text_source_;
+  std::shared_ptr<const ChatTemplateText> chat_template_;
   uint32_t number_ = 0;
 };
 

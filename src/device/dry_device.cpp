@@ -64,6 +64,7 @@ class VirtualLane final : public LaneQueue {
                         machine_.host_memory.take(ready_, memory_seconds(double(label.bytes))));
     else
       ready_ += seconds;
+    ready_ += label.core_seconds;
     const Work& after = machine_.kernels.work();
     if (of_the_host_)  // at the rate of its memory
       ready_ = machine_.host_memory.take(ready_, memory_seconds(after.bytes - before.bytes));
@@ -72,7 +73,7 @@ class VirtualLane final : public LaneQueue {
     // A processor copies by itself: what it moves for another lane it does not compute meanwhile.
     if (seconds > 0 && label.over != Link::disk && machine_.hardware.device == "cpu" &&
         this != &machine_.compute)
-      machine_.compute.give_up(seconds / machine_.hardware.cores, this);
+      machine_.compute.give_up((seconds + label.core_seconds) / machine_.hardware.cores, this);
     ends_.push_back(ready_);
     spans_.push_back({std::move(label), begin, ready_});
     return mark();
@@ -127,7 +128,7 @@ class VirtualLane final : public LaneQueue {
 // What the described device's kernels take.
 std::shared_ptr<const KernelScratch> scratch_like(const Hardware& hardware, int threads) {
   if (hardware.device == "cuda") return make_cuda_scratch();
-  return make_cpu_scratch(threads);
+  return make_cpu_scratch(threads, hardware.multiplies_bf16);
 }
 
 class DryDevice final : public Device {

@@ -47,6 +47,12 @@ class DryKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return like_->sum_squares_scratch_bytes(elems);
   }
+  int64_t grouped_gemm_scratch_bytes(const GroupedGemm& g) const override {
+    return like_->grouped_gemm_scratch_bytes(g);
+  }
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return like_->route_backward_scratch_bytes(tokens, experts);
+  }
   int64_t logits_bytes() const override { return like_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
@@ -94,6 +100,10 @@ class DryKernels final : public Kernels {
     book({.functions = logits.elems() * (backward ? 2 : 1)},
          {logits, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
   }
+  void soft_cap(Tensor x, float, Tensor dst) override {
+    book({.functions = dst.elems()}, {x, dst});
+  }
+  void soft_cap_backward(Tensor y, float, Tensor dy, Tensor dx) override { book({}, {y, dy, dx}); }
   void share_softmax(Tensor logits, Tensor, Tensor stats) override {
     book({.functions = logits.elems()}, {logits, stats});
   }
@@ -103,6 +113,29 @@ class DryKernels final : public Kernels {
     book({.functions = backward ? logits.elems() : 0},
          {stats, backward ? logits : Tensor{}, backward ? logits : Tensor{}});
   }
+  void route(const Route& r) override {
+    book({.functions = r.logits.elems()},
+         {r.logits, r.routing.experts, r.routing.weights, r.routing.places, r.routing.sources});
+  }
+  void route_backward(const RouteBackward& r) override {
+    book({.functions = r.dlogits.elems()}, {r.forward.logits, r.dlogits});
+  }
+  void gather_rows(Tensor, const Routing&, Tensor dst) override { book({}, {dst, dst}); }
+  void combine_rows(Tensor rows, const Routing&, bool, Tensor base, Tensor dst) override {
+    book({}, {rows, base, dst});
+  }
+  void weigh_rows(const Routing&, Tensor dy, Tensor x, Tensor) override {
+    book({}, {dy, dy, x, x});
+  }
+  // However rows are divided, and as if none was dropped.
+  void grouped_gemm(const GroupedGemm& g) override {
+    const double terms = static_cast<double>(g.a_transposed ? g.b.cols : g.dst.cols);
+    book({.flops = 2.0 * static_cast<double>(g.a.elems()) * terms,
+          .kind = Kind::product,
+          .operand = g.a},
+         {g.a, g.b, g.dst, g.accumulate ? g.dst : Tensor{}});
+  }
+  void jitter(Tensor x, const Dropout&, int64_t, Tensor dst) override { book({}, {x, dst}); }
   void column_sum(Tensor x, Tensor, bool, Tensor) override { book({}, {x}); }
   void copy(Tensor src, Tensor dst) override { book({}, {src, dst}); }
   void fill(Tensor dst, float) override { book({}, {dst}); }
@@ -234,11 +267,16 @@ class DryKernels final : public Kernels {
     return 1e9 * gflops * (kind == Kind::attention ? attention : h.product_share);
   }
 
-  // One of attention's matrix products, over the causal half.
+  // One of attention's matrix products, over the causal half and within the window.
   static double product_flops(const AttentionShape& s) {
-    return static_cast<double>(s.batch * s.heads * s.head_dim) *
-           static_cast<double>(s.query_length) *
-           static_cast<double>(2 * s.key_length - s.query_length);
+    const auto queries = static_cast<double>(s.query_length);
+    double twice_the_keys = queries * static_cast<double>(2 * s.key_length - s.query_length);
+    if (const int64_t beyond = s.key_length - s.window; s.window > 0 && beyond > 0) {
+      // What the last queries would see beyond it: the very last `beyond` keys, others one less.
+      const auto cut = static_cast<double>(std::min(beyond, s.query_length));
+      twice_the_keys -= cut * (2 * static_cast<double>(beyond) - cut);
+    }
+    return static_cast<double>(s.batch * s.heads * s.head_dim) * twice_the_keys;
   }
 
   std::shared_ptr<const KernelScratch> like_;

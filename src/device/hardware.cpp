@@ -114,6 +114,7 @@ Json Hardware::to_json() const {
   return {{"name", name},
           {"device", device},
           {"instruction_set", instruction_set},
+          {"multiplies_bf16", multiplies_bf16},
           {"cores", cores},
           {"product_gflops", product_gflops},
           {"half_product_gflops", half_product_gflops},
@@ -147,6 +148,7 @@ Hardware hardware_from_json(const Json& json, const std::string& where) {
       in.fail("device",
               fmt::format("is \"{}\"; this Onefold plans for: cpu, cuda", hardware.device));
     hardware.instruction_set = in.get<std::string>("instruction_set", usual.instruction_set);
+    hardware.multiplies_bf16 = in.get<bool>("multiplies_bf16", usual.multiplies_bf16);
     const auto cores = in.get<int64_t>("cores", usual.cores);
     if (cores < 1 || cores > kMostCores)
       in.fail("cores", fmt::format("must be from 1 to {}", kMostCores));
@@ -180,8 +182,11 @@ Hardware hardware_named(const std::string& name) {
 
 Hardware this_machine(int cores, const std::string& device, int ranks) {
   const DeviceName named = parse_device(device);
-  Hardware machine{
-      .name = cpu_name(), .device = named.kind, .instruction_set = cpu_simd_name(), .cores = cores};
+  Hardware machine{.name = cpu_name(),
+                   .device = named.kind,
+                   .instruction_set = cpu_simd_name(),
+                   .multiplies_bf16 = cpu_multiplies_bf16(),
+                   .cores = cores};
   if (named.kind == "cpu") return machine;
   if (named.card) {
     machine.device_bytes = free_cuda_bytes(*named.card) / ranks;

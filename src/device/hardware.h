@@ -16,6 +16,7 @@ struct Hardware {
   std::string name = "cpu";
   std::string device = "cpu";            // whose kernels are planned: cpu or cuda
   std::string instruction_set = "AVX2";  // of the processor's vector kernels, as `info` names it
+  bool multiplies_bf16 = false;          // by instructions of its own: AMX or AVX512_BF16
   int cores = 1;                         // threads of a rank, unless run.threads says otherwise
   // Rates, of all cores together. Matrix products: of a large one, in fp32 and in 16 bits (0: as
   // many), and what a step's own products and attention reach of them.

@@ -33,8 +33,9 @@ struct JobLabel {
   int tag = 0;
   int64_t bytes = 0;  // that travel
   Link over = Link::ranks;
-  bool out = false;       // away from the device, where that makes a difference
-  std::string name = {};  // empty: not traced
+  bool out = false;         // away from the device, where that makes a difference
+  double core_seconds = 0;  // of one core, for what the job does besides; counted by virtual time
+  std::string name = {};    // empty: not traced
 };
 
 // When a job ran; or (awaited set) when this lane stood still for a job of another one.

@@ -67,6 +67,12 @@ class ProfiledKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return inner_.sum_squares_scratch_bytes(elems);
   }
+  int64_t grouped_gemm_scratch_bytes(const GroupedGemm& g) const override {
+    return inner_.grouped_gemm_scratch_bytes(g);
+  }
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return inner_.route_backward_scratch_bytes(tokens, experts);
+  }
   int64_t logits_bytes() const override { return inner_.logits_bytes(); }
 
   void gemm(const Gemm& g) override {
@@ -138,6 +144,36 @@ class ProfiledKernels final : public Kernels {
     timed("cross entropy", logits, [&](Kernels& k) {
       k.share_cross_entropy(logits, targets, stats, gradient_scale, losses);
     });
+  }
+  void route(const Route& args) override {
+    timed("routing", args.logits, [&](Kernels& k) { k.route(args); });
+  }
+  void route_backward(const RouteBackward& args) override {
+    timed("routing backward", args.dlogits, [&](Kernels& k) { k.route_backward(args); });
+  }
+  void gather_rows(Tensor x, const Routing& routing, Tensor dst) override {
+    timed("rows of experts", dst, [&](Kernels& k) { k.gather_rows(x, routing, dst); });
+  }
+  void combine_rows(Tensor rows, const Routing& routing, bool weighted, Tensor base,
+                    Tensor dst) override {
+    timed("rows of experts", dst,
+          [&](Kernels& k) { k.combine_rows(rows, routing, weighted, base, dst); });
+  }
+  void weigh_rows(const Routing& routing, Tensor dy, Tensor x, Tensor dweights) override {
+    timed("rows of experts", x, [&](Kernels& k) { k.weigh_rows(routing, dy, x, dweights); });
+  }
+  void grouped_gemm(const GroupedGemm& g) override {
+    timed(g.a_transposed ? "products of experts' weights" : "products of experts", g.dst,
+          [&](Kernels& k) { k.grouped_gemm(g); });
+  }
+  void jitter(Tensor x, const Dropout& noise, int64_t length, Tensor dst) override {
+    timed("jitter", x, [&](Kernels& k) { k.jitter(x, noise, length, dst); });
+  }
+  void soft_cap(Tensor x, float cap, Tensor dst) override {
+    timed("cross entropy", x, [&](Kernels& k) { k.soft_cap(x, cap, dst); });
+  }
+  void soft_cap_backward(Tensor y, float cap, Tensor dy, Tensor dx) override {
+    timed("cross entropy", y, [&](Kernels& k) { k.soft_cap_backward(y, cap, dy, dx); });
   }
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
     timed("gradients of biases", x, [&](Kernels& k) { k.column_sum(x, dst, accumulate, scratch); });

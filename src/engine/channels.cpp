@@ -33,10 +33,34 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   }
   // Numbers are gathered and not summed: no scratch.
   if (!on_host) control_ = lines.all->open("control", nullptr);
+  if (lines.pipeline) {
+    stages_ = lines.pipeline->open("pipeline", nullptr);
+    for (size_t i = 0; i < hops_.size(); ++i)
+      hops_[i] = lines.pipeline->open(i < 3 ? "forward" : "backward", nullptr);
+    for (const Lane lane : {Lane::send, Lane::recv})
+      lanes_[static_cast<size_t>(lane)] = device.open_lane();
+  }
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");
   replicas_ = lines.replicas->open(lane_name(Lane::exchange), replicas_scratch_.data());
+}
+
+TrafficTable Channels::passed() const {
+  TrafficTable table{};
+  if (stages_) add_traffic(*stages_, table);
+  for (const auto& hop : hops_)
+    if (hop) add_traffic(*hop, table);
+  return table;
+}
+
+void add_traffic(const Channel& channel, TrafficTable& table) {
+  for (size_t c = 0; c < table.size(); ++c) {
+    const Traffic& traffic = channel.traffic()[c];
+    table[c].calls += traffic.calls;
+    table[c].bytes_sent += traffic.bytes_sent;
+    table[c].seconds += traffic.seconds;
+  }
 }
 
 int64_t lane_scratch_bytes(const std::string& device, bool over_mpi, int ranks) {

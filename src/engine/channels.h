@@ -26,6 +26,16 @@ class Channels {
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
+  // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
+  // on channels of its own, so that a rank may send and receive at the same time; and a channel of
+  // all of them, in the order of computation. Null without a pipeline.
+  Channel& hop(bool backward, int from) const {
+    const int last = backward ? 0 : stages_->ranks() - 1;  // from there it goes round
+    return *hops_[static_cast<size_t>((backward ? 3 : 0) + (from == last ? 2 : from % 2))];
+  }
+  Channel* stages() const { return stages_.get(); }
+  // What this rank has passed on.
+  TrafficTable passed() const;
   // For the host's numbers, where lanes carry those of a device. All ranks' threads of control use
   // it, and no lane.
   Channel& control() const { return control_ ? *control_ : of(Lane::compute); }
@@ -36,10 +46,13 @@ class Channels {
   std::array<Buffer, kLanes> scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
   std::array<std::unique_ptr<Channel>, kLanes> channels_;
-  std::unique_ptr<Channel> control_, replicas_;
+  std::unique_ptr<Channel> control_, replicas_, stages_;
+  std::array<std::unique_ptr<Channel>, 6> hops_;
   Buffer replicas_scratch_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
+
+void add_traffic(const Channel& channel, TrafficTable& table);
 
 // Scratch of each lane's channel on this device, for plans.
 int64_t lane_scratch_bytes(const std::string& device, bool over_mpi, int ranks);

@@ -42,6 +42,11 @@ std::vector<std::string> parameter_names(const Model& model, int unit) {
 void FirstNotFinite::look(const Action& action, const UnitCall& call) {
   if (found_) return;
   ++position_;
+  if (staged_) {
+    const auto units = static_cast<double>(model_.units.size());
+    position_ = 2 * units * action.micro +
+                (action.verb == Verb::forward ? action.unit : 2 * units - 1 - action.unit);
+  }
   const std::vector<std::string> names = parameter_names(model_, action.unit);
   for (size_t p = 0; p < call.params.size(); ++p) {
     look_at(action, call.params[p], "a weight is", names[p]);
@@ -64,6 +69,7 @@ void FirstNotFinite::look_at_backward(const Action& action, const UnitCall& call
     if (found_) return;
   }
   look_at(action, call.dinput, "backward computed", "gradient of the input");
+  if (action.part == Part::by_input) return;  // the others are still to come
   const std::vector<std::string> names = parameter_names(model_, action.unit);
   for (size_t p = 0; p < call.grads.size() && !found_; ++p)
     look_at(action, call.grads[p], "the gradient is", names[p]);

@@ -13,12 +13,15 @@ namespace onefold {
 
 class FirstNotFinite {
  public:
-  FirstNotFinite(Device& device, const Model& model) : device_(device), model_(model) {}
+  // `staged`: ranks compute different units.
+  FirstNotFinite(Device& device, const Model& model, bool staged)
+      : device_(device), model_(model), staged_(staged) {}
 
   // After a unit's forward or backward: its parameters, then what it computed.
   void look(const Action& action, const UnitCall& call);
 
-  // Of units computed; infinity if nothing was found.
+  // Of units computed, or of ranks that compute different ones: in the order of one rank,
+  // micro-batch by micro-batch; infinity if nothing was found.
   double position() const { return found_ ? position_ : std::numeric_limits<double>::infinity(); }
   int micro() const { return micro_; }
   // "the loss is nan (unit head, tensor logits)"; "" if nothing was found.
@@ -34,6 +37,7 @@ class FirstNotFinite {
 
   Device& device_;
   const Model& model_;
+  const bool staged_;
   double position_ = -1;
   int micro_ = 0;
   bool found_ = false, is_weight_ = false;

@@ -7,6 +7,7 @@
 #include "device/device_name.h"
 #include "device/profile.h"
 #include "engine/divergence.h"
+#include "engine/stages.h"
 #include "program/verify.h"
 
 namespace onefold {
@@ -49,8 +50,15 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
   return device;
 }
 
-Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks) {
-  return options.training ? training_program(options, units, ranks) : Program{};
+const ModelSpec& supported(const ModelSpec& spec, const EngineOptions& options) {
+  if (const std::string why = obstacle_to_experts(spec, options); !why.empty())
+    user_error("{}", why);
+  return spec;
+}
+
+Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks,
+                    const Pipeline& pipeline) {
+  return options.training ? training_program(options, units, ranks, pipeline) : Program{};
 }
 
 }  // namespace
@@ -58,61 +66,67 @@ Program training_of(const EngineOptions& options, const std::vector<UnitTraits>&
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
                std::shared_ptr<Communicator> communicator)
     : Engine(spec, options, open_device_for(options, communicator.get()),
-             exchange_for(options, communicator), -1) {}
+             exchange_for(options, communicator), std::nullopt) {}
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
-               std::shared_ptr<Communicator> communicator, int64_t arena_bytes)
+               std::shared_ptr<Communicator> communicator, std::optional<Scratch> scratch)
     : options_(options),
-      lines_(make_lines(spec, options, std::move(communicator))),
+      lines_(make_lines(supported(spec, options), options, std::move(communicator))),
+      pipeline_(pipeline_of(spec, options, lines_.place())),
       device_(std::move(device)),
       model_(spec, device_->kernels().logits_bytes(), lines_.share()),
       tiers_(*device_, options.offload.uses(Tier::disk) ? options.offload.folder : ""),
       ledger_(books_of(tiers_, options)),
-      traits_(unit_traits(model_, options, lines_.all->ranks())),
-      training_(training_of(options, traits_, lines_.all->ranks())),
-      evaluation_(evaluation_program(options, traits_, lines_.all->ranks())),
+      traits_(unit_traits(model_, options, lines_.all->ranks(), pipeline_)),
+      training_(training_of(options, traits_, lines_.all->ranks(), pipeline_)),
+      evaluation_(evaluation_program(options, traits_, lines_.all->ranks(), pipeline_)),
       state_(*device_, tiers_, ledger_, model_, traits_, options_, lines_.data->rank(),
-             lines_.data->ranks()),
+             lines_.data->ranks(), lines_.all->rank()),
       channels_(lines_, *device_, ledger_, lines_.data->ranks() > 1 && options.zero.overlap),
       control_(*lines_.all, channels_.control()),
       batches_(*device_, ledger_, options_, model_),
       loss_scale_(options.loss_scale),
-      executor_(*device_, tiers_, ledger_, model_, state_, options_, channels_, control_) {
+      executor_(*device_, tiers_, ledger_, model_, state_, traits_, options_, channels_, control_) {
+  const Program* const programs[] = {&training_, &evaluation_};
+  executor_.open_packing(programs);
+  if (channels_.stages() != nullptr) state_.set_stages(*channels_.stages());
   if (channels_.has(Lane::exchange)) state_.set_shares(channels_.of(Lane::exchange));
-  if (arena_bytes < 0)
-    arena_bytes = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
-                                {lines_.all->rank(), lines_.all->ranks()}, scratch_of(*device_));
-  if (arena_bytes > 0)
-    executor_.set_arena(Arena(ledger_.allocate(Kind::workspace, arena_bytes, "scratch arena")));
+  if (!scratch)
+    scratch = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
+                            {lines_.all->rank(), lines_.all->ranks()}, scratch_of(*device_));
+  if (scratch->arena_bytes > 0)
+    executor_.set_arena(
+        Arena(ledger_.allocate(Kind::workspace, scratch->arena_bytes, "scratch arena")),
+        std::move(scratch->later_bytes));
   if (!device_->dry()) state_.initialise();
 }
 
 Engine::~Engine() = default;
 
-int64_t Engine::measure_arena(const ModelSpec& spec, const EngineOptions& options,
-                              const Hardware& hardware, int threads, Place place,
-                              std::shared_ptr<const KernelScratch> scratch) {
+Engine::Scratch Engine::measure_arena(const ModelSpec& spec, const EngineOptions& options,
+                                      const Hardware& hardware, int threads, Place place,
+                                      std::shared_ptr<const KernelScratch> scratch) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
   // Temporaries of one micro-batch are those of any other.
-  unlimited.micros = 1;
+  unlimited.micros = options.pipeline.interleave > 1 ? options.pipeline.ranks : 1;
   Engine dry(spec, unlimited, open_dry_device(hardware, threads, std::move(scratch)),
-             make_dry_communicator(place.ranks, 0, place.rank), 0);
+             make_dry_communicator(place.ranks, 0, place.rank), Scratch{});
   const BatchView batch = dry_batch(options);
-  if (options.training) dry.train_step({&batch, 1}, 0);
+  if (options.training)
+    dry.train_step(std::vector<BatchView>(static_cast<size_t>(unlimited.micros), batch), 0);
   dry.evaluate(batch);
-  return dry.executor_.scratch_bytes();
+  return {dry.executor_.scratch_bytes(), dry.executor_.later_bytes()};
 }
 
 std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions& options, int ranks,
                                      int64_t comm_scratch_bytes, const Hardware& hardware,
                                      int rank) {
-  const int64_t arena_bytes =
-      measure_arena(spec, options, hardware, options.threads, {rank, ranks});
+  const Scratch scratch = measure_arena(spec, options, hardware, options.threads, {rank, ranks});
   std::unique_ptr<Engine> dry(new Engine(spec, options, open_dry_device(hardware, options.threads),
                                          make_dry_communicator(ranks, comm_scratch_bytes, rank),
-                                         arena_bytes));
-  const int summed_over = dry->data_ranks();
+                                         scratch));
+  const int summed_over = summing_ranks(options, ranks);
   verify(dry->evaluation_, dry->traits_, summed_over);
   const std::vector<BatchView> micros(static_cast<size_t>(options.micros), dry_batch(options));
   if (options.training) {
@@ -124,19 +138,28 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
   return dry;
 }
 
+std::unique_ptr<Engine> Engine::plan_worst(const ModelSpec& spec, const EngineOptions& options,
+                                           int ranks, int64_t comm_scratch_bytes,
+                                           const Hardware& hardware, std::vector<int64_t>* peaks) {
+  std::unique_ptr<Engine> worst;
+  const Mesh mesh = mesh_of(options, ranks);
+  for (int stage = 0; stage < mesh.size(Axis::pipeline); ++stage) {
+    std::unique_ptr<Engine> one =
+        plan(spec, options, ranks, comm_scratch_bytes, hardware, stage * mesh.stage_ranks());
+    if (peaks != nullptr) peaks->push_back(one->ledger().peak_bytes());
+    if (!worst || one->ledger().peak_bytes() > worst->ledger().peak_bytes()) worst = std::move(one);
+  }
+  return worst;
+}
+
 TrafficTable Engine::traffic(Lane lane) const {
+  if (lane == Lane::send) return channels_.passed();
   if (!channels_.has(lane)) return {};
   TrafficTable table = channel(lane).traffic();
-  const auto add = [&](const Channel& other) {
-    for (size_t c = 0; c < table.size(); ++c) {
-      const Traffic& traffic = other.traffic()[c];
-      table[c].calls += traffic.calls;
-      table[c].bytes_sent += traffic.bytes_sent;
-      table[c].seconds += traffic.seconds;
-    }
-  };
-  if (lane == Lane::compute && &channels_.control() != &channel(lane)) add(channels_.control());
-  if (lane == Lane::exchange && channels_.replicas() != nullptr) add(*channels_.replicas());
+  if (lane == Lane::compute && &channels_.control() != &channel(lane))
+    add_traffic(channels_.control(), table);
+  if (lane == Lane::exchange && channels_.replicas() != nullptr)
+    add_traffic(*channels_.replicas(), table);
   return table;
 }
 
@@ -154,9 +177,9 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   StepResult result;
   const double before = control_.seconds();
   const std::string what = fmt::format("count targets, step {}", steps_done_ + 1);
-  // Ranks of one tensor group have the same batches.
+  // Ranks of one tensor group have the same batches, and so have the stages of a pipeline.
   const std::vector<double> of_ranks = control_.exchange(what, {&valid, 1});
-  for (int rank = 0; rank < ranks(); rank += mesh().size(Axis::tensor))
+  for (int rank = 0; rank < mesh().stage_ranks(); rank += mesh().size(Axis::tensor))
     result.valid_targets += static_cast<int64_t>(of_ranks[static_cast<size_t>(rank)]);
   executor_.times().add_control(control_.seconds() - before);
   if (result.valid_targets == 0)
@@ -164,9 +187,14 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
                steps_done_ + 1);
   const std::vector<UnitBatch> batches = batches_.upload(micros);
   result.loss_scale = loss_scale_.scale();
-  const auto loss_scale =
-      static_cast<float>(result.loss_scale / static_cast<double>(result.valid_targets));
+  // With local steps a gradient is the mean over this rank's targets.
+  const double summed =
+      options_.local.on() ? std::max(valid, 1.0) : static_cast<double>(result.valid_targets);
+  const auto loss_scale = static_cast<float>(result.loss_scale / summed);
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
+  const int parts = options_.micros * data_ranks();
+  executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
+  if (options_.local.on() && steps_done_ == 0) begin_local_steps();
   Walk walk{.micros = batches,
             .training = true,
             .rates = rates,
@@ -175,6 +203,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
             .updates = updates_done()};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
+  result.experts = executor_.expert_load().read(parts);
   require_exchanged();
   result.skipped = !values.finite;
   end_step(result.skipped, walk);
@@ -187,6 +216,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
       norms_.erase(norms_.begin());
   }
   ++steps_done_;
+  if (options_.local.on() && steps_done_ % options_.local.steps == 0) average_local_steps();
   return result;
 }
 
@@ -239,15 +269,25 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   const std::vector<UnitBatch> batches = batches_.upload({&batch, 1});
   Walk walk{.micros = batches};
   executor_.run(evaluation_, walk, steps_done_);
-  const double loss = executor_.scalars().read_losses()[0];
+  double loss = executor_.scalars().read_losses()[0];
   require_exchanged();
+  pass_to_all_stages("loss of an evaluation", std::span(&loss, 1));
   return {loss, count_valid(batch)};
+}
+
+// The last stage has the losses.
+template <typename T>
+void Engine::pass_to_all_stages(const char* what, std::span<T> values) {
+  if (Channel* const stages = channels_.stages())
+    stages->broadcast(what, stages->ranks() - 1, values.data(),
+                      static_cast<int64_t>(values.size_bytes()));
 }
 
 std::vector<float> Engine::token_losses(const BatchView& batch) {
   evaluate(batch);
   std::vector<float> losses(static_cast<size_t>(batch.tokens_count()));
   executor_.read_losses(losses);
+  pass_to_all_stages("losses of an evaluation", std::span(losses));
   return losses;
 }
 
@@ -276,7 +316,7 @@ void Engine::end_step(bool skipped, const Walk& walk) {
 // finite again. All ranks together; what appeared first on any of them, in the order in which units
 // are computed, is named by all.
 void Engine::report_divergence(const Walk& failed) {
-  FirstNotFinite first(*device_, model_);
+  FirstNotFinite first(*device_, model_, pipeline_.ranks > 1);
   Walk walk{.micros = failed.micros,
             .training = true,
             .rates = failed.rates,

@@ -30,6 +30,7 @@ struct StepResult {
   bool skipped = false;   // gradients were not finite, and weights are as before
   double loss_scale = 1;  // of this step
   ClippedGradients clipped;
+  StepExperts experts;                          // of a model that has some
   std::vector<ClippedGradients> clipped_units;  // by unit; where a ClipRule says more than one norm
 };
 
@@ -51,11 +52,19 @@ class Engine {
 
   // What one of `ranks` ranks with these options would hold and send on the described hardware,
   // from a dry run of the same programs: its ledger's books and its channels' traffic. Ranks differ
-  // along the tensor axis alone, and there only where a vocabulary is not divided evenly: the first
-  // has the most of it. Throws InternalError if a program is not sound.
+  // along the pipeline axis (see plan_worst()), and along the tensor axis only where a vocabulary
+  // is not divided evenly: the first has the most of it. Throws InternalError if a program is not
+  // sound.
   static std::unique_ptr<Engine> plan(const ModelSpec& spec, const EngineOptions& options,
                                       int ranks = 1, int64_t comm_scratch_bytes = 0,
                                       const Hardware& hardware = {}, int rank = 0);
+
+  // The same of the rank that holds the most, the first rank of a pipeline's stage; `peaks`: of
+  // each stage.
+  static std::unique_ptr<Engine> plan_worst(const ModelSpec& spec, const EngineOptions& options,
+                                            int ranks = 1, int64_t comm_scratch_bytes = 0,
+                                            const Hardware& hardware = {},
+                                            std::vector<int64_t>* peaks = nullptr);
 
   // One optimizer step over this rank's options.micros micro-batches at this learning rate.
   StepResult train_step(std::span<const BatchView> micros, const StepRates& rates);
@@ -83,8 +92,8 @@ class Engine {
   int ranks() const { return control_.ranks(); }
   const Mesh& mesh() const { return lines_.mesh; }
   // Along the data axis: which of the global batch's parts this rank computes.
-  int data_rank() const { return lines_.data->rank(); }
-  int data_ranks() const { return lines_.data->ranks(); }
+  int data_rank() const { return mesh().place(Axis::data, rank()); }
+  int data_ranks() const { return mesh().size(Axis::data); }
 
   Device& device() { return *device_; }
   const Tiers& tiers() const { return tiers_; }
@@ -99,10 +108,14 @@ class Engine {
   Executor& executor() { return executor_; }
   StepBatches& batches() { return batches_; }
   const Program& evaluation() const { return evaluation_; }
+  const Program& program() const { return training_; }
+  const Pipeline& pipeline() const { return pipeline_; }
   Channel& channel(Lane lane) const { return channels_.of(lane); }
 
   // By lane (compute: the small exchanges): what was sent, and how long computation waited for it.
   TrafficTable traffic(Lane lane) const;
+  // What a lane has packed to send it; null where nothing is.
+  const PackWork* packed(Lane lane) const { return executor_.packed(lane); }
   // What has travelled between the device and other tiers, and how long that took.
   const CopyWork& copies(Lane lane) const { return executor_.times().copies(lane); }
   double exposed_seconds(Lane lane) const { return executor_.times().exposed_seconds(lane); }
@@ -110,20 +123,32 @@ class Engine {
   Trace& trace() { return executor_.times().trace(); }
 
  private:
+  // What a dry run has measured: of the arena, and by unit of backwards in two parts.
+  struct Scratch {
+    int64_t arena_bytes = 0;
+    std::vector<int64_t> later_bytes = {};
+  };
+  // Without scratch it is measured.
   Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_ptr<Device> device,
-         std::shared_ptr<Communicator> communicator, int64_t arena_bytes);
-  static int64_t measure_arena(const ModelSpec& spec, const EngineOptions& options,
+         std::shared_ptr<Communicator> communicator, std::optional<Scratch> scratch);
+  static Scratch measure_arena(const ModelSpec& spec, const EngineOptions& options,
                                const Hardware& hardware, int threads, Place place,
                                std::shared_ptr<const KernelScratch> scratch = nullptr);
   // After a read of what ranks have exchanged: PeerError if that failed behind the host's back.
   void require_exchanged() const;
   void end_step(bool skipped, const Walk& walk);
+  template <typename T>
+  void pass_to_all_stages(const char* what, std::span<T> values);
+  // Of local steps: where ranks begin, and their average.
+  void begin_local_steps();
+  void average_local_steps();
   double clip_limit() const;
   void count_clipped(const Walk& walk, StepResult& result) const;
   [[noreturn]] void report_divergence(const Walk& failed);
 
   EngineOptions options_;
   Lines lines_;
+  Pipeline pipeline_;
   std::unique_ptr<Device> device_;
   Model model_;
   Tiers tiers_;

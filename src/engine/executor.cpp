@@ -17,19 +17,21 @@ constexpr int64_t kThroughBytes = int64_t{16} << 20;
 }  // namespace
 
 Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
-                   RankState& state, const EngineOptions& options, Channels& channels,
-                   Control& control)
+                   RankState& state, const std::vector<UnitTraits>& traits,
+                   const EngineOptions& options, Channels& channels, Control& control)
     : device_(device),
       tiers_(tiers),
       ledger_(ledger),
       model_(model),
       state_(state),
+      traits_(traits),
       options_(options),
       channels_(channels),
       control_(control),
       scalars_(device, ledger, model, options, control.ranks()),
+      load_(device, ledger, model, control.ranks()),
       pending_(model.units.size()),
-      step_ranks_(make_step_ranks(channels.of(Lane::compute))) {
+      step_ranks_(make_step_ranks(channels)) {
   for (const auto& unit : model.units) {
     groups_.emplace_back();
     for (const ParamSpec& param : unit->params())
@@ -40,13 +42,14 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
   if (spec.positions == Positions::rope) {
     rope_positions_ = std::max(options.positions, options.sequence);
-    rope_ = ledger.allocate(
-        Kind::workspace, rope_positions_ * spec.head_dim * dtype_bytes(DType::f32), "rope table");
-    const Tensor rows = rope_.as(rope_positions_, spec.head_dim);
+    rope_ =
+        ledger.allocate(Kind::workspace,
+                        rope_positions_ * spec.rope_cols() * dtype_bytes(DType::f32), "rope table");
+    const Tensor rows = rope_.as(rope_positions_, spec.rope_cols());
     for (int64_t row = 0; row < rope_positions_ && !device.dry(); ++row)
       device.write(rows.row_range(row, 1), [&](int64_t, std::span<std::byte> piece) {
         rope_row(spec, row,
-                 {reinterpret_cast<float*>(piece.data()), static_cast<size_t>(spec.head_dim)});
+                 {reinterpret_cast<float*>(piece.data()), static_cast<size_t>(spec.rope_cols())});
       });
   }
   for (const Lane lane : kAllLanes) lanes_[static_cast<size_t>(lane)] = channels.own_lane(lane);
@@ -72,7 +75,8 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
   lanes_[static_cast<size_t>(Lane::host)] = host_.lane.get();
   if (host_.lane)
     host_control_ = ledger.allocate(
-        Kind::workspace, 2 * Ledger::kAlignment + scalars_.factors().cols * dtype_bytes(DType::f32),
+        Kind::workspace,
+        kFactorsPlace * Ledger::kAlignment + scalars_.factors().cols * dtype_bytes(DType::f32),
         "step control", Tier::host);
 }
 
@@ -89,24 +93,55 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   step_ = step;
   walk.held.resize(model_.units.size() * walk.micros.size());
   walk.gradients.resize(walk.micros.size());
+  if (reduces_.calls)  // a plan is of a step among others
+    reduces_.set(device_.dry() ? options_.compression.gradients
+                               : options_.compression.gradients_after(step));
   try {
     for (const Action& action : program.actions) {
       ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,
+                      of_backward = action.of_backward, state = action.state,
                       joined = action.joined] {
-        const Action what{.verb = verb, .unit = unit, .micro = micro, .joined = joined};
+        const Action what{.verb = verb,
+                          .unit = unit,
+                          .micro = micro,
+                          .of_backward = of_backward,
+                          .state = state,
+                          .joined = joined};
         return describe(what, this->unit(unit).name());
       });
       perform(action, walk);
     }
     finish_lanes();
   } catch (const PeerError&) {
+    abandon(walk);
     throw;
   } catch (const AgreedError&) {
+    abandon(walk);
     throw;
   } catch (const std::exception& error) {
     control_.abort(error.what());
+    abandon(walk);
+    throw;
+  } catch (...) {
+    abandon(walk);
     throw;
   }
+}
+
+// Between stages a lane may still be sending or receiving what the walk holds, or another rank be
+// reading it.
+void Executor::abandon(Walk& walk) {
+  if (channels_.stages() == nullptr) return;
+  std::vector<Buffer> held;
+  const auto keep = [&](Buffer& buffer) {
+    if (buffer) held.push_back(std::move(buffer));
+  };
+  for (Walk::Held& of : walk.held) {
+    for (Buffer* buffer : {&of.input, &of.saved, &of.leaving, &of.leaving_back}) keep(*buffer);
+    if (of.later) keep(of.later->doutput);
+  }
+  for (Buffer& gradient : walk.gradients) keep(gradient);
+  state_.keep_to_the_end(std::move(held));
 }
 
 // A device that fails says what it could not do; where that was is the next question.
@@ -128,12 +163,7 @@ void Executor::execute(const Action& action, Walk& walk) {
     case Verb::reduce:
       return reduce(action, walk);
     case Verb::release:
-      if (action.state == State::activations) {
-        Walk::Held& own = held(walk, action.unit, action.micro);
-        own.input = {};
-        own.saved = {};
-        return;
-      }
+      if (action.state == State::activations) return release_activations(action, walk);
       return state_.unit(action.unit).release(action.state);
     case Verb::fetch:
     case Verb::spill:
@@ -151,6 +181,11 @@ void Executor::execute(const Action& action, Walk& walk) {
       return bring_control();
     case Verb::step:
       return step(action, walk);
+    case Verb::send:
+      return action.state == State::gradients ? pass_gradients(action, walk) : send(action, walk);
+    case Verb::recv:
+      return action.state == State::gradients ? pass_gradients(action, walk)
+                                              : receive(action, walk);
   }
 }
 
@@ -184,12 +219,13 @@ void Executor::finish_lanes() {
 // On the action's lane if there is one, else at its place. Memory that was just taken may still
 // have readers that computation has been given but has not reached: the lane waits for its mark.
 void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
-                           std::function<void(const std::string& what)> call) {
+                           std::function<void(const std::string& what)> call, double core_seconds) {
   std::string what =
       fmt::format("{}, step {}", describe(action, unit(action.unit).name()), step_ + 1);
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   JobLabel label = label_of(action, bytes);
+  label.core_seconds = core_seconds;
   if (named()) label.name = what;
   const Ticket ticket = queue->post(
       std::move(label), [call = std::move(call), what = std::move(what)] { call(what); });
@@ -197,6 +233,7 @@ void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
 }
 
 void Executor::gather(const Action& action, Walk& walk) {
+  if (action.packed) return gather_packed(action, walk);
   std::vector<Message> messages;
   for (const int unit : units_of(action)) {
     if (action.state == State::stepped) {
@@ -213,6 +250,7 @@ void Executor::gather(const Action& action, Walk& walk) {
 }
 
 void Executor::reduce(const Action& action, Walk& walk) {
+  if (action.packed && reduces_.wire) return reduce_packed(action, walk);
   std::vector<Message> messages;
   for (const int unit : units_of(action)) {
     state_.unit(unit).begin_reduce();
@@ -290,9 +328,9 @@ void Executor::add_grads(int index, std::vector<Tensor>& grads) {
     grads.push_back(state_.unit(shared.unit).grad(shared.param));
 }
 
-UnitCall Executor::call_for(const UnitBatch& batch, std::span<const Tensor> params) {
-  UnitCall call{.kernels = device_.kernels(), .arena = arena_, .batch = batch, .params = params};
-  if (rope_) call.rope = rope_.as(rope_positions_, model_.spec.head_dim);
+UnitCall Executor::call_for(const UnitBatch& batch, std::span<const Tensor> params, Arena& arena) {
+  UnitCall call{.kernels = device_.kernels(), .arena = arena, .batch = batch, .params = params};
+  if (rope_) call.rope = rope_.as(rope_positions_, model_.spec.rope_cols());
   call.losses =
       losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
   call.seed = options_.seed;
@@ -304,7 +342,7 @@ void Executor::call_unit(int index, const UnitBatch& batch,
                          const std::function<void(UnitCall&)>& body) {
   std::vector<Tensor> params;
   add_params(index, params);
-  UnitCall call = call_for(batch, params);
+  UnitCall call = call_for(batch, params, arena_);
   const Arena::Scope scope(arena_);
   device_.compute().post({.tag = static_cast<int>(Verb::forward)}, [&] { body(call); });
   times_.collect(lanes_);
@@ -321,18 +359,17 @@ void Executor::read_losses(std::span<float> losses) const {
 }
 
 // What both directions have in common: parameters, input, and what forward has saved.
-void Executor::open_frame(const Action& action, Walk& walk) {
+void Executor::open_frame(const Action& action, Walk& walk, Walk::Frame& frame, Arena& arena) {
   const UnitBatch& batch = walk.micros[static_cast<size_t>(action.micro)];
   Walk::Held& own = held(walk, action.unit, action.micro);
-  Walk::Frame& frame = walk.frame;
   frame.params.clear();
   frame.grads.clear();
   if (action.verb == Verb::forward || unit(action.unit).backward_reads_parameters())
     add_params(action.unit, frame.params);
-  frame.arena_top = arena_.mark();
+  frame.arena_top = arena.mark();
   own.input_away = {};
   own.saved_away = {};
-  frame.call.emplace(call_for(batch, frame.params));
+  frame.call.emplace(call_for(batch, frame.params, arena));
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
   call.training = walk.training;
@@ -373,7 +410,7 @@ void Executor::forward(const Action& action, Walk& walk) {
   const int64_t tokens = batch.tokens_count(), hidden = model_.spec.hidden_size;
   Walk::Held& own = held(walk, action.unit, action.micro);
   if (action.phase <= 0) {  // all, or the first
-    open_frame(action, walk);
+    open_frame(action, walk, walk.frame, arena_);
     if (action.output) {
       Buffer& next = held(walk, action.unit + 1, action.micro).input;
       next = ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(type()), "residual");
@@ -391,21 +428,32 @@ void Executor::forward(const Action& action, Walk& walk) {
 
 // The gradient of the residual connection is rewritten in place by each unit: from the one by its
 // output to the one by its input.
-void Executor::backward(const Action& action, Walk& walk) {
+void Executor::set_gradients(const Action& action, Walk& walk, Walk::Frame& frame,
+                             const Buffer& doutput) {
   const auto micro = static_cast<size_t>(action.micro);
   const int64_t tokens = walk.micros[micro].tokens_count(), hidden = model_.spec.hidden_size;
+  UnitCall& call = *frame.call;
+  call.grads = frame.grads;
+  call.doutput = doutput.as(tokens, hidden, type());
+  call.dinput = walk.gradients[micro].as(tokens, hidden, type());
+  call.accumulate = action.accumulate;
+  call.loss_scale = scalars_.loss_scale();
+  call.router_scale = load_.scale();
+  call.load = load_.of(action.unit);
+}
+
+void Executor::backward(const Action& action, Walk& walk) {
+  if (action.part == Part::by_input) return backward_by_input(action, walk);
+  if (action.part == Part::by_weights) return backward_by_weights(action, walk);
+  const auto micro = static_cast<size_t>(action.micro);
   const bool has_loss = unit(action.unit).has_loss();
   if (action.phase <= 0) {
-    open_frame(action, walk);
+    open_frame(action, walk, walk.frame, arena_);
     add_grads(action.unit, walk.frame.grads);
     if (has_loss)
       walk.gradients[micro] = ledger_.allocate(
-          Kind::activations, tokens * hidden * dtype_bytes(type()), "residual gradient");
-    UnitCall& call = *walk.frame.call;
-    call.grads = walk.frame.grads;
-    call.doutput = call.dinput = walk.gradients[micro].as(tokens, hidden, type());
-    call.accumulate = action.accumulate;
-    call.loss_scale = scalars_.loss_scale();
+          Kind::activations, residual_bytes(walk, action.micro), "residual gradient");
+    set_gradients(action, walk, walk.frame, walk.gradients[micro]);
   }
   run_phases(action, walk);
   if (!is_last_phase(action, walk)) return;

@@ -16,6 +16,7 @@
 #include "device/host_side.h"
 #include "engine/channels.h"
 #include "engine/control.h"
+#include "engine/expert_load.h"
 #include "engine/options.h"
 #include "engine/rank_state.h"
 #include "engine/step_scalars.h"
@@ -30,15 +31,23 @@ inline constexpr double kClipEps = 1e-6;
 // One program's run: what it is given, what has been computed and is still needed, and what is
 // under way on the lanes.
 struct Walk {
-  struct Held {
-    Buffer input, saved;
-    Buffer input_away, saved_away;  // on another tier
-  };
   // A unit between two of its phases.
   struct Frame {
     std::vector<Tensor> params, grads;
     std::optional<UnitCall> call;
     int64_t arena_top = 0;
+  };
+  // A backward whose gradients of weights come later, with what its phases leave to them.
+  struct Later {
+    Arena arena;
+    Frame frame;
+    Buffer doutput;
+  };
+  struct Held {
+    Buffer input, saved;
+    Buffer input_away, saved_away;  // on another tier
+    Buffer leaving, leaving_back;   // of a unit of another stage, while they are sent
+    std::unique_ptr<Later> later;
   };
 
   std::span<const UnitBatch> micros;
@@ -63,12 +72,24 @@ struct Walk {
 class Executor {
  public:
   Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model, RankState& state,
-           const EngineOptions& options, Channels& channels, Control& control);
+           const std::vector<UnitTraits>& traits, const EngineOptions& options, Channels& channels,
+           Control& control);
   ~Executor();
 
-  // The scratch arena, whose size a dry run has measured; without one, an arena that measures.
-  void set_arena(Arena arena) { arena_ = std::move(arena); }
+  // Memory for packets of what these programs send in a wire format. Before the first walk.
+  void open_packing(std::span<const Program* const> programs);
+  // What the lanes gather and reduce have packed; null: nothing.
+  const PackWork* packed(Lane lane) const;
+
+  // The scratch arena, whose size a dry run has measured, and that of each unit whose backward is
+  // computed in two parts; without them, arenas that measure.
+  void set_arena(Arena arena, std::vector<int64_t> later_bytes) {
+    arena_ = std::move(arena);
+    later_bytes_ = std::move(later_bytes);
+    measures_ = false;
+  }
   int64_t scratch_bytes() const { return arena_.high_water_bytes(); }
+  const std::vector<int64_t>& later_bytes() const { return later_bytes_; }
 
   // Walks the program. `step` is the number of steps done before it. A rank that fails tells the
   // others before it throws.
@@ -88,24 +109,41 @@ class Executor {
 
   StepScalars& scalars() { return scalars_; }
   const StepScalars& scalars() const { return scalars_; }
+  ExpertLoad& expert_load() { return load_; }
   Times& times() { return times_; }
   const Times& times() const { return times_; }
 
  private:
-  static std::unique_ptr<StepRanks> make_step_ranks(Channel& channel);
+  // A unit is stepped by the ranks of its stage.
+  static std::unique_ptr<StepRanks> make_step_ranks(const Channels& channels);
   void perform(const Action& action, Walk& walk);
+  void abandon(Walk& walk);  // that failed
   void execute(const Action& action, Walk& walk);
   void wait_for(const Action& action, Walk& walk);
   void finish_lanes();
   void forward(const Action& action, Walk& walk);
   void backward(const Action& action, Walk& walk);
-  void open_frame(const Action& action, Walk& walk);
+  void backward_by_input(const Action& action, Walk& walk);
+  void backward_by_weights(const Action& action, Walk& walk);
+  void run_part(const Action& action, UnitCall& call);
+  void open_frame(const Action& action, Walk& walk, Walk::Frame& frame, Arena& arena);
+  void set_gradients(const Action& action, Walk& walk, Walk::Frame& frame, const Buffer& doutput);
   void run_phases(const Action& action, Walk& walk);
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);
+  void reduce_packed(const Action& action, Walk& walk);
+  void gather_packed(const Action& action, Walk& walk);
   void exchange(const Action& action, Walk& walk);
   void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
+  void send(const Action& action, Walk& walk);
+  void receive(const Action& action, Walk& walk);
+  void pass_gradients(const Action& action, Walk& walk);
+  std::string carried_text(const Action& action) const;
+  int64_t residual_bytes(const Walk& walk, int micro) const;
+  int sender_of(const Action& action) const;
+  std::vector<Tensor> passed_gradients(const Action& action);
+  void release_activations(const Action& action, Walk& walk) const;
   void move(const Action& action, Walk& walk);
   std::vector<Transfer> move_activations(const Action& action, Walk& walk);
   void squares(const Action& action, const Walk& walk);
@@ -128,18 +166,21 @@ class Executor {
   void host_step(const Action& action, Walk& walk);
   void bring_control();
   StepControl host_control() const;
+  static constexpr int kFactorsPlace = 3;
   std::byte* host_place(int number) const;
+  // `core_seconds`: of the lane's thread, besides sending.
   void communicate(const Action& action, Walk& walk, int64_t bytes,
-                   std::function<void(const std::string& what)> call);
+                   std::function<void(const std::string& what)> call, double core_seconds = 0);
   void compute(const Action& action, const std::function<void()>& job);
 
   void add_params(int unit, std::vector<Tensor>& params) const;
   void add_grads(int unit, std::vector<Tensor>& grads);
-  UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params);
+  UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params, Arena& arena);
 
   int data_rank() const { return channels_.of(Lane::reduce).rank(); }
   DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
+  const UnitTraits& traits(int index) const { return traits_[static_cast<size_t>(index)]; }
   Walk::Held& held(Walk& walk, int unit, int micro) const {
     return walk.held[static_cast<size_t>(unit) * walk.micros.size() + static_cast<size_t>(micro)];
   }
@@ -148,22 +189,42 @@ class Executor {
   JobLabel label_of(const Action& action, int64_t bytes = 0) const;
   LaneQueue* lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)]; }
 
+  // What travels packed on one lane.
+  struct Packing {
+    std::unique_ptr<PackedCalls> calls;
+    WireFormat format = {};
+    std::unique_ptr<Wire> wire = {};  // of that format; null: this step sends numbers as they are
+    Buffer scratch = {};
+
+    void set(const WireFormat& now);
+  };
+  Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
+  PackedMessage packed_message(int unit, const Message& message) const;
+  // Of a gradient, or of parameters, wherever they are.
+  Message size_of(const Action& action, int unit) const;
+
   Device& device_;
   const Tiers& tiers_;
   Ledger& ledger_;
   const Model& model_;
   RankState& state_;
+  const std::vector<UnitTraits>& traits_;
   const EngineOptions& options_;
   Channels& channels_;
   Control& control_;
   StepScalars scalars_;
+  ExpertLoad load_;
   HostSide host_;
   Buffer host_control_;  // the host's copy of the step's control, and of factors that differ
   std::vector<std::vector<const ParamGroup*>> groups_;  // by unit and parameter; null: none
   std::array<Buffer, kLanes> through_;                  // of the lanes fetch and spill
   std::vector<std::optional<Ticket>> pending_;  // by unit: a step of the host that nobody has read
   std::unique_ptr<StepRanks> step_ranks_;
+  Packing gathers_, reduces_;
+  std::vector<std::vector<SlabGap>> gaps_;  // by unit: of gradients
   Arena arena_;
+  bool measures_ = true;
+  std::vector<int64_t> later_bytes_;  // by unit
   Buffer rope_, losses_;
   int64_t rope_positions_ = 0;
   int64_t step_ = 0;  // steps done before the walk under way

@@ -36,8 +36,9 @@ class StepChannel final : public StepRanks {
 
 }  // namespace
 
-std::unique_ptr<StepRanks> Executor::make_step_ranks(Channel& channel) {
-  return std::make_unique<StepChannel>(channel);
+std::unique_ptr<StepRanks> Executor::make_step_ranks(const Channels& channels) {
+  return std::make_unique<StepChannel>(
+      channels.of(channels.stages() != nullptr ? Lane::reduce : Lane::compute));
 }
 
 // A shard's pieces are summed one by one, at every stage, so that the norm has the same bits
@@ -74,6 +75,7 @@ void Executor::clamp(int unit, double limit) {
   const Arena::Scope scope(arena_);
   const Tensor elsewhere = arena_.take(1, 1, DType::f64);
   const bool sharded = own.homes().optimizer.sharded;
+  const bool counted = traits(unit).here();
   std::vector<Clamp> list;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const bool mine = rank == data_rank();
@@ -82,13 +84,14 @@ void Executor::clamp(int unit, double limit) {
     for (const SlabPiece& piece : layout.shard_pieces(rank))
       if (!frozen(unit, piece.param))
         list.push_back({gradient.col_range(begin + piece.offset, piece.elems),
-                        mine ? scalars_.clamped(unit, piece.param) : elsewhere});
+                        mine && counted ? scalars_.clamped(unit, piece.param) : elsewhere});
   }
   device_.kernels().clamp(list, static_cast<float>(limit));
 }
 
 // Squares of the parameters themselves, as they are computed with.
 void Executor::weigh(int unit) {
+  if (!traits(unit).here()) return;  // where it is computed
   const UnitState& own = state_.unit(unit);
   Kernels& kernels = device_.kernels();
   const Tensor parameters = own.parameter_shard();
@@ -108,21 +111,44 @@ void Executor::weigh(int unit) {
 // up.
 void Executor::clip(const Walk& walk) {
   Kernels& kernels = device_.kernels();
-  // All shares have the same losses, and one of them counts.
-  kernels.sum(scalars_.losses().col_range(0, model_.share.first() ? scalars_.losses().cols : 0),
+  // All shares have the same losses, and one of them counts; of a pipeline the last stage has them.
+  const bool counts = model_.share.first() && traits(model_.head()).here();
+  kernels.sum(scalars_.losses().col_range(0, counts ? scalars_.losses().cols : 0),
               scalars_.sum_of_losses());
+  // Sums of the last step are of all ranks: where a unit is not computed, it has none.
+  for (size_t u = 0; u < traits_.size(); ++u)
+    if (!traits_[u].here()) {
+      const Tensor sum = scalars_.sum_of(static_cast<int>(u));
+      kernels.fill(matrix(sum.data, 1, 2), 0);  // a double as two words
+    }
+  const ClipRule& rule = options_.clip_rule;
+  const auto clip_by = [&](double limit, const StepControl& control) {
+    kernels.clip({.sums = scalars_.sums(),
+                  .squares = static_cast<int64_t>(model_.units.size()),
+                  .limit = limit,
+                  .eps = kClipEps,
+                  .scale = walk.loss_scale,
+                  .norm = scalars_.norm(),
+                  .control = control});
+  };
+  // Ranks that step by themselves clip by their own norms, and agree on what is finite.
+  const bool local = options_.local.on();
+  const Arena::Scope scope(arena_);
+  StepControl control = scalars_.control();
+  if (local) {
+    clip_by(walk.clip_limit, control);
+    control.factor = arena_.take(1, 1, DType::f32);
+  }
   if (control_.ranks() > 1) {
     const Message message = scalars_.sums_message(control_.rank());
     channels_.of(Lane::compute).all_reduce(fmt::format("clip, step {}", step_ + 1), {&message, 1});
   }
-  const ClipRule& rule = options_.clip_rule;
-  kernels.clip({.sums = scalars_.sums(),
-                .squares = static_cast<int64_t>(model_.units.size()),
-                .limit = rule.each() ? 0 : walk.clip_limit,
-                .eps = kClipEps,
-                .scale = walk.loss_scale,
-                .norm = scalars_.norm(),
-                .control = scalars_.control()});
+  if (control_.ranks() > 1 && load_.any()) {
+    const Message message = load_.message(control_.rank());
+    channels_.of(Lane::compute)
+        .all_reduce(fmt::format("load of experts, step {}", step_ + 1), {&message, 1});
+  }
+  clip_by(rule.each() || local ? 0 : walk.clip_limit, control);
   if (rule.counts_tensors()) {
     scalars_.collect(kernels);
     if (control_.ranks() > 1) {
@@ -150,9 +176,10 @@ void Executor::bring_control() {
   const JobLabel label{.tag = static_cast<int>(Verb::clip)};
   device_.copy(device_.compute(), label, to.factor.data, from.factor.data, sizeof(float));
   device_.copy(device_.compute(), label, to.finite.data, from.finite.data, sizeof(int32_t));
+  device_.copy(device_.compute(), label, host_place(2), scalars_.one().data, sizeof(float));
   const Tensor factors = scalars_.factors();
   if (factors.empty()) return;
-  device_.copy(device_.compute(), label, host_place(2), factors.data,
+  device_.copy(device_.compute(), label, host_place(kFactorsPlace), factors.data,
                factors.cols * dtype_bytes(DType::f32));
 }
 
@@ -160,7 +187,7 @@ void Executor::bring_control() {
 Tensor Executor::factor_of(int unit, int param) const {
   if (!options_.clip_rule.each()) return {};
   Tensor factors = scalars_.factors();
-  if (state_.unit(unit).host_steps() && host_.lane) factors.data = host_place(2);
+  if (state_.unit(unit).host_steps() && host_.lane) factors.data = host_place(kFactorsPlace);
   return factors.col_range(scalars_.place(unit, param), 1);
 }
 
@@ -169,7 +196,7 @@ StepControl Executor::host_control() const {
   return {matrix(host_place(0), 1, 1, DType::f32), matrix(host_place(1), 1, 1, DType::i32)};
 }
 
-// Factor, flag and factors by gradient, each from an aligned place on; null on a dry device.
+// Factor, flag, one and factors by gradient, each from an aligned place on; null on a dry device.
 std::byte* Executor::host_place(int number) const {
   auto* const memory = static_cast<std::byte*>(host_control_.data());
   return memory ? memory + number * Ledger::kAlignment : nullptr;
@@ -259,8 +286,9 @@ void Executor::step(const Action& action, Walk& walk) {
     host_step(action, walk);
   else
     compute(action, [&] {
-      optimizer_step({device_.kernels(), &arena_, step_ranks_.get()}, options_.optimizer,
-                     walk.updates + 1, walk.rates, scalars_.control(), unit_step(action.unit));
+      optimizer_step({device_.kernels(), &arena_, step_ranks_.get(), scalars_.one()},
+                     options_.optimizer, walk.updates + 1, walk.rates, scalars_.control(),
+                     unit_step(action.unit));
     });
   if (!options_.keep_gradients) own.drop_gradients();
 }
@@ -272,8 +300,10 @@ void Executor::host_step(const Action& action, Walk& walk) {
   if (host_.lane) queue.after(device_.compute().mark());
   const auto job = [this, &own, &kernels = host_.lane ? *host_.kernels : device_.kernels(),
                     step = walk.updates + 1, rates = walk.rates, control = host_control(),
+                    one = host_.lane ? matrix(host_place(2), 1, 1, DType::f32) : scalars_.one(),
                     unit = unit_step(action.unit)] {
-    optimizer_step({kernels}, options_.optimizer, step, rates, control, unit);
+    optimizer_step({kernels, nullptr, nullptr, one}, options_.optimizer, step, rates, control,
+                   unit);
     if (!device_.dry() && *control.finite.i32() == 0) own.fill_outbox();
   };
   const Ticket ticket = queue.post(label_of(action), job);

@@ -1,19 +1,25 @@
 #include "engine/lines.h"
 
 #include "base/error.h"
+#include "engine/stages.h"
 
 namespace onefold {
 
 Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
                  std::shared_ptr<Communicator> all) {
-  Lines lines{.mesh = Mesh(all->ranks(), options.tensor), .all = all, .data = all};
-  if (options.tensor == 1) return lines;
-  if (const std::string why = obstacle_to_tensor(spec, options); !why.empty())
-    user_error("{}", why);
-  lines.data = all->group(lines.mesh.group(Axis::data, all->rank()));
-  lines.tensor = all->group(lines.mesh.group(Axis::tensor, all->rank()));
-  if (const int count = kv_replicas(spec, options.tensor); count > 1)
-    lines.replicas = all->group(lines.mesh.replicas(all->rank(), count));
+  Lines lines{.mesh = mesh_of(options, all->ranks()), .all = all, .data = all};
+  const int rank = all->rank();
+  if (options.local.on()) lines.data = make_dry_communicator(1);  // each rank for itself
+  if (options.tensor == 1 && options.pipeline.ranks == 1) return lines;
+  for (const std::string& why :
+       {obstacle_to_tensor(spec, options), obstacle_to_pipeline(spec, options)})
+    if (!why.empty()) user_error("{}", why);
+  lines.data = all->group(lines.mesh.group(Axis::data, rank));
+  if (options.tensor > 1) lines.tensor = all->group(lines.mesh.group(Axis::tensor, rank));
+  if (const int count = options.tensor > 1 ? kv_replicas(spec, options.tensor) : 1; count > 1)
+    lines.replicas = all->group(lines.mesh.replicas(rank, count));
+  if (options.pipeline.ranks > 1)
+    lines.pipeline = all->group(lines.mesh.group(Axis::pipeline, rank));
   return lines;
 }
 

@@ -14,7 +14,9 @@ struct Lines {
   std::shared_ptr<Communicator> data;      // `all` where there is no other axis
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
+  std::shared_ptr<Communicator> pipeline;  // null without that axis
 
+  int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const { return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor)}; }
 };
 
@@ -27,12 +29,20 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
 // with all reasons; "" if it can.
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options);
 
+inline Mesh mesh_of(const EngineOptions& options, int ranks) {
+  return Mesh(ranks, options.tensor, options.pipeline.ranks);
+}
 // Ranks of the data axis.
 inline int data_ranks(const EngineOptions& options, int ranks) {
-  return Mesh(ranks, options.tensor).size(Axis::data);
+  return mesh_of(options, ranks).size(Axis::data);
 }
 
-// The units that a rank computes.
+// Those that sum their gradients in every step, and so may share state.
+inline int summing_ranks(const EngineOptions& options, int ranks) {
+  return options.local.on() ? 1 : data_ranks(options, ranks);
+}
+
+// The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
   return Model(spec, logits_bytes, {rank % options.tensor, options.tensor});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/packed.h"
 #include "engine/recompute.h"
 #include "model/unit.h"
 #include "optim/loss_scale.h"
@@ -51,6 +52,35 @@ struct OffloadOptions {
   }
 };
 
+// What travels along the data axis in a wire format. Each of these changes results.
+struct CompressionOptions {
+  WireFormat gradients, weights;  // weights: as they are gathered for use
+  bool feedback = true;           // gradients: what was not sent is kept, and sent later
+  int64_t whole_steps = 0;        // so many steps send gradients as they are, first of all
+  // Sparse: over so many further steps the density falls, a quarter at a time, to the format's.
+  int64_t density_steps = 0;
+  bool corrects_momentum = false;  // Deep Gradient Compression; SGD's momentum is then here
+  MomentumCorrection correction;
+
+  bool any() const { return !gradients.none() || !weights.none(); }
+  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`.
+  WireFormat gradients_after(int64_t steps) const;
+  // States of each rank's own, one element for each of a trained parameter: names in checkpoints.
+  std::vector<std::string> own_states(int ranks) const;
+};
+
+// Local steps: each rank steps by its own gradients, and every so many steps the ranks' weights are
+// averaged: an outer optimizer takes where they began, less the mean of where they are, for a
+// gradient (local SGD: rate 1 and no momentum; DiLoCo: Nesterov's). All state is whole on each
+// rank.
+struct LocalOptions {
+  int64_t steps = 1;  // from one average to the next; 1: gradients are summed, as ever
+  float rate = 0.7f, momentum = 0.9f;
+  bool nesterov = true;
+
+  bool on() const { return steps > 1; }
+};
+
 // What becomes of gradients between their sum and the step, beside EngineOptions::clipping.
 struct ClipRule {
   enum class Of : uint8_t { all, unit, tensor };
@@ -69,11 +99,25 @@ struct ClipRule {
   bool counts_tensors() const { return by_tensor() || value > 0; }
 };
 
+// Pipelines: which units a rank computes, and in which order it takes its turns. None of these
+// changes a bit of the result.
+struct PipelineOptions {
+  enum class By : uint8_t { flops, parameters };
+
+  int ranks = 1;       // along the axis
+  int interleave = 1;  // stages of each
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  By by = By::flops;            // what stages have the same of, as far as units allow
+  std::vector<int> units = {};  // of each stage, where that is given
+};
+
 struct EngineOptions {
   std::string device = "cpu";  // device/device_name.h
   // Where ranks have a card each: NCCL's own sums (comm/nccl.h) in place of ordered ones.
   bool library_sums = false;
-  int tensor = 1;   // ranks among which each unit is divided; the others are the data axis
+  int tensor = 1;  // ranks among which each unit is divided; the others are the data axis, in
+                   // each stage of the pipeline
+  PipelineOptions pipeline;
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;
   int64_t micro_batch = 1;  // sequences
@@ -89,6 +133,8 @@ struct EngineOptions {
   std::vector<std::string> frozen;  // units that are not trained
   ZeroOptions zero;
   OffloadOptions offload;
+  CompressionOptions compression;
+  LocalOptions local;
   OptimizerSpec optimizer;
   Precision precision;
   LossScaleConfig loss_scale;
@@ -105,6 +151,13 @@ struct EngineOptions {
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
   std::shared_ptr<KernelProfile> profile;            // for timing kernels; null: none is
 };
+
+// States of each rank's own, in the order of UnitState's, where so many ranks sum their gradients.
+inline std::vector<std::string> own_states_of(const EngineOptions& options, int summing_ranks) {
+  if (!options.training) return {};
+  if (options.local.on()) return {"anchor", "outer_momentum"};
+  return options.compression.own_states(summing_ranks);
+}
 
 // A parameter as optimizers know it.
 inline ParamShape shape_of(const ParamSpec& param) {

@@ -90,7 +90,11 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
   if (ranks == 1 && !tiers) return;  // of the data axis
   shard(program, units, ranks,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
-  if (ranks > 1) bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
+  if (ranks > 1) {
+    bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
+    compress(program, {.gradients = !options.compression.gradients.none(),
+                       .parameters = !options.compression.weights.none()});
+  }
   if (tiers) offload(program, units);
   if (options.offload.activations != Tier::device) offload_activations(program);
   const OverlapOf of{.messages = ranks > 1 && zero.overlap, .copies = tiers};
@@ -145,8 +149,8 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
   double offered = 0, taken = 0;
   for (UnitTraits& unit : units) {
     const Homes& homes = unit.homes;
-    const bool may = options.optimizer.elementwise() && !unit.frozen && !unit.adapted() &&
-                     homes.optimizer.tier == Tier::host &&
+    const bool may = unit.held() && options.optimizer.elementwise() && !unit.frozen &&
+                     !unit.adapted() && homes.optimizer.tier == Tier::host &&
                      (homes.parameters.tier == Tier::host ||
                       (homes.parameters.tier == Tier::device && options.precision.has_master()));
     if (!may) continue;
@@ -176,9 +180,9 @@ Travels travels_of(const Unit& unit, int64_t tokens) {
 
 }  // namespace
 
-std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options,
-                                    int all_ranks) {
-  const int ranks = data_ranks(options, all_ranks);
+std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int all_ranks,
+                                    const Pipeline& pipeline) {
+  const int ranks = summing_ranks(options, all_ranks);
   const std::vector<bool> frozen = frozen_units(model, options);
   const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options, false));
   std::vector<UnitTraits> traits;
@@ -213,33 +217,45 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     if (unit.backward_reads_parameters()) one.backward_reads = one.forward_reads;
     traits.push_back(std::move(one));
   }
+  if (pipeline.ranks > 1) place_units(traits, pipeline);
   keep_shares(traits, options.offload);
   if (options.training) choose_host_steps(traits, options);
   return traits;
 }
 
+namespace {
+
+// Interleaved stages send what the next rank takes later than the one after it.
+void add_lanes(Program& program, const Pipeline& pipeline) {
+  if (pipeline.ranks > 1) pass_between_stages(program, pipeline.interleave > 1 ? 2 : 1);
+}
+
+}  // namespace
+
 Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
-                         int ranks) {
-  Program program =
-      build_training_step({.units = units, .micros = options.micros, .order = options.order});
+                         int ranks, const Pipeline& pipeline) {
+  Program program = build_training_step(
+      {.units = units, .micros = options.micros, .order = options.order, .pipeline = pipeline});
   accumulate(program);
   if (options.recompute.any()) recompute(program, units);
-  apply_homes(program, units, options, data_ranks(options, ranks));
+  apply_homes(program, units, options, summing_ranks(options, ranks));
+  add_lanes(program, pipeline);
   if (options.split_phases || options.tensor > 1) split_phases(program, units);
   return program;
 }
 
 Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
-                           int ranks) {
-  Program program = build_evaluation(static_cast<int>(units.size()));
-  apply_homes(program, units, options, data_ranks(options, ranks));
+                           int ranks, const Pipeline& pipeline) {
+  Program program = build_evaluation(static_cast<int>(units.size()), pipeline);
+  apply_homes(program, units, options, summing_ranks(options, ranks));
+  add_lanes(program, pipeline);
   if (options.tensor > 1) split_phases(program, units);
   return program;
 }
 
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
                        int all_ranks) {
-  const int ranks = data_ranks(options, all_ranks);
+  const int ranks = summing_ranks(options, all_ranks);
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
     const auto kept = [&](const Home& home, int64_t elems) {
@@ -257,6 +273,9 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions
                               ? unit.factor_elems
                               : kept(homes.optimizer, trained) / state.block) *
                          dtype_bytes(state.dtype);
+    if (options.training)
+      bytes.optimizer += static_cast<int64_t>(own_states_of(options, ranks).size()) * trained *
+                         dtype_bytes(DType::f32);
   }
   return bytes;
 }

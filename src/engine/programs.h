@@ -13,14 +13,15 @@ namespace onefold {
 // its parameters whole.
 Homes homes_of(const EngineOptions& options, int64_t unit_elems, int data_ranks);
 
-// By unit of the share that a rank computes; `ranks` are all, here and below. Throws UserError for
-// a frozen name that no unit has.
-std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks);
+// By unit of the share that a rank computes; `ranks` are all, here and below, and ranks at
+// different places of a pipeline differ. Throws UserError for a frozen name that no unit has.
+std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int ranks,
+                                    const Pipeline& pipeline = {});
 
 Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
-                         int ranks);
+                         int ranks, const Pipeline& pipeline = {});
 Program evaluation_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
-                           int ranks);
+                           int ranks, const Pipeline& pipeline = {});
 
 // Bytes of parameters, gradients and optimizer state of one rank, from the homes that its slabs are
 // made by and the optimizer's states.

@@ -73,30 +73,51 @@ void write_values(const Tiers& tiers, Tier tier, const std::string& state, const
   tiers.write(tier, dst, make, calls);
 }
 
+// What a rank has of a unit's parameters. Copies are counted and saved where the unit is computed.
+std::vector<ParamSpec> params_here(const Unit& unit, const UnitTraits& traits) {
+  if (!traits.held()) return {};
+  std::vector<ParamSpec> params = unit.params();
+  if (!traits.here())
+    for (ParamSpec& param : params) param.own = 0;
+  return params;
+}
+
 }  // namespace
 
 RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
                      const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
-                     int ranks)
+                     int ranks, int among_all)
     : device_(device),
       tiers_(tiers),
       model_(model),
       whole_(model.spec),
       options_(options),
-      rank_(rank) {
+      traits_(traits),
+      rank_(rank),
+      ranks_(ranks),
+      among_all_(among_all) {
+  const size_t own_states = own_states_of(options, ranks).size();
   for (size_t u = 0; u < model.units.size(); ++u) {
-    units_.push_back(std::make_unique<UnitState>(ledger, *model.units[u], traits[u], rank, ranks,
-                                                 kept_states(options, traits[u].has_hidden)));
+    const Unit& unit = *model.units[u];
+    units_.push_back(std::make_unique<UnitState>(
+        ledger, unit.name(), params_here(unit, traits[u]), traits[u], rank, ranks,
+        kept_states(options, traits[u].has_hidden), own_states));
   }
+}
+
+std::string own_state_name(const std::string& state, int rank) {
+  return fmt::format("{}.{}", state, rank);
 }
 
 void RankState::initialise() {
   // Padding travels with the rest: it must be defined.
   for (const auto& unit : units_) {
+    if (unit->layout().params().empty()) continue;
     for (const UnitState::Part& part : unit->parameter_parts())
       fill_with_zeros(part.tier, part.slab);
     for (int i = 0; i < unit->states(); ++i)
       fill_with_zeros(unit->homes().optimizer.tier, unit->state(i).at_home());
+    for (int i = 0; i < unit->own_states(); ++i) fill_with_zeros(Tier::device, unit->own_state(i));
   }
   const auto random = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
     onefold::initialise(param, model_.spec, options_.seed, first, dst);
@@ -207,25 +228,73 @@ void RankState::put_back(Slab& slab) {
   if (slab.home().offloaded() || slab.home().sharded) slab.release();
 }
 
+std::vector<int> RankState::visited_params(int u, bool adapters) const {
+  std::vector<int> params;
+  for (size_t p = 0; p < whole_params(u).size(); ++p)
+    if (whole_params(u)[p].adapter == adapters) params.push_back(static_cast<int>(p));
+  return params;
+}
+
+bool RankState::keeps(int index) const {
+  return !model_.spec.lora.enabled() || !visited_params(index, true).empty();
+}
+
+RankState::VisitWhole RankState::passing_on(const VisitWhole& visit) const {
+  if (stages_ == nullptr) return visit;
+  return [this, &visit](const ParamSpec& param, std::span<const float> values) {
+    stages_->broadcast("visit " + param.name, stages_->rank(), const_cast<float*>(values.data()),
+                       static_cast<int64_t>(values.size_bytes()));
+    visit(param, values);
+  };
+}
+
+void RankState::visit_elsewhere(int u, const std::vector<int>& params,
+                                const VisitWhole& visit) const {
+  require(stages_ != nullptr, "unit {} is of another stage, and there is no channel to it", u);
+  for (const int p : params) {
+    const ParamSpec& param = whole_params(u)[static_cast<size_t>(p)];
+    std::vector<float> values(static_cast<size_t>(param.elems()));
+    stages_->broadcast("visit " + param.name, traits(u).place, values.data(),
+                       static_cast<int64_t>(values.size() * sizeof(float)));
+    visit(param, values);
+  }
+}
+
 void RankState::for_each_parameter(Channel& gather, const VisitWhole& visit) {
+  const VisitWhole pass = passing_on(visit);
   for (int u = 0; u < units(); ++u) {
+    if (!traits(u).here()) {
+      for (const bool adapters : {false, true})
+        visit_elsewhere(u, visited_params(u, adapters), visit);
+      continue;
+    }
     UnitState& own = unit(u);
-    if (own.adapted()) visit_slab(u, own.base_parameters(), own.layout(), gather, visit);
-    visit_slab(u, own.exact_parameters(), own.trained_layout(), gather, visit);
+    if (own.adapted()) visit_slab(u, own.base_parameters(), own.layout(), gather, pass);
+    visit_slab(u, own.exact_parameters(), own.trained_layout(), gather, pass);
   }
 }
 
 void RankState::for_each_saved(Channel& gather, const VisitWhole& visit) {
-  for (int u = 0; u < units(); ++u)
-    if (keeps(u))
-      visit_slab(u, unit(u).exact_parameters(), unit(u).trained_layout(), gather, visit);
+  const VisitWhole pass = passing_on(visit);
+  for (int u = 0; u < units(); ++u) {
+    if (!keeps(u)) continue;
+    if (traits(u).here())
+      visit_slab(u, unit(u).exact_parameters(), unit(u).trained_layout(), gather, pass);
+    else
+      visit_elsewhere(u, visited_params(u, model_.spec.lora.enabled()), visit);
+  }
 }
 
 void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
   require(options_.keep_gradients, "gradients are asked for, and were not kept");
+  const VisitWhole pass = passing_on(visit);
   for (int u = 0; u < units(); ++u) {
     UnitState& own = unit(u);
     if (own.frozen()) continue;
+    if (!traits(u).here()) {
+      visit_elsewhere(u, visited_params(u, !visited_params(u, true).empty()), visit);
+      continue;
+    }
     require(own.has_gradients(), "gradients are asked for before a step");
     // Where the optimizer is sharded, each rank has the sum of its own shard alone.
     bring(own.gradients());
@@ -238,13 +307,14 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     }
     const SlabLayout& layout = own.trained_layout();
     for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
-      if (layout.holds(p)) visit_parameter(u, p, own.whole_gradient(p), visit);
+      if (layout.holds(p)) visit_parameter(u, p, own.whole_gradient(p), pass);
     put_back(own.gradients());
   }
 }
 
 void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool saved_only) {
-  for (int u = 0; u < units(); ++u)
+  for (int u = 0; u < units(); ++u) {
+    if (!traits(u).held()) continue;
     for (const UnitState::Part& part : unit(u).parameter_parts())
       for (const SlabPiece& piece : part.pieces) {
         const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
@@ -253,6 +323,7 @@ void RankState::write_parameters(const Fill& fill, Device::Calls calls, bool sav
                      part.slab.col_range(piece.offset, piece.elems), piece.first,
                      filler(u, piece.param, fill), calls);
       }
+  }
 }
 
 void RankState::write_optimizer(const FillState& fill) {
@@ -291,9 +362,55 @@ void RankState::write_state(int u, int index, const SlabPiece& piece, const Fill
               piece.first, param.elems(), values);
 }
 
+std::vector<std::string> RankState::own_states(int index) const {
+  const UnitState& own = unit(index);
+  if (own.own_states() == 0) return {};
+  std::vector<std::string> names = own_states_of(options_, ranks_);
+  if (!options_.local.on()) return names;
+  names.push_back(std::string(kLocal) + kParameters);
+  for (int i = 0; i < own.states(); ++i)
+    if (i != own.master()) names.push_back(kLocal + own.kept(i).name);
+  return names;
+}
+
+Tensor RankState::own_slab(int index, size_t place) const {
+  const UnitState& own = unit(index);
+  auto at = static_cast<int>(place) - own.own_states();
+  if (at < 0) return own.own_state(static_cast<int>(place));
+  if (at == 0) return own.exact_parameters().at_home();
+  --at;  // the states beside the master
+  if (own.master() >= 0 && at >= own.master()) ++at;
+  return own.state(at).at_home();
+}
+
+void RankState::write_own_states(const FillState& fill) {
+  for (int u = 0; u < units(); ++u) {
+    const std::vector<std::string> names = own_states(u);
+    for (size_t i = 0; i < static_cast<size_t>(unit(u).own_states()); ++i)
+      for (const SlabPiece& piece : unit(u).trained_layout().whole_pieces()) {
+        const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
+        const Tensor part = own_slab(u, i).col_range(piece.offset, piece.elems);
+        write_values(
+            tiers_, Tier::device, names[i], param, part, 0,
+            [&](int64_t first, std::span<float> dst) { fill(names[i], param, first, dst); });
+      }
+  }
+}
+
 std::vector<OptimizerState> RankState::saved_states(int index, const ParamSpec& param) const {
   const UnitState& own = unit(index);
   if (!keeps(index)) return {};
+  // The same of every unit that is trained, wherever it is.
+  if (!traits(index).held()) {
+    const Precision& precision = options_.precision;
+    const bool trained = options_.training && !traits(index).frozen;
+    std::vector<OptimizerState> states{
+        {kParameters, trained && precision.has_master() ? DType::f32 : precision.compute}};
+    for (const OptimizerState& state : kept_states(options_, traits(index).has_hidden))
+      if (trained && state.name != kMaster && state.elements(shape_of(param)) > 0)
+        states.push_back(state);
+    return states;
+  }
   std::vector<OptimizerState> states{{kParameters, own.exact_parameters().home().dtype}};
   for (int i = 0; i < own.states(); ++i)
     if (i != own.master() && own.kept(i).elements(shape_of(param)) > 0)
@@ -304,8 +421,10 @@ std::vector<OptimizerState> RankState::saved_states(int index, const ParamSpec& 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
   std::vector<SavedPiece> pieces;
-  if (!keeps(index)) return pieces;
+  if (!keeps(index) || !traits(index).here()) return pieces;
   const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of) {
+    // What each rank has of its own: the first one's stands for all.
+    if (options_.local.on() && among_all_ > 0) return;
     for (SlabPiece piece : own.trained_layout().shard_pieces(rank_)) {
       const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
       piece.elems = std::min(piece.elems, here.own_elems() - piece.first);
@@ -337,6 +456,17 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
     for (size_t j = before; j < pieces.size(); ++j)
       pieces[j].whole = of == OptimizerState::Of::factors;
   }
+  const std::vector<std::string> names = own_states(index);
+  for (size_t i = 0; i < names.size(); ++i)
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces())
+      pieces.push_back({.param = &whole_params(index)[static_cast<size_t>(piece.param)],
+                        .state = own_state_name(names[i], among_all_),
+                        .first = 0,
+                        .elems = piece.elems,
+                        .boxes = {},
+                        .tier = Tier::device,
+                        .data = own_slab(index, i).col_range(piece.offset, piece.elems),
+                        .whole = true});
   return pieces;
 }
 

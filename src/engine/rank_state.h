@@ -15,11 +15,15 @@
 
 namespace onefold {
 
+inline constexpr const char* kLocal = "local_";
+// In checkpoints, that of a rank.
+std::string own_state_name(const std::string& state, int rank);
+
 class RankState {
  public:
   RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
             const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
-            int ranks);
+            int ranks, int among_all);
 
   UnitState& unit(int index) { return *units_[static_cast<size_t>(index)]; }
   const UnitState& unit(int index) const { return *units_[static_cast<size_t>(index)]; }
@@ -28,6 +32,9 @@ class RankState {
   // Of a share of a model: the channel to the other shares, which visitors need to see what is
   // divided as a whole.
   void set_shares(Channel& channel) { shares_ = &channel; }
+
+  // Of a pipeline: the channel to the other stages, which visitors need to see their units.
+  void set_stages(Channel& channel) { stages_ = &channel; }
 
   // A unit's parameters as the whole model has them: what visitors and fillers are told of.
   const std::vector<ParamSpec>& whole_params(int unit) const {
@@ -56,6 +63,13 @@ class RankState {
                                        std::span<float> dst)>;
   void write_optimizer(const FillState& fill);
 
+  // The same of this rank's own states (CompressionOptions::own_states), by name, of whole
+  // parameters.
+  void write_own_states(const FillState& fill);
+  // Those of a unit; with local steps also everything else, as this rank alone has it, under names
+  // that begin with kLocal.
+  std::vector<std::string> own_states(int unit) const;
+
   // What this rank alone puts into a checkpoint of a unit: its share of parameters and optimizer
   // state. It stays as it is until the unit's next step action.
   struct SavedPiece {
@@ -65,11 +79,16 @@ class RankState {
     std::vector<Box> boxes;  // the same of a divided one, as boxes of the whole; else none
     Tier tier;
     Tensor data;
-    bool whole = false;  // of rows and columns: `data` is all that there is of the state
+    bool whole = false;  // of rows and columns, or of its own: `data` is all there is of the state
   };
   std::vector<SavedPiece> saved_pieces(int unit) const;
   // The states that are saved of a unit's parameter.
   std::vector<OptimizerState> saved_states(int unit, const ParamSpec& param) const;
+
+  // What lanes may use until they end, which is before this does.
+  void keep_to_the_end(std::vector<Buffer> buffers) {
+    for (Buffer& buffer : buffers) kept_to_the_end_.push_back(std::move(buffer));
+  }
 
  private:
   // One piece of a state of the optimizer; of codes, their scales too.
@@ -77,8 +96,17 @@ class RankState {
   void finish_computation() const;
   void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
                   const VisitWhole& visit) const;
+  // Slabs of all of its trained parameters, whole, by own_states().
+  Tensor own_slab(int unit, size_t index) const;
   // Whether a run keeps anything of the unit.
-  bool keeps(int index) const { return !model_.spec.lora.enabled() || unit(index).adapted(); }
+  bool keeps(int index) const;
+  // Parameters of a unit in the order in which they are visited: of its adapters, of the others.
+  std::vector<int> visited_params(int unit, bool adapters) const;
+  const UnitTraits& traits(int index) const { return traits_[static_cast<size_t>(index)]; }
+  // A visitor that passes what it sees to the other stages first; and the visit of a parameter of
+  // another stage.
+  VisitWhole passing_on(const VisitWhole& visit) const;
+  void visit_elsewhere(int unit, const std::vector<int>& params, const VisitWhole& visit) const;
   // One parameter that is whole on the data axis.
   void visit_parameter(int unit, int param, Tensor values, const VisitWhole& visit) const;
   void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
@@ -97,8 +125,11 @@ class RankState {
   const Model& model_;
   const Model whole_;
   const EngineOptions& options_;
-  const int rank_;  // along the data axis
-  Channel* shares_ = nullptr;
+  const std::vector<UnitTraits>& traits_;
+  const int rank_, ranks_;  // along the data axis
+  const int among_all_;     // the rank's number among all ranks
+  Channel *shares_ = nullptr, *stages_ = nullptr;
+  std::vector<Buffer> kept_to_the_end_;
   std::vector<std::unique_ptr<UnitState>> units_;
 };
 

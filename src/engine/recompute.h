@@ -2,6 +2,7 @@
 // of the result.
 #pragma once
 
+#include <algorithm>
 #include <climits>
 
 #include "model/unit.h"
@@ -41,8 +42,11 @@ struct Recompute {
 inline int segment_of(const Recompute& policy, const Unit& unit, int number) {
   if (unit.part() == BlockPart::none) return -1;
   if (policy.every > 0) return number / policy.every;
-  if (unit.block() >= (unit.part() == BlockPart::attention ? policy.attention : policy.mlp))
-    return -1;
+  // A unit that is both halves of its block is computed again where one of them is.
+  const int blocks = unit.part() == BlockPart::attention ? policy.attention
+                     : unit.part() == BlockPart::mlp     ? policy.mlp
+                                                         : std::max(policy.attention, policy.mlp);
+  if (unit.block() >= blocks) return -1;
   return policy.joined ? unit.block() : number;
 }
 

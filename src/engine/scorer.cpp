@@ -38,7 +38,8 @@ bool is_likeliest(std::span<const float> logits, int32_t target) {
 }  // namespace
 
 std::vector<TokenScore> score_tokens(Engine& engine, const BatchView& batch) {
-  require(engine.model().share.whole(), "logits of a share of the vocabulary score no tokens");
+  require(engine.model().share.whole() && engine.pipeline().ranks == 1,
+          "logits of a share of the vocabulary, or of another stage, score no tokens");
   const int64_t vocabulary = engine.model().spec.vocab_size;
   const DType type = engine.options().precision.compute;
   const std::vector<RowRange> ranges = rows_with_targets(batch.targets);

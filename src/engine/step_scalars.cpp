@@ -27,11 +27,14 @@ StepScalars::StepScalars(Device& device, Ledger& ledger, const Model& model,
   factor_ = narrow(0, DType::f32);
   loss_scale_ = narrow(1, DType::f32);
   finite_ = narrow(2, DType::i32);
+  one_ = narrow(3, DType::f32);
   // Parameters of which this rank owns nothing, and frozen units, are never written.
   const auto clear = [](int64_t, std::span<std::byte> piece) {
     std::fill(piece.begin(), piece.end(), std::byte{0});
   };
   device_.write(doubles, clear);
+  const float one = 1;
+  upload(device_, std::span<const float>(&one, 1), one_);
   if (!rule_.each() && !rule_.counts_tensors()) return;
   // Weights, clamped, and the sums of three of each over ranks; then factors.
   const int64_t collected = (3 * parameters + ranks - 1) / ranks * ranks;

@@ -48,6 +48,7 @@ class StepScalars {
   Tensor factor() const { return factor_; }          // f32: clipping
   Tensor loss_scale() const { return loss_scale_; }  // f32
   Tensor finite() const { return finite_; }          // i32: whether every sum is
+  Tensor one() const { return one_; }                // f32: 1
   StepControl control() const { return {factor_, finite_}; }
 
   struct Values {
@@ -68,7 +69,7 @@ class StepScalars {
   const int ranks_;
   std::vector<int64_t> first_;  // by unit: the place of its first parameter in squares_
   Buffer memory_;
-  Tensor squares_, losses_, sums_, norm_, factor_, loss_scale_, finite_;
+  Tensor squares_, losses_, sums_, norm_, factor_, loss_scale_, finite_, one_;
   const ClipRule rule_;
   Buffer each_memory_;
   Tensor weights_, clamped_, all_, factors_;

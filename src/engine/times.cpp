@@ -63,6 +63,11 @@ void Times::add_work(Lane lane, const LaneSpan& span) {
     case Verb::clip:
       add_control(seconds);
       break;
+    case Verb::send:
+    case Verb::recv:  // of gradients, in the order of computation
+      exposed_[static_cast<size_t>(verb == Verb::send ? Lane::send : Lane::recv)] += seconds;
+      verbs_.communication += seconds;
+      break;
     case Verb::exchange:
       exposed_[static_cast<size_t>(Lane::exchange)] += seconds;
       verbs_.communication += seconds;

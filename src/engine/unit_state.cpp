@@ -36,36 +36,36 @@ SlabLayout whole_layout(std::span<const ParamSpec> params, int64_t align_elems, 
   return SlabLayout(kept, 1, align_elems);
 }
 
-UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank,
-                     int ranks, const std::vector<OptimizerState>& states)
-    : layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
+UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const ParamSpec> params,
+                     const UnitTraits& traits, int rank, int ranks,
+                     const std::vector<OptimizerState>& states, size_t own_states)
+    : layout_(params, ranks, slab_alignment(traits.homes, states),
               traits.adapted() ? SlabOf::base : SlabOf::all),
-      adapters_layout_(unit.params(), ranks, slab_alignment(traits.homes, states),
-                       SlabOf::adapters),
-      vectors_layout_(whole_layout(unit.params(), slab_alignment(traits.homes, states),
+      adapters_layout_(params, ranks, slab_alignment(traits.homes, states), SlabOf::adapters),
+      vectors_layout_(whole_layout(params, slab_alignment(traits.homes, states),
                                    traits.adapted() ? SlabOf::adapters : SlabOf::all,
                                    OptimizerState::Of::vectors)),
-      factors_layout_(whole_layout(unit.params(), slab_alignment(traits.homes, states),
+      factors_layout_(whole_layout(params, slab_alignment(traits.homes, states),
                                    traits.adapted() ? SlabOf::adapters : SlabOf::all,
                                    OptimizerState::Of::factors)),
       homes_(traits.homes),
       frozen_(traits.frozen),
       host_steps_(traits.host_steps),
       rank_(rank),
-      parameters_(ledger, layout_, homes_.parameters, Kind::parameters, rank, unit.name()),
+      parameters_(ledger, layout_, homes_.parameters, Kind::parameters, rank, name),
       gradients_(ledger, traits.adapted() ? adapters_layout_ : layout_, homes_.gradients,
-                 Kind::gradients, rank, unit.name()) {
+                 Kind::gradients, rank, name) {
   parameters_.hold();
   if (traits.adapted()) {
     const Home home{.dtype = homes_.parameters.dtype};
-    adapters_.emplace(ledger, adapters_layout_, home, Kind::parameters, rank, unit.name());
+    adapters_.emplace(ledger, adapters_layout_, home, Kind::parameters, rank, name);
     adapters_->hold();
   }
   if (frozen_) return;
   if (homes_.gradients.offloaded() && !states.empty()) gradients_.hold();
   if (traits.fetches_stepped()) {
     const Home home{homes_.optimizer.sharded, homes_.optimizer.tier, homes_.parameters.dtype};
-    outbox_.emplace(ledger, layout_, home, Kind::parameters, rank, unit.name());
+    outbox_.emplace(ledger, layout_, home, Kind::parameters, rank, name);
     outbox_->hold();
   }
   optimizer_.reserve(states.size());
@@ -80,8 +80,13 @@ UnitState::UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits,
     Home home = homes_.optimizer;
     home.dtype = state.dtype;
     if (whole) home.sharded = false;
-    optimizer_.emplace_back(ledger, layout, home, Kind::optimizer, rank, unit.name(), state.block);
+    optimizer_.emplace_back(ledger, layout, home, Kind::optimizer, rank, name, state.block);
     optimizer_.back().hold();
+  }
+  own_.reserve(own_states);
+  for (size_t i = 0; i < own_states; ++i) {
+    own_.emplace_back(ledger, trained_layout(), Home{}, Kind::optimizer, rank, name);
+    own_.back().hold();
   }
 }
 

@@ -26,9 +26,11 @@ SlabLayout whole_layout(std::span<const ParamSpec> params, int64_t align_elems, 
 
 class UnitState {
  public:
-  // `states`: what the optimizer keeps; empty where nothing is trained.
-  UnitState(Ledger& ledger, const Unit& unit, const UnitTraits& traits, int rank, int ranks,
-            const std::vector<OptimizerState>& states);
+  // `states`: what the optimizer keeps; empty where nothing is trained. `own_states`: how many
+  // states of this rank's own there are. `params`: those of it that this rank has.
+  UnitState(Ledger& ledger, const std::string& name, std::span<const ParamSpec> params,
+            const UnitTraits& traits, int rank, int ranks,
+            const std::vector<OptimizerState>& states, size_t own_states = 0);
   UnitState(const UnitState&) = delete;
   UnitState& operator=(const UnitState&) = delete;
 
@@ -117,6 +119,10 @@ class UnitState {
   // Those beside adapters.
   Slab& base_parameters() { return parameters_; }
 
+  // States that are this rank's own, and no other's: f32, of all that is trained, on the device.
+  int own_states() const { return static_cast<int>(own_.size()); }
+  Tensor own_state(int index) const { return own_[static_cast<size_t>(index)].at_home(); }
+
   // A state of the optimizer: what a checkpoint takes from its home.
   const Slab& state(int index) const { return optimizer_[static_cast<size_t>(index)]; }
 
@@ -143,7 +149,7 @@ class UnitState {
   std::optional<Slab> outbox_;  // of parameters that live on the device: what the host has stepped
   Slab gradients_;
   std::vector<OptimizerState> kept_;
-  std::vector<Slab> optimizer_;
+  std::vector<Slab> optimizer_, own_;
 };
 
 }  // namespace onefold

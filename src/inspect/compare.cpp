@@ -11,7 +11,6 @@
 #include "inspect/blocks.h"
 #include "inspect/describe.h"
 #include "inspect/hf_export.h"
-#include "io/half.h"
 
 namespace onefold {
 namespace {
@@ -42,14 +41,13 @@ class FileSide final : public Side {
   }
   int64_t elems(const std::string& name) const override { return tensors_.entry(name).elems(); }
   void read(const std::string& name, int64_t first, std::span<double> dst) const override {
-    const SafetensorsEntry& entry = tensors_.entry(name);
-    const auto width = static_cast<size_t>(safetensors_dtype_bytes(entry.dtype));
-    to_f64(entry.dtype,
-           tensors_.bytes(name).subspan(static_cast<size_t>(first) * width, dst.size() * width),
-           dst);
+    if (tensors_.has_numbers(name)) return tensors_.read(name, first, dst);
+    // What it holds is not known, only that it differs.
+    std::ranges::fill(dst, std::numeric_limits<double>::quiet_NaN());
   }
   std::span<const std::byte> raw(const std::string& name) const override {
-    return tensors_.bytes(name);
+    const bool blocks = safetensors_dtype_bytes(tensors_.entry(name).dtype) == 0;
+    return blocks ? std::span<const std::byte>() : tensors_.bytes(name);
   }
   void release(const std::string& name) const override { tensors_.release(name); }
 

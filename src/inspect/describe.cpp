@@ -10,8 +10,8 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "inspect/blocks.h"
+#include "inspect/hf_source.h"
 #include "inspect/saved_run.h"
-#include "io/half.h"
 
 namespace onefold {
 namespace {
@@ -23,18 +23,20 @@ void read_model(const std::string& path, Located& located) {
       located.model = SavedRun(path).model();
       return;
     }
-    if (!path_exists(path + "/config.json")) return;
-    const Json config = read_json(path + "/config.json");
+    const bool gguf = located.kind == PathKind::gguf;
+    if (!gguf && !path_exists(path + "/config.json")) return;
+    const Json config = gguf ? read_model_config(path) : read_json(path + "/config.json");
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       located.model_type = config["model_type"].get<std::string>();
-    located.model = spec_from_hf_config(config, "config.json");
+    located.model = spec_from_hf_config(config, gguf ? path : "config.json");
   } catch (const UserError& error) {
     located.remark = error.what();  // its tensors can be described all the same
   }
 }
 
 struct ValueStatistics {
-  double sum = 0, squares = 0;
+  double sum = 0;
+  long double squares = 0;  // whose range holds the square of any double
   double min = std::numeric_limits<double>::infinity(), max = -min;
   int64_t nans = 0, infinities = 0;
 
@@ -45,7 +47,7 @@ struct ValueStatistics {
         continue;
       }
       sum += value;
-      squares += value * value;
+      squares += static_cast<long double>(value) * value;
       min = std::min(min, value);
       max = std::max(max, value);
     }
@@ -83,8 +85,12 @@ void look_at_values(const ValueReader& read, const std::function<void()>& releas
   stats.nans = whole.nans;
   stats.infinities = whole.infinities;
   const int64_t finite = stats.elems - whole.nans - whole.infinities;
-  if (finite == 0) return;
-  stats.norm = std::sqrt(whole.squares);
+  if (finite == 0) {
+    if (stats.elems > 0)
+      stats.norm = stats.min = stats.max = stats.mean = std::numeric_limits<double>::quiet_NaN();
+    return;
+  }
+  stats.norm = static_cast<double>(std::sqrt(whole.squares));
   stats.min = whole.min;
   stats.max = whole.max;
   stats.mean = whole.sum / static_cast<double>(finite);
@@ -98,6 +104,8 @@ const char* kind_name(PathKind kind) {
       return "checkpoint";
     case PathKind::hf:
       return "hugging_face";
+    case PathKind::gguf:
+      return "gguf";
     case PathKind::file:
       return "safetensors";
   }
@@ -114,13 +122,9 @@ void describe_files(const TensorFiles& tensors, ThreadPool& pool, Description& d
     stats.shape = entry.shape;
     stats.elems = entry.elems();
     stats.bytes = entry.bytes();
-    const std::span<const std::byte> bytes = tensors.bytes(name);
-    const auto width = static_cast<size_t>(safetensors_dtype_bytes(entry.dtype));
-    const auto read = [&](int64_t first, std::span<double> dst) {
-      to_f64(entry.dtype, bytes.subspan(static_cast<size_t>(first) * width, dst.size() * width),
-             dst);
-    };
-    if (description.has_values)
+    stats.has_values = description.has_values && tensors.has_numbers(name);
+    const auto read = [&](int64_t first, std::span<double> dst) { tensors.read(name, first, dst); };
+    if (stats.has_values)
       look_at_values(
           read, [&] { tensors.release(name); }, pool, stats);
     description.tensors.push_back(std::move(stats));
@@ -156,7 +160,8 @@ void describe_checkpoint(const CheckpointSource& source, ThreadPool& pool,
       source.read(param, first, values);
       std::copy(values.begin(), values.end(), dst.begin());
     };
-    if (description.has_values)
+    stats.has_values = description.has_values;
+    if (stats.has_values)
       look_at_values(
           read, [&] { source.release(param); }, pool, stats);
     description.tensors.push_back(std::move(stats));
@@ -234,9 +239,12 @@ std::string health_text(const TensorStats& tensor) {
 
 std::string model_text(const ModelSpec& spec) {
   return fmt::format(
-      "{} layers, hidden {}, {} heads{}, vocabulary {}", spec.num_layers, spec.hidden_size,
+      "{} layers, hidden {}, {} heads{}{}, vocabulary {}", spec.num_layers, spec.hidden_size,
       spec.num_heads,
       spec.num_kv_heads == spec.num_heads ? "" : fmt::format(" on {} key heads", spec.num_kv_heads),
+      spec.experts.enabled()
+          ? fmt::format(", {} experts, {} for a token", spec.experts.count, spec.experts.per_token)
+          : "",
       spec.vocab_size);
 }
 
@@ -246,6 +254,9 @@ std::string head_text(const Description& d) {
   if (d.kind == PathKind::checkpoint) what = "a checkpoint of Onefold's";
   if (d.kind == PathKind::hf)
     what = fmt::format("a Hugging Face model{}",
+                       d.model_type.empty() ? "" : fmt::format(" ({})", d.model_type));
+  if (d.kind == PathKind::gguf)
+    what = fmt::format("a GGUF file{}",
                        d.model_type.empty() ? "" : fmt::format(" ({})", d.model_type));
   std::string text = fmt::format("{}: {}\n", d.path, what);
   if (d.model) text += fmt::format("model    {}\n", model_text(*d.model));
@@ -264,15 +275,18 @@ std::string head_text(const Description& d) {
 }  // namespace
 
 Located locate(const std::string& path) {
-  if (!path_exists(path)) user_error("{} is not there; name a folder or a safetensors file", path);
+  if (!path_exists(path))
+    user_error("{} is not there; name a folder, a safetensors file or a GGUF file", path);
   const auto of_files = [](PathKind kind, TensorFiles tensors) {
     return Located{kind, std::move(tensors), nullptr, {}, "", ""};
   };
-  if (!is_folder(path)) return of_files(PathKind::file, TensorFiles::open_file(path));
   const auto with_model = [&](Located located) {
     read_model(path, located);
     return located;
   };
+  if (!is_folder(path) && GgufFile::is_named(path))
+    return with_model(of_files(PathKind::gguf, TensorFiles::open_file(path)));
+  if (!is_folder(path)) return of_files(PathKind::file, TensorFiles::open_file(path));
   const auto of_checkpoint = [](std::shared_ptr<const CheckpointSource> source) {
     const ModelSpec model = source->model();
     return Located{PathKind::checkpoint, {}, std::move(source), model, "", ""};
@@ -350,7 +364,7 @@ Json description_json(const Description& d) {
                  {"shape", tensor.shape},
                  {"elements", tensor.elems},
                  {"bytes", tensor.bytes}};
-    if (d.has_values)
+    if (tensor.has_values)
       item.update({{"norm", tensor.norm},
                    {"min", tensor.min},
                    {"max", tensor.max},
@@ -380,7 +394,7 @@ std::string description_text(const Description& d) {
       text += fmt::format("{}\n", place.branch.empty() ? "." : place.branch);
     last = &place.branch;
     text += fmt::format("  {:<{}}  {:<{}}", place.leaf, widest, type(tensor), widest_type);
-    if (d.has_values)
+    if (tensor.has_values)
       text += fmt::format("  norm {:<9.4g} min {:<10.4g} max {:<10.4g} mean {:.3g}{}", tensor.norm,
                           tensor.min, tensor.max, tensor.mean, health_text(tensor));
     text.erase(text.find_last_not_of(' ') + 1);

@@ -1,6 +1,6 @@
-// What lies at a path: a run folder, a checkpoint, a Hugging Face folder or a safetensors file; its
-// tensors, what their values are like, and how two of them differ. Files are mapped and gone
-// through in blocks, so the memory this takes does not grow with the model.
+// What lies at a path: a run folder, a checkpoint, a Hugging Face folder, a safetensors or a GGUF
+// file; its tensors, what their values are like, and how two of them differ. Files are mapped and
+// gone through in blocks, so the memory this takes does not grow with the model.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace onefold {
 
-enum class PathKind : uint8_t { run, checkpoint, hf, file };
+enum class PathKind : uint8_t { run, checkpoint, hf, gguf, file };
 
 struct Located {
   PathKind kind = PathKind::file;
@@ -33,7 +33,8 @@ struct TensorStats {
   std::string name, dtype;
   std::vector<int64_t> shape;
   int64_t elems = 0, bytes = 0;
-  // Of the values that are finite; all 0 if there are none.
+  bool has_values = false;  // whether they were looked at: not all types are known
+  // Of the values that are finite; NaN if there are others only.
   double norm = 0, min = 0, max = 0, mean = 0;
   int64_t nans = 0, infinities = 0;
 };

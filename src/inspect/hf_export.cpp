@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "data/hf_tokenizer.h"
 #include "inspect/checkpoint_source.h"
+#include "inspect/export_family.h"
 #include "inspect/hf_source.h"
 #include "inspect/saved_run.h"
 #include "io/half.h"
@@ -95,11 +96,20 @@ ModelExtras checkpoint_extras(const std::string& path, const ModelSpec& spec) {
 ModelExtras hf_extras(const std::string& folder, HfFamily family) {
   ModelExtras extras;
   extras.family = family;
-  extras.token_ids = token_ids_of(read_json(folder + "/config.json"));
+  extras.token_ids = token_ids_of(read_model_config(folder));
+  if (GgufFile::is_named(folder)) {
+    try {
+      extras.files = tokenizer_companions(folder);
+    } catch (const UserError& error) {
+      extras.remarks.emplace_back(error.what());
+    }
+    return extras;
+  }
   for (const std::string_view name : hf_companion_names()) {
     const std::string path = fmt::format("{}/{}", folder, name);
     if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
   }
+  if (!extras.files.contains("tokenizer.json")) extras.tokenizer = tokenizer_in_folder(folder);
   return extras;
 }
 
@@ -145,6 +155,8 @@ class ShardWriter {
   void write(const Placed& placed) {
     if (placed.tensor->transposed)
       write_transposed(placed.parameter->param, *placed.tensor);
+    else if (!placed.tensor->order.empty())
+      write_ordered(placed.parameter->param, *placed.tensor);
     else
       write_plain(placed.parameter->param, *placed.tensor);
   }
@@ -165,6 +177,22 @@ class ShardWriter {
       put(param, tensor);
       // A token table alone can be larger than memory.
       if (done / kReadElems % kBlocksKept == kBlocksKept - 1) source_.release(param);
+    }
+  }
+
+  // Row after row of the file, wherever it is in the parameter.
+  void write_ordered(const ParamSpec& param, const HfTensor& tensor) {
+    const int64_t cols = tensor.row_elems(), rows = std::ssize(tensor.order);
+    const std::vector<int64_t> ours = tensor.rows_in_parameter();
+    const int64_t step = std::max<int64_t>(1, kReadElems / cols);
+    for (int64_t first = 0; first < rows; first += step) {
+      const int64_t count = std::min(step, rows - first);
+      values_.resize(static_cast<size_t>(count * cols));
+      for (int64_t row = 0; row < count; ++row)
+        source_.read(
+            param, tensor.first + ours[static_cast<size_t>(first + row)] * cols,
+            std::span(values_).subspan(static_cast<size_t>(row * cols), static_cast<size_t>(cols)));
+      put(param, tensor);
     }
   }
 
@@ -255,26 +283,27 @@ void write_descriptions(const ModelSpec& spec, const ModelExtras& extras,
   }
 }
 
-HfFamily family_of(const ModelSpec& spec, const ModelExtras& extras, const ExportOptions& options) {
-  if (!options.family && !extras.family) return hf_family_for(spec);
-  const HfFamily family = options.family ? *options.family : *extras.family;
+}  // namespace
+
+HfFamily export_family(const ModelSpec& spec, const ModelExtras& extras,
+                       std::optional<HfFamily> wanted) {
+  if (!wanted && !extras.family) return hf_family_for(spec);
+  const HfFamily family = wanted ? *wanted : *extras.family;
   const std::string obstacle = hf_obstacle(spec, family);
   if (!obstacle.empty())
     user_error("{} cannot express this model: {}", hf_model_type(family), obstacle);
   return family;
 }
 
-void require_space(const std::string& folder, int64_t bytes) {
-  fs::path at = fs::absolute(folder);
+void require_export_space(const std::string& path, int64_t bytes) {
+  fs::path at = fs::absolute(path);
   while (!fs::exists(at) && at.has_relative_path()) at = at.parent_path();
   std::error_code unknown;
   const fs::space_info space = fs::space(at, unknown);
   if (!unknown && space.available < static_cast<uintmax_t>(bytes))
-    user_error("{}: the export takes {}, and {} is free", folder, format_bytes(bytes),
+    user_error("{}: the export takes {}, and {} is free", path, format_bytes(bytes),
                format_bytes(static_cast<int64_t>(space.available)));
 }
-
-}  // namespace
 
 std::optional<AdapterWeights> open_adapter(const std::string& path) {
   if (path_exists(path + "/" + kManifest)) {
@@ -307,6 +336,7 @@ std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
   // A config.json beside a tokenizer may be anything.
   const auto config_of = [](const std::string& path) {
     try {
+      if (path_exists(path) && GgufFile::is_named(path)) return read_model_config(path);
       Json config = path_exists(path) ? read_json(path) : Json();
       if (config.is_object() && config.contains("model_type")) return config;
     } catch (const UserError&) {
@@ -314,7 +344,8 @@ std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
     return Json(Json::object());
   };
   const bool named = !tokenizer.empty() && tokenizer != "bytes";
-  const std::string of_tokenizer = named ? folder_of_tokenizer(tokenizer) + "/config.json" : "";
+  std::string of_tokenizer = named ? folder_of_tokenizer(tokenizer) + "/config.json" : "";
+  if (GgufFile::is_named(tokenizer)) of_tokenizer = tokenizer;
   const bool together = tokenizer.empty() || is_same_file(of_tokenizer, model_config);
   Json config = model_config.empty() ? Json::object() : config_of(model_config);
   // Token ids are those of the tokenizer that the run has.
@@ -329,7 +360,9 @@ std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
 ModelOnDisk open_model(const std::string& path) {
   if (!path_exists(path))
     user_error("{} is neither a run folder nor a model's: it is not there", path);
-  if (is_folder(path) && !path_exists(path + "/model.json") && path_exists(path + "/config.json")) {
+  const bool hf =
+      is_folder(path) && !path_exists(path + "/model.json") && path_exists(path + "/config.json");
+  if (hf || GgufFile::is_named(path)) {
     auto source = std::make_shared<HfSource>(path);
     const HfFamily family = source->family();
     return {std::move(source), hf_extras(path, family)};
@@ -352,7 +385,8 @@ ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,
                        const std::string& folder, const ExportOptions& options) {
   const ModelSpec& spec = source.model();
   ExportResult result;
-  result.family = family_of(spec, extras, options);
+  result.family = export_family(spec, extras, options.family);
+  result.remarks = extras.remarks;
   result.dtype = options.dtype.empty() ? source.dtype() : options.dtype;
   result.parameters = spec.parameter_count();
   result.bytes = result.parameters * safetensors_dtype_bytes(result.dtype);
@@ -361,7 +395,7 @@ ExportResult export_hf(const ParameterSource& source, const ModelExtras& extras,
         fmt::format("dropout {} is not written: a {} model has no place for it", spec.dropout,
                     hf_model_type(result.family)));
   OutputFolder output(folder, options.overwrite, is_exported_file);
-  require_space(folder, result.bytes);
+  require_export_space(folder, result.bytes);
   write_weights(source, hf_parameters(spec, result.family), output, options.max_shard_bytes,
                 result);
   write_descriptions(spec, extras, output, result);

@@ -29,10 +29,12 @@ struct ModelExtras {
   std::optional<HfFamily> family;
   Json token_ids = Json::object();           // bos_token_id, ... of config.json
   std::map<std::string, std::string> files;  // name and content: the tokenizer's files
+  std::string tokenizer;                     // its path, if there is no tokenizer.json among them
+  std::vector<std::string> remarks;          // what could not be taken along, as sentences
 };
 
-// A run folder or a Hugging Face folder, ready to be read. UserError if `path` is neither. Adapters
-// of a run are merged into their base.
+// A run folder, a Hugging Face folder or a GGUF file, ready to be read. UserError if `path` is
+// none. Adapters of a run are merged into their base.
 struct ModelOnDisk {
   std::shared_ptr<const ParameterSource> source;
   ModelExtras extras;

@@ -7,35 +7,46 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/half.h"
+#include "io/quantized.h"
+#include "model/gguf_model.h"
 
 namespace onefold {
 namespace {
 
-std::string config_path(const std::string& folder) { return folder + "/config.json"; }
+// Where the model is described.
+std::string config_path(const std::string& path) {
+  return GgufFile::is_named(path) ? path : path + "/config.json";
+}
 
-Json read_config(const std::string& folder) {
-  const Json config = read_json(config_path(folder));
-  if (!config.is_object() || !config.contains("model_type") || !config["model_type"].is_string())
-    user_error("{} has no model_type: it is not a Hugging Face model configuration",
-               config_path(folder));
-  return config;
+TensorFiles open_tensors(const std::string& path) {
+  return GgufFile::is_named(path) ? TensorFiles::open_file(path)
+                                  : TensorFiles::open_hf_folder(path);
 }
 
 }  // namespace
 
-HfSource::HfSource(const std::string& folder) : HfSource(folder, read_config(folder), nullptr) {}
-HfSource::HfSource(const std::string& folder, const ModelSpec& spec)
-    : HfSource(folder, read_config(folder), &spec) {}
+Json read_model_config(const std::string& path) {
+  if (GgufFile::is_named(path)) return hf_config_of_gguf(GgufFile(path));
+  const Json config = read_json(config_path(path));
+  if (!config.is_object() || !config.contains("model_type") || !config["model_type"].is_string())
+    user_error("{} has no model_type: it is not a Hugging Face model configuration",
+               config_path(path));
+  return config;
+}
 
-HfSource::HfSource(const std::string& folder, const Json& config, const ModelSpec* spec)
-    : folder_(folder),
+HfSource::HfSource(const std::string& path) : HfSource(path, read_model_config(path), nullptr) {}
+HfSource::HfSource(const std::string& path, const ModelSpec& spec)
+    : HfSource(path, read_model_config(path), &spec) {}
+
+HfSource::HfSource(const std::string& path, const Json& config, const ModelSpec* spec)
+    : path_(path),
       family_(hf_family_named(config["model_type"].get<std::string>(),
-                              config_path(folder) + ": model_type")),
-      spec_(spec ? spec->base() : spec_from_hf_config(config, config_path(folder))),
-      tensors_(TensorFiles::open_hf_folder(folder)) {
+                              config_path(path) + ": model_type")),
+      spec_(spec ? spec->base() : spec_from_hf_config(config, config_path(path))),
+      tensors_(open_tensors(path)) {
   const std::string obstacle = hf_obstacle(spec_, family_);
   if (!obstacle.empty())
-    user_error("the weights in {} are a {} model's, and the model is none: {}", folder,
+    user_error("the weights in {} are a {} model's, and the model is none: {}", path,
                hf_model_type(family_), obstacle);
   find_tensors();
 }
@@ -43,21 +54,24 @@ HfSource::HfSource(const std::string& folder, const Json& config, const ModelSpe
 void HfSource::find_tensors() {
   const std::string_view prefix = hf_prefix(family_);
   std::set<std::string> used, dtypes;
-  for (HfParameter& parameter : hf_parameters(spec_, family_)) {
+  const bool gguf = GgufFile::is_named(path_);
+  for (HfParameter& parameter :
+       gguf ? gguf_parameters(spec_, family_) : hf_parameters(spec_, family_)) {
     for (HfTensor& tensor : parameter.tensors) {
       // A bare model has the same names without the prefix.
       const bool bare = !tensors_.contains(tensor.name) && tensor.name.starts_with(prefix) &&
                         tensors_.contains(tensor.name.substr(prefix.size()));
       if (bare) tensor.name.erase(0, prefix.size());
       if (!tensors_.contains(tensor.name))
-        user_error("{} has no tensor \"{}\", which config.json asks for{}", folder_, tensor.name,
+        user_error("{} has no tensor \"{}\", which {} for{}", path_, tensor.name,
+                   gguf ? "its model asks" : "config.json asks",
                    tensor.name == "lm_head.weight"
                        ? "; a head that is the token table has \"tie_word_embeddings\": true"
                        : did_you_mean(tensor.name, tensors_.names()));
       const SafetensorsEntry& entry = tensors_.entry(tensor.name);
-      if (!is_float_dtype(entry.dtype))
-        user_error("{}: tensor {} is {}; F64, F32, F16, BF16 and F8 can be read",
-                   tensors_.file_of(tensor.name), tensor.name, entry.dtype);
+      if (!is_readable_dtype(entry.dtype))
+        user_error("{}: tensor {} is {}; {} can be read", tensors_.file_of(tensor.name),
+                   tensor.name, entry.dtype, kReadableDtypes);
       if (entry.shape != tensor.shape)
         user_error("{}: tensor {} has the shape {}, the model needs {}",
                    tensors_.file_of(tensor.name), tensor.name, shape_text(entry.shape),
@@ -74,22 +88,23 @@ void HfSource::find_tensors() {
   for (const std::string& name : tensors_.names()) {
     if (used.contains(name)) continue;
     const bool tied_head = spec_.tie_embeddings && name == "lm_head.weight";
-    (tied_head || is_hf_buffer(name) ? ignored_ : unknown).push_back(name);
+    const bool factors = gguf && name == kGgufRopeFactors;  // which the model's values have
+    (tied_head || factors || is_hf_buffer(name) ? ignored_ : unknown).push_back(name);
   }
   if (unknown.empty()) return;
   const std::string more =
       unknown.size() > 1 ? fmt::format(" and {} more", unknown.size() - 1) : "";
   user_error(
-      "{} has tensors for which a {} model of this config.json has no place: {}{}. The two belong "
-      "to different models, or the model has parts that are not supported",
-      folder_, hf_model_type(family_), unknown.front(), more);
+      "{} has tensors for which a {} model of this {} has no place: {}{}. The two belong to "
+      "different models, or the model has parts that are not supported",
+      path_, hf_model_type(family_), gguf ? "description" : "config.json", unknown.front(), more);
 }
 
 const HfParameter& HfSource::parameter(const ParamSpec& param) const {
   const auto found = parameters_.find(param.name);
   require(found != parameters_.end() && found->second.param.rows == param.rows &&
               found->second.param.cols == param.cols,
-          "{} [{}, {}] is not a parameter of {}", param.name, param.rows, param.cols, folder_);
+          "{} [{}, {}] is not a parameter of {}", param.name, param.rows, param.cols, path_);
   return found->second;
 }
 
@@ -105,9 +120,23 @@ void HfSource::read(const ParamSpec& param, int64_t first, std::span<float> dst)
         dst.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from));
     if (tensor.transposed)
       read_transposed(tensor, from - tensor.first, part);
+    else if (!tensor.order.empty())
+      read_ordered(tensor, from - tensor.first, part);
     else
       tensors_.read(tensor.name, from - tensor.first, part);
-    bytes_read_ += (to - from) * safetensors_dtype_bytes(tensors_.entry(tensor.name).dtype);
+    bytes_read_ += dtype_bytes(tensors_.entry(tensor.name).dtype, to - from);
+  }
+}
+
+// Row by row, and of the first and the last what is wanted of it.
+void HfSource::read_ordered(const HfTensor& tensor, int64_t first, std::span<float> dst) const {
+  const int64_t cols = tensor.row_elems();
+  for (int64_t done = 0; done < std::ssize(dst);) {
+    const int64_t row = (first + done) / cols, col = (first + done) % cols;
+    const int64_t count = std::min(cols - col, std::ssize(dst) - done);
+    tensors_.read(tensor.name, tensor.order[static_cast<size_t>(row)] * cols + col,
+                  dst.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
+    done += count;
   }
 }
 

@@ -1,8 +1,11 @@
 #include "io/half.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "base/error.h"
 #include "tensor/convert.h"
@@ -46,6 +49,12 @@ bool is_model_dtype(const std::string& dtype) {
 
 bool is_float_dtype(const std::string& dtype) {
   return is_model_dtype(dtype) || dtype == "F64" || dtype == "F8_E4M3" || dtype == "F8_E5M2";
+}
+
+bool is_number_dtype(const std::string& dtype) {
+  constexpr std::array<std::string_view, 9> kIntegers = {"I64", "I32", "I16", "I8",  "U64",
+                                                         "U32", "U16", "U8",  "BOOL"};
+  return is_float_dtype(dtype) || std::ranges::find(kIntegers, dtype) != kIntegers.end();
 }
 
 void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<float> dst) {

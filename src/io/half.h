@@ -18,8 +18,9 @@ bool is_float_dtype(const std::string& dtype);
 
 // dst.size() values of the type `dtype`, which may lie at any alignment.
 void to_f32(const std::string& dtype, std::span<const std::byte> src, std::span<float> dst);
-// Any type that a safetensors file can have, for looking at values: integers of 64 bits are rounded
-// to the nearest double, and truth is 1.
+// Those and integers, for looking at values: integers of 64 bits are rounded to the nearest double,
+// and truth is 1.
+bool is_number_dtype(const std::string& dtype);
 void to_f64(const std::string& dtype, std::span<const std::byte> src, std::span<double> dst);
 // Returns the number of finite values that became infinite.
 int64_t from_f32(const std::string& dtype, std::span<const float> src, std::span<std::byte> dst);

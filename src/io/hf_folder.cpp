@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/gguf_tensors.h"
 #include "io/half.h"
+#include "io/quantized.h"
 #include "io/torch_file.h"
 
 namespace onefold {
@@ -97,7 +99,9 @@ TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {
 }
 
 void TensorFiles::add(const std::string& path) {
-  if (path.ends_with(".bin"))
+  if (GgufFile::is_named(path))
+    mapped_.push_back(std::make_unique<GgufTensors>(path));
+  else if (path.ends_with(".bin"))
     mapped_.push_back(std::make_unique<TorchFile>(path));
   else
     mapped_.push_back(std::make_unique<SafetensorsFile>(path));
@@ -159,17 +163,30 @@ void TensorFiles::release(const std::string& name) const {
 
 void TensorFiles::read(const std::string& name, int64_t first, std::span<float> dst) const {
   const Place& at = place(name);
-  if (!is_float_dtype(at.entry->dtype))
-    user_error("{}: tensor {} is {}, where floating-point numbers are expected", at.file->path(),
-               name, at.entry->dtype);
+  if (!is_readable_dtype(at.entry->dtype))
+    user_error("{}: tensor {} is {}; {} can be read", at.file->path(), name, at.entry->dtype,
+               kReadableDtypes);
   const auto count = static_cast<int64_t>(dst.size());
   require(first >= 0 && count <= at.entry->elems() - first, "elements {}+{} of tensor {}", first,
           count, name);
-  const int64_t width = safetensors_dtype_bytes(at.entry->dtype);
-  to_f32(at.entry->dtype,
-         at.file->bytes(*at.entry).subspan(static_cast<size_t>(first * width),
-                                           static_cast<size_t>(count * width)),
-         dst);
+  read_values(at.entry->dtype, at.file->bytes(*at.entry), first, dst);
+}
+
+bool TensorFiles::has_numbers(const std::string& name) const {
+  const std::string& dtype = entry(name).dtype;
+  return is_number_dtype(dtype) || is_readable_dtype(dtype);
+}
+
+void TensorFiles::read(const std::string& name, int64_t first, std::span<double> dst) const {
+  const std::string& dtype = entry(name).dtype;
+  if (is_number_dtype(dtype)) {
+    const auto width = static_cast<size_t>(safetensors_dtype_bytes(dtype));
+    return to_f64(dtype,
+                  bytes(name).subspan(static_cast<size_t>(first) * width, dst.size() * width), dst);
+  }
+  std::vector<float> values(dst.size());
+  read(name, first, values);
+  std::copy(values.begin(), values.end(), dst.begin());
 }
 
 }  // namespace onefold

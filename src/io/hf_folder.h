@@ -2,6 +2,7 @@
 // folder has model.safetensors, or shards named by model.safetensors.index.json; or, saved by
 // PyTorch (torch_file.h), pytorch_model.bin or shards of it, named likewise:
 //   {"metadata": {...}, "weight_map": {"tensor": "model-00001-of-00002.safetensors", ...}}
+// A GGUF file (gguf_tensors.h) is one file with a model of its own.
 // Files are mapped, not read: tensors that are not read take no memory. Nothing in the index is
 // trusted: it is checked against the shards before any tensor is handed out.
 #pragma once
@@ -41,6 +42,9 @@ class TensorFiles {
   // Elements [first, first + dst.size()) of a tensor of floating-point numbers, in the file's
   // order.
   void read(const std::string& name, int64_t first, std::span<float> dst) const;
+  // The same of any numbers, for looking at them; has_numbers() says whether a tensor has such.
+  bool has_numbers(const std::string& name) const;
+  void read(const std::string& name, int64_t first, std::span<double> dst) const;
 
  private:
   struct Place {

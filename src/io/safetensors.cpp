@@ -27,7 +27,7 @@ struct DTypeBytes {
   std::string_view name;
   int64_t bytes;
 };
-constexpr std::array<DTypeBytes, 15> kDTypes = {{{"F64", 8},
+constexpr std::array<DTypeBytes, 19> kDTypes = {{{"F64", 8},
                                                  {"F32", 4},
                                                  {"F16", 2},
                                                  {"BF16", 2},
@@ -41,7 +41,11 @@ constexpr std::array<DTypeBytes, 15> kDTypes = {{{"F64", 8},
                                                  {"U8", 1},
                                                  {"BOOL", 1},
                                                  {"F8_E4M3", 1},
-                                                 {"F8_E5M2", 1}}};
+                                                 {"F8_E5M2", 1},
+                                                 {"F8_E4M3FNUZ", 1},
+                                                 {"F8_E5M2FNUZ", 1},
+                                                 {"F8_E8M0", 1},
+                                                 {"C64", 8}}};
 
 // The number of bytes of a shape, or -1 if it does not fit in int64 or a size is negative.
 int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {

@@ -22,7 +22,8 @@ namespace onefold {
 struct SafetensorsEntry {
   std::string name;
   std::string dtype = "F32";   // as in the file: F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8
-                               // BOOL F8_E4M3 F8_E5M2
+                               // BOOL F8_E4M3 F8_E5M2, or one that is not read (F8_E8M0, C64,
+                               // ...); of a GGUF file also its own
   std::vector<int64_t> shape;  // empty: a scalar
   int64_t begin_bytes = 0;     // from the end of the header
   int64_t end_bytes = 0;

@@ -1,4 +1,5 @@
 // Activation functions, plain and gated.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -9,8 +10,8 @@
 namespace onefold::cases {
 namespace {
 
-constexpr Activation kAll[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
-                               Activation::silu};
+constexpr Activation kAll[] = {Activation::relu, Activation::gelu,    Activation::gelu_tanh,
+                               Activation::silu, Activation::sigmoid, Activation::identity};
 
 const char* name_of(Activation act) {
   switch (act) {
@@ -22,6 +23,10 @@ const char* name_of(Activation act) {
       return "gelu_tanh";
     case Activation::silu:
       return "silu";
+    case Activation::sigmoid:
+      return "sigmoid";
+    case Activation::identity:
+      return "identity";
   }
   return "?";
 }
@@ -37,6 +42,10 @@ double value(Activation act, double x) {
              (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::silu:
       return x / (1 + std::exp(-x));
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::identity:
+      return x;
   }
   return 0;
 }
@@ -57,6 +66,12 @@ double slope(Activation act, double x) {
       const double s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
     }
+    case Activation::sigmoid: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s * (1 - s);
+    }
+    case Activation::identity:
+      return 1;
   }
   return 0;
 }
@@ -179,8 +194,13 @@ Case large_case(Activation act, DType dtype = DType::f32) {
     call.kernels().activation_backward(act, false, call[x], call[dy], call[dx], call[y]);
   };
   c.expected = [=](const Case& in) {
-    return std::vector{exactly(dx, {0, 0, 1, 1}),
-                       exactly(y, {0, 0, in[x].at(0, 2), in[x].at(0, 3)})};
+    Doubles slopes, values;
+    for (const double at : in[x].doubles()) {
+      const bool flat = act == Activation::sigmoid, straight = act == Activation::identity;
+      slopes.push_back(straight ? 1 : flat ? 0 : at > 0);
+      values.push_back(straight ? at : flat ? at > 0 : std::max(at, 0.0));
+    }
+    return std::vector{exactly(dx, slopes), exactly(y, values)};
   };
   return c;
 }

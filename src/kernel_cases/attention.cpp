@@ -45,14 +45,17 @@ Tensors add_tensors(Case& c, const Params& p) {
 }
 
 AttentionShape shape_of(const Params& p, const Tensors& t, const Call& call) {
-  return {p.batch,
-          p.queries,
-          p.keys,
-          p.heads,
-          p.kv_heads,
-          p.head_dim,
-          t.starts < 0 ? Tensor{} : call[t.starts],
-          p.dtype};
+  return {.batch = p.batch,
+          .query_length = p.queries,
+          .key_length = p.keys,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .head_dim = p.head_dim,
+          .starts = t.starts < 0 ? Tensor{} : call[t.starts],
+          .dtype = p.dtype,
+          .window = p.window,
+          .scale = p.score_scale,
+          .soft_cap = p.soft_cap};
 }
 
 Dropout dropout_of(const Params& p, const Tensors& t, const Call& call) {
@@ -178,18 +181,20 @@ Case backward_case(const Params& p) {
   set_expected(c, p.dtype, [=](const Case& in, const Between& between) {
     const Inputs x = inputs_of(in, t);
     const Doubles dout = in[g.dout].doubles(), multipliers = attention_multipliers(p);
-    const Doubles probabilities = attention_softmax(p, attention_scores(p, x.q, x.k)).probabilities;
-    const AttentionGradients exact =
-        attention_gradients(p, probabilities, multipliers, x.q, x.k, x.v, dout);
+    const Doubles scores = attention_scores(p, x.q, x.k);
+    const Doubles probabilities = attention_softmax(p, scores).probabilities;
+    const AttentionGradients exact = attention_gradients(p, probabilities, multipliers, x.q, x.k,
+                                                         x.v, dout, attention_slopes(p, scores));
     const AttentionGradients size =
         attention_gradients(p, probabilities, multipliers, magnitudes(x.q), magnitudes(x.k),
-                            magnitudes(x.v), magnitudes(dout), 1);
+                            magnitudes(x.v), magnitudes(dout), {}, 1);
     // delta = dout · out has the forward's error, with the rounding that out was stored with, and
     // that of its own sum; then the probability's, 4 roundings of a score's gradient, and the sum
     // over keys, or over queries and the group's heads.
     const double p_error = probability_error(p, x.q, x.k);
     const double dscore_error = 2 * p_error + chain_error(p.keys) + sum_error(p.head_dim) +
-                                4 * kUnit + rounding_of(p.dtype) + 2 * between.rounding();
+                                4 * kUnit + rounding_of(p.dtype) + 2 * between.rounding() +
+                                (p.soft_cap > 0 ? 20 * kUnit : 0);  // of the slope
     const double over_queries = chain_error(p.queries, p.heads / p.kv_heads);
     const double most =
         std::max({largest(magnitudes(x.q)), largest(magnitudes(x.k)), largest(magnitudes(dout))});
@@ -210,7 +215,8 @@ Case backward_case(const Params& p) {
 
 // Without queries all weights of a row are equal, and with unit vectors for values and gradients
 // out[query] holds the row of weights and dv[key] the column: the mask lies open.
-Case mask_case(const std::vector<int64_t>& documents, DType dtype = DType::f32) {
+Case mask_case(const std::vector<int64_t>& documents, DType dtype = DType::f32,
+               int64_t window = 0) {
   constexpr int64_t kLength = 150, kHeads = 2;
   const Params p{.batch = 2,
                  .queries = kLength,
@@ -220,7 +226,8 @@ Case mask_case(const std::vector<int64_t>& documents, DType dtype = DType::f32) 
                  .head_dim = kLength,
                  .rate = 0.4f,
                  .documents = documents,
-                 .dtype = dtype};
+                 .dtype = dtype,
+                 .window = window};
   Case c;
   const Tensors t = add_tensors(c, p);
   const GradientTensors g = add_gradients(c, p);
@@ -237,8 +244,9 @@ Case mask_case(const std::vector<int64_t>& documents, DType dtype = DType::f32) 
     for (int64_t b = 0; b < p.batch; ++b)
       for (int64_t h = 0; h < kHeads; ++h)
         for (int64_t query = 0; query < kLength; ++query) {
-          const int64_t first =
+          const int64_t document =
               starts.empty() ? 0 : starts[static_cast<size_t>(b * kLength + query)];
+          const int64_t first = window == 0 ? document : std::max(document, query - window + 1);
           for (int64_t key = first; key <= query; ++key) {
             const int64_t element = ((b * kHeads + h) * kLength + query) * kLength + key;
             const double weight =
@@ -283,17 +291,22 @@ std::string name_of(const Params& p) {
   if (p.gap > 0) name += " strided";
   if (p.scale != 1) name += " large";
   if (!p.documents.empty()) name += fmt::format(" documents {}", fmt::join(p.documents, ","));
+  if (p.window > 0) name += fmt::format(" window {}", p.window);
+  if (p.score_scale != 0) name += fmt::format(" scaled by {}", p.score_scale);
+  if (p.soft_cap > 0) name += fmt::format(" capped at {}", p.soft_cap);
   return name + type_suffix(p.dtype);
 }
 
-// What a case with one document for each sequence must agree with: no documents at all.
+// What a case with one document for each sequence, or with a window that holds all keys, must agree
+// with: no documents and no window at all.
 std::function<Case()> made(Case (*make)(const Params&), const Params& p,
                            const std::vector<Twin::Part>& parts) {
   return [=] {
     Case c = make(p);
-    if (p.documents == std::vector{p.queries}) {
+    if (p.documents == std::vector{p.queries} || p.window >= std::max<int64_t>(p.keys, 1)) {
       Params plain = p;
       plain.documents.clear();
+      plain.window = 0;
       c.twin = Twin{[=] { return make(plain); }, parts};
     }
     return c;
@@ -331,6 +344,52 @@ void add_document_cases(CaseList& list) {
                     const Params p{1, 300, 300, 2, 1, 16, 0.2f, 0, 1, {140, 160}};
                     return unseen_case(p, 0, 140, {{"out", 140, 300}, {"lse", 0, -1, 140, 300}});
                   }});
+}
+
+// Windows, caps and other scales.
+void add_option_cases(CaseList& list, DType dtype) {
+  const auto with = [&](Params p, int64_t window, float scale = 0, float cap = 0) {
+    p.dtype = dtype;
+    p.window = window;
+    p.score_scale = scale;
+    p.soft_cap = cap;
+    return p;
+  };
+  // Windows of one key, inside a tile of 128, of its size and one beside it, of several tiles, and
+  // of all keys; grouped heads, dropout, documents.
+  for (const auto& [shape, window] : {std::pair<Params, int64_t>{{2, 5, 5, 2, 1, 4, 0.3f, 1}, 1},
+                                      {{2, 13, 13, 6, 2, 7, 0, 5}, 4},
+                                      {{1, 11, 11, 2, 2, 3}, 11},
+                                      {{1, 257, 257, 2, 1, 16, 0.1f, 3}, 20},
+                                      {{1, 400, 400, 2, 1, 4}, 127},
+                                      {{1, 400, 400, 2, 2, 4}, 128},
+                                      {{1, 400, 400, 1, 1, 16}, 129},
+                                      {{1, 400, 400, 2, 1, 4}, 260},
+                                      {{1, 300, 300, 2, 1, 8}, 500},
+                                      {{1, 300, 300, 2, 1, 16, 0, 3, 1, {127, 2, 128}}, 50},
+                                      {{1, 150, 150, 2, 1, 64, 0, 0, 32}, 33}})
+    add_both(list, with(shape, window));
+  for (const auto& [shape, window] : {std::pair<Params, int64_t>{{2, 1, 131, 6, 2, 16, 0, 3}, 1},
+                                      {{1, 1, 385, 6, 2, 64}, 100},
+                                      {{2, 100, 180, 3, 1, 7, 0, 2}, 30},
+                                      {{1, 150, 280, 2, 2, 16}, 128},
+                                      {{1, 3, 140, 2, 1, 96}, 139}})
+    add_forward(list, with(shape, window));
+  add_both(list, with({2, 13, 13, 6, 2, 7, 0.3f, 5}, 0, 0.25f));
+  add_both(list, with({1, 150, 150, 2, 1, 16}, 0, 0.07f));
+  add_both(list, with({2, 13, 13, 6, 2, 7, 0.3f, 5}, 0, 0, 2));
+  add_both(list, with({1, 150, 150, 2, 1, 16}, 40, 0.3f, 5));
+  add_forward(list, with({1, 40, 77, 1, 1, 130}, 0, 0, 50));
+  // Scores of several thousand, all of them at the cap.
+  add_both(list, with({1, 150, 150, 2, 1, 64, 0, 0, 32}, 0, 0, 30));
+  list.push_back({"attention", "dropout mask within a window" + type_suffix(dtype), [=] {
+                    return mask_case({40, 60, 7}, dtype, 9);
+                  }});
+  const Params narrow = with({1, 300, 300, 2, 1, 16, 0.2f}, 20);
+  list.push_back(
+      {"attention", "keys before the window leave the bits" + type_suffix(dtype), [=] {
+         return unseen_case(narrow, 0, 131, {{"out", 150, 300}, {"lse", 0, -1, 150, 300}});
+       }});
 }
 
 void add_half_cases(CaseList& list, DType dtype) {
@@ -412,7 +471,11 @@ void add_attention_cases(CaseList& list) {
                     const Params p{1, 150, 150, 2, 1, 16, 0.2f};
                     return unseen_case(p, 131, 150, {{"out", 0, 131}, {"lse", 0, -1, 0, 131}});
                   }});
-  for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
+  add_option_cases(list, DType::f32);
+  for (const DType dtype : kHalfTypes) {
+    add_half_cases(list, dtype);
+    add_option_cases(list, dtype);
+  }
 }
 
 void add_attention_benchmarks(CaseList& list) {

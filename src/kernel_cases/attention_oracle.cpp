@@ -24,10 +24,13 @@ void for_each_pair(const AttentionParams& p, const Visit& visit) {
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < p.queries; ++i) {
-        const int64_t begin = starts.empty() ? 0 : starts[static_cast<size_t>(b * p.queries + i)];
+        const int64_t own = i + p.keys - p.queries;  // the last key that it sees
+        const int64_t document =
+            starts.empty() ? 0 : starts[static_cast<size_t>(b * p.queries + i)];
+        const int64_t begin = p.window == 0 ? document : std::max(document, own - p.window + 1);
         const int64_t kv_head = h / (p.heads / p.kv_heads);
         const int64_t row = (b * p.heads + h) * p.queries + i;
-        for (int64_t j = begin; j <= i + p.keys - p.queries; ++j)
+        for (int64_t j = begin; j <= own; ++j)
           visit(Pair{static_cast<size_t>(row * p.keys + j), static_cast<size_t>(row),
                      static_cast<size_t>(((b * p.queries + i) * p.heads + h) * p.head_dim),
                      static_cast<size_t>(((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim)});
@@ -39,18 +42,31 @@ size_t rows_of(const AttentionParams& p) {
 }
 size_t weights_of(const AttentionParams& p) { return rows_of(p) * static_cast<size_t>(p.keys); }
 
+double scale_of(const AttentionParams& p) {
+  return p.score_scale != 0 ? static_cast<double>(p.score_scale)
+                            : 1 / std::sqrt(static_cast<double>(p.head_dim));
+}
+
 }  // namespace
 
 Doubles attention_scores(const AttentionParams& p, const Doubles& q, const Doubles& k) {
   const auto hd = static_cast<size_t>(p.head_dim);
-  const double scale = 1 / std::sqrt(static_cast<double>(hd));
+  const double scale = scale_of(p), cap = static_cast<double>(p.soft_cap);
   Doubles scores(weights_of(p));
   for_each_pair(p, [&](const Pair& at) {
     double sum = 0;
     for (size_t c = 0; c < hd; ++c) sum += q[at.query + c] * k[at.key + c];
-    scores[at.weight] = scale * sum;
+    scores[at.weight] = cap > 0 ? cap * std::tanh(scale * sum / cap) : scale * sum;
   });
   return scores;
+}
+
+Doubles attention_slopes(const AttentionParams& p, const Doubles& scores) {
+  Doubles slopes(scores.size(), 1);
+  const auto cap = static_cast<double>(p.soft_cap);
+  for (size_t i = 0; cap > 0 && i < slopes.size(); ++i)
+    slopes[i] = 1 - (scores[i] / cap) * (scores[i] / cap);
+  return slopes;
 }
 
 AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scores) {
@@ -91,9 +107,9 @@ Doubles attention_out(const AttentionParams& p, const Doubles& probabilities,
 AttentionGradients attention_gradients(const AttentionParams& p, const Doubles& probabilities,
                                        const Doubles& multipliers, const Doubles& q,
                                        const Doubles& k, const Doubles& v, const Doubles& dout,
-                                       double delta_sign) {
+                                       const Doubles& slopes, double delta_sign) {
   const auto hd = static_cast<size_t>(p.head_dim);
-  const double scale = 1 / std::sqrt(static_cast<double>(hd));
+  const double scale = scale_of(p);
   AttentionGradients g{Doubles(q.size()), Doubles(k.size()), Doubles(v.size())};
   Doubles dprobabilities(weights_of(p)), delta(rows_of(p));
   for_each_pair(p, [&](const Pair& at) {
@@ -105,8 +121,8 @@ AttentionGradients attention_gradients(const AttentionParams& p, const Doubles& 
   for_each_pair(p, [&](const Pair& at) {
     const double probability = probabilities[at.weight],
                  weight = probability * multipliers[at.weight];
-    const double dscore =
-        probability * (dprobabilities[at.weight] + delta_sign * delta[at.row]) * scale;
+    const double dscore = probability * (dprobabilities[at.weight] + delta_sign * delta[at.row]) *
+                          scale * (slopes.empty() ? 1 : slopes[at.weight]);
     for (size_t c = 0; c < hd; ++c) {
       g.dq[at.query + c] += dscore * k[at.key + c];
       g.dk[at.key + c] += dscore * q[at.query + c];
@@ -121,10 +137,15 @@ double probability_error(const AttentionParams& p, const Doubles& q, const Doubl
   // q·k is exact here, and so is its product with a scale that is a power of two (head_dim 1, 4,
   // 16, 64); any other scale may be multiplied to each term before the sum.
   const auto hd = static_cast<uint64_t>(p.head_dim);
-  const bool exact = std::has_single_bit(hd) && std::countr_zero(hd) % 2 == 0;
-  const double score_error = exact ? 0
-                                   : static_cast<double>(hd + 2) *
-                                         largest(attention_scores(p, magnitudes(q), magnitudes(k)));
+  const bool exact = p.score_scale == 0 && std::has_single_bit(hd) && std::countr_zero(hd) % 2 == 0;
+  AttentionParams uncapped = p;
+  uncapped.soft_cap = 0;
+  double score_error = exact
+                           ? 0
+                           : static_cast<double>(hd + 2) *
+                                 largest(attention_scores(uncapped, magnitudes(q), magnitudes(k)));
+  // A cap lets no error grow, and adds those of a quotient, a tanh (5 ulp) and a product.
+  if (p.soft_cap > 0) score_error += 14 * top;
   // Scores, maxima and lse are up to `top` (lse: and log(keys) < 6 more), their differences up to
   // twice that; exponentials add 4 units (2 ulp), a tile's sum 16, log and division 4. For each
   // tile, sums and results are scaled by one more exponential of a difference of maxima.

@@ -13,6 +13,9 @@ struct AttentionParams {
   float scale = 1;                      // of queries, keys and values
   std::vector<int64_t> documents = {};  // their lengths; empty: no starts
   DType dtype = DType::f32;
+  int64_t window = 0;     // 0: none
+  float score_scale = 0;  // 0: 1 / sqrt(head_dim)
+  float soft_cap = 0;     // 0: none
 
   std::vector<int32_t> starts() const {
     return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);
@@ -30,18 +33,21 @@ struct AttentionGradients {
 };
 
 Doubles attention_scores(const AttentionParams& p, const Doubles& q, const Doubles& k);
+// By which a change of a score before its cap changes it after; all 1 without a cap.
+Doubles attention_slopes(const AttentionParams& p, const Doubles& scores);
 AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scores);
 // Dropout's multipliers of all probabilities: element ((head * queries + query) * keys + key) of
 // the sample.
 Doubles attention_multipliers(const AttentionParams& p);
 Doubles attention_out(const AttentionParams& p, const Doubles& probabilities,
                       const Doubles& multipliers, const Doubles& v);
-// With delta_sign -1. Called on magnitudes with +1 it gives the sum of the magnitudes of all that
-// goes into each result: what roundings are relative to.
+// With delta_sign -1 and attention_slopes(). Called on magnitudes with +1 and without slopes it
+// gives the sum of the magnitudes of all that goes into each result: what roundings are relative
+// to.
 AttentionGradients attention_gradients(const AttentionParams& p, const Doubles& probabilities,
                                        const Doubles& multipliers, const Doubles& q,
                                        const Doubles& k, const Doubles& v, const Doubles& dout,
-                                       double delta_sign = -1);
+                                       const Doubles& slopes, double delta_sign = -1);
 
 // Bounds the relative error of a probability, forward as e^(score - maximum) / sum and backward as
 // e^(score - lse). Scores are those of coarse numbers (attention.cpp).

@@ -22,6 +22,8 @@ constexpr Family kFamilies[] = {
     {"dropout", add_dropout_cases, add_dropout_benchmarks},
     {"embedding", add_embedding_cases, add_embedding_benchmarks},
     {"cross_entropy", add_cross_entropy_cases, add_cross_entropy_benchmarks},
+    {"experts", add_expert_cases, add_expert_benchmarks},
+    {"soft_cap", add_soft_cap_cases, add_soft_cap_benchmarks},
     {"sums", add_sums_cases, add_sums_benchmarks},
     {"elementwise", add_elementwise_cases, add_elementwise_benchmarks},
     {"optimizer", add_optimizer_cases, add_optimizer_benchmarks},

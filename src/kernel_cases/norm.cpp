@@ -19,7 +19,12 @@ struct Params {
   bool spikes = false;                              // one element of a piece outweighs the others
 
   int64_t piece() const { return cols / groups; }
+  // Of weights: what they are multiplied as is around 1.
+  float weight_mean() const { return norm == Norm::rmsnorm1p ? 0.0f : 1.0f; }
 };
+
+// What norm(x) is multiplied by.
+double times_of(Norm norm, double weight) { return norm == Norm::rmsnorm1p ? 1 + weight : weight; }
 
 struct Stats {
   double mean = 0, rstd = 0;
@@ -44,8 +49,8 @@ Doubles forward_of(Norm norm, const Doubles& x, const Doubles& weight, const Dou
   for (size_t begin = 0; begin < x.size(); begin += n) {
     const Stats stats = stats_of(norm, x.data() + begin, n);
     for (size_t i = 0; i < n; ++i)
-      y[begin + i] =
-          (x[begin + i] - stats.mean) * stats.rstd * weight[i] + (bias.empty() ? 0 : bias[i]);
+      y[begin + i] = (x[begin + i] - stats.mean) * stats.rstd * times_of(norm, weight[i]) +
+                     (bias.empty() ? 0 : bias[i]);
   }
   return y;
 }
@@ -62,7 +67,8 @@ Gradients backward_of(Norm norm, const Doubles& x, const Doubles& weight, const 
     const Stats stats = stats_of(norm, x.data() + begin, n);
     double drstd = 0, dmean = 0;
     for (size_t i = 0; i < n; ++i) {
-      const double centered = x[begin + i] - stats.mean, dxhat = dy[begin + i] * weight[i];
+      const double centered = x[begin + i] - stats.mean,
+                   dxhat = dy[begin + i] * times_of(norm, weight[i]);
       drstd += dxhat * centered;
       dmean -= dxhat * stats.rstd;
       g.dweight[i] += dy[begin + i] * centered * stats.rstd;
@@ -74,7 +80,8 @@ Gradients backward_of(Norm norm, const Doubles& x, const Doubles& weight, const 
     // the mean. RMSNorm's mean is a constant.
     const double dvariance = -0.5 * drstd * stats.rstd * stats.rstd * stats.rstd;
     for (size_t i = 0; i < n; ++i) {
-      const double centered = x[begin + i] - stats.mean, dxhat = dy[begin + i] * weight[i];
+      const double centered = x[begin + i] - stats.mean,
+                   dxhat = dy[begin + i] * times_of(norm, weight[i]);
       g.dx[begin + i] = dxhat * stats.rstd + dvariance * 2 * centered / count +
                         (norm == Norm::layernorm ? dmean / count : 0);
     }
@@ -93,7 +100,7 @@ HostTensor input_of(const Params& p) {
 Case forward_case(Params p, bool in_place) {
   Case c;
   const HostTensor values = input_of(p);
-  HostTensor weights = normals(1, p.piece(), 2, 0, 0.5f, 1).as(p.type);
+  HostTensor weights = normals(1, p.piece(), 2, 0, 0.5f, p.weight_mean()).as(p.type);
   if (p.mean > 0) weights.fill(1);
   const int weight = c.input("weight", weights);
   const int bias = p.bias ? c.input("bias", normals(1, p.piece(), 3).as(p.type)) : -1;
@@ -129,7 +136,7 @@ Case backward_case(Params p, Dx mode, bool weights) {
   Case c;
   const HostTensor gradient = normals(p.rows, p.cols, 4, p.gap == 0 ? 0 : p.gap + 1).as(p.type);
   const int x = c.input("x", input_of(p));
-  const int weight = c.input("weight", normals(1, n, 2, 0, 0.5f, 1).as(p.type));
+  const int weight = c.input("weight", normals(1, n, 2, 0, 0.5f, p.weight_mean()).as(p.type));
   const int dy = in_place ? c.output("dx", gradient) : c.input("dy", gradient);
   HostTensor old = normals(p.rows, p.cols, 5, p.gap).as(p.type);
   if (!accumulate) old.clear();
@@ -186,10 +193,12 @@ Case backward_case(Params p, Dx mode, bool weights) {
 }
 
 void add(CaseList& list, const Params& p) {
-  std::string shape =
-      fmt::format("{} {}x{} in {} group{}{}{}", p.norm == Norm::layernorm ? "layernorm" : "rmsnorm",
-                  p.rows, p.cols, p.groups, p.groups == 1 ? "" : "s", p.gap > 0 ? " strided" : "",
-                  p.bias ? " bias" : "");
+  std::string shape = fmt::format("{} {}x{} in {} group{}{}{}",
+                                  p.norm == Norm::layernorm ? "layernorm"
+                                  : p.norm == Norm::rmsnorm ? "rmsnorm"
+                                                            : "rmsnorm1p",
+                                  p.rows, p.cols, p.groups, p.groups == 1 ? "" : "s",
+                                  p.gap > 0 ? " strided" : "", p.bias ? " bias" : "");
   shape += type_suffix(p.type);
   if (p.scale != 1) shape += fmt::format(" times {}", p.scale);
   if (p.type != DType::f32)
@@ -218,6 +227,10 @@ void add_half_cases(CaseList& list, DType type) {
     with({Norm::rmsnorm, 19, 3 * 7, 3, 19, false});
     with({Norm::layernorm, 301, 5 * 103, 5, 0, true});
     with({Norm::rmsnorm, 1, 2 * 7001, 2, 0, false});
+    with({Norm::rmsnorm1p, 37, 131, 1, 2, false});
+    with({Norm::rmsnorm1p, 9, 1032, 1, 0, false});
+    with({Norm::rmsnorm1p, 19, 3 * 7, 3, 19, false});
+    with({Norm::layernorm, 37, 1032, 1, 0, false});
     with({Norm::layernorm, 0, 7, 1, 0, true});
   }
   // Up to f16's largest numbers, whose squares are beyond them; and spikes as activations have.
@@ -246,6 +259,9 @@ void add_norm_cases(CaseList& list) {
   add(list, {Norm::layernorm, 3, 4 * 16, 4, 0, true});
   add(list, {Norm::layernorm, 301, 5 * 103, 5, 0, true});  // many chunks
   add(list, {Norm::rmsnorm, 1, 2 * 70001, 2, 0, false});   // long rows
+  add(list, {Norm::rmsnorm1p, 7, 67, 1, 0, false});
+  add(list, {Norm::rmsnorm1p, 19, 3 * 7, 3, 19, false});
+  add(list, {Norm::rmsnorm1p, 301, 5 * 103, 5, 0, false});
   add(list, {Norm::layernorm, 0, 7, 1, 0, true});
   // A large mean does not drown the variance.
   list.push_back({"norm", "layernorm 3x257 around 1000", [] {

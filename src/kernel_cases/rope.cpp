@@ -12,12 +12,13 @@ struct Params {
   std::vector<int64_t> documents = {};  // their lengths; empty: no starts
   DType dtype = DType::f32;
   float scale = 1;
+  int64_t turned = head_dim;  // of each head
 
   int64_t rows() const { return batch * length; }
   int64_t cols() const { return heads * head_dim; }
 };
 
-// [positions, head_dim]: cosines then sines, as the kernel reads them.
+// [positions, turned]: cosines then sines, as the kernel reads them.
 HostTensor angles(int64_t positions, int64_t head_dim, int64_t gap) {
   HostTensor table(positions, head_dim, gap);
   for (int64_t p = 0; p < positions; ++p)
@@ -45,15 +46,18 @@ std::vector<int64_t> positions_of(const Params& p) {
 
 // sign -1 turns back: the transposed of a rotation, and so its gradient.
 Doubles rotated(const Params& p, const Doubles& x, const HostTensor& table, double sign) {
-  const auto half = static_cast<size_t>(p.head_dim / 2);
+  const auto half = static_cast<size_t>(p.turned / 2);
   const std::vector<int64_t> positions = positions_of(p);
   Doubles y(x.size());
   for (size_t e = 0; e < x.size(); ++e) {
     const int64_t position = positions[e / static_cast<size_t>(p.cols())];
     const size_t i = e % static_cast<size_t>(p.head_dim);
+    if (i >= 2 * half) {
+      y[e] = x[e];
+      continue;
+    }
     const auto angle = static_cast<int64_t>(i % half);
-    const double c = table.at(position, angle),
-                 s = sign * table.at(position, angle + p.head_dim / 2);
+    const double c = table.at(position, angle), s = sign * table.at(position, angle + p.turned / 2);
     y[e] = i < half ? x[e] * c - x[e + half] * s : x[e] * c + x[e - half] * s;
   }
   return y;
@@ -66,7 +70,7 @@ Case rope_case(Params p, bool inverse, By by = By::starts) {
   Case c;
   const int x =
       c.output("x", normals(p.rows(), p.cols(), inverse ? 2 : 1, p.gap, p.scale).as(p.dtype));
-  const int table = c.input("table", angles(p.first + p.length, p.head_dim, 1));
+  const int table = c.input("table", angles(p.first + p.length, p.turned, 1));
   const std::vector<int32_t> begins = p.documents.empty()
                                           ? std::vector<int32_t>{}
                                           : document_starts(p.batch, p.length, p.documents);
@@ -107,8 +111,10 @@ Case rope_case(Params p, bool inverse, By by = By::starts) {
 
 void add(CaseList& list, const Params& p) {
   const std::string name = fmt::format(
-      "{}x{}, {} head{} of {}, from {}{}{}{}{}", p.batch, p.length, p.heads,
-      p.heads == 1 ? "" : "s", p.head_dim, p.first, p.gap > 0 ? " strided" : "",
+      "{}x{}, {} head{} of {}{}, from {}{}{}{}{}", p.batch, p.length, p.heads,
+      p.heads == 1 ? "" : "s", p.head_dim,
+      p.turned < p.head_dim ? fmt::format(", {} of them turned", p.turned) : "", p.first,
+      p.gap > 0 ? " strided" : "",
       p.documents.empty() ? "" : fmt::format(" documents {}", fmt::join(p.documents, ",")),
       type_suffix(p.dtype), p.scale == 1 ? "" : fmt::format(" times {}", p.scale));
   list.push_back({"rope", name, [=] { return rope_case(p, false); }});
@@ -124,6 +130,11 @@ void add_rope_cases(CaseList& list) {
   add(list, {1, 5, 1, 34, 0, 6});
   add(list, {4, 67, 5, 48, 0, 0});  // many chunks
   add(list, {0, 5, 1, 8, 0, 0});
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    add(list, {2, 3, 3, 10, 2, 7, {}, dtype, 1, 4});
+    add(list, {4, 67, 5, 48, 0, 0, {}, dtype, 1, 16});
+    add(list, {2, 7, 2, 21, 0, 3, {3, 4}, dtype, 1, 6});
+  }
   add(list, {2, 7, 2, 6, 0, 3, {7}});
   add(list, {3, 11, 2, 10, 0, 3, {1, 2, 4}});
   add(list, {2, 300, 2, 16, 0, 0, {128, 57, 1, 200}});

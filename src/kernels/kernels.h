@@ -16,6 +16,8 @@
 // rounded once, to the nearest even, where it is stored; what is added to is read as f32 first.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,8 +28,9 @@
 
 namespace onefold {
 
-enum class Norm : uint8_t { layernorm, rmsnorm };
-enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu };
+// rmsnorm1p: RMSNorm whose weight is stored less one (Gemma's).
+enum class Norm : uint8_t { layernorm, rmsnorm, rmsnorm1p };
+enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu, sigmoid, identity };
 
 // dst = op(a) · op(b) [+ dst if accumulate] [+ bias on each row] [+ residual]
 struct Gemm {
@@ -76,6 +79,84 @@ struct AttentionShape {
   DType dtype = DType::f32;  // of queries, keys, values and results: scratch depends on it
   // The number of the first of these heads in the whole model, by which dropout counts them.
   int64_t first_head = 0;
+  // A query sees itself and so many keys less one before it; 0: all of them.
+  int64_t window = 0;
+  float scale = 0;     // of scores; 0: 1/sqrt(head_dim)
+  float soft_cap = 0;  // scaled scores become soft_cap · tanh(score / soft_cap); 0: they stay
+
+  float score_scale() const {
+    return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  }
+  // The first key that a query (of those in this call) sees by the window alone.
+  int64_t first_in_window(int64_t query) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, query + key_length - query_length - window + 1);
+  }
+};
+
+// How a router's logits become scores: by a softmax over all experts, or each by its sigmoid.
+enum class RouterScores : uint8_t { softmax, sigmoid };
+
+// Where a router sends the rows of a micro-batch. Each token has k choices, best first, and a
+// choice is number token * k + j. Those that are kept are sorted by expert, of one expert in their
+// order; their places are rows of what experts compute with. All of it stays in the device's
+// memory.
+struct Routing {
+  Tensor experts;  // [tokens, k] i32: of each choice; of equal logits the lower expert comes first
+  Tensor weights;  // [tokens, k] f32: what the result of each is multiplied by
+  Tensor places;   // [tokens, k] i32: the row of each; -1: it was dropped
+  Tensor sources;  // [1, tokens * k] i32: the choice of each row; -1 behind the last
+  Tensor offsets;  // [1, experts + 1] i32: the first row of each expert, and the number of rows
+  Tensor counts;   // [1, experts] i32: choices of each expert, with those that were dropped
+
+  int64_t choices() const { return experts.cols; }
+  int64_t count() const { return counts.cols; }  // of experts
+};
+
+// Chooses the k experts of the largest logits for each token. A weight is the expert's score; if
+// normalised, its share in the scores of the k (their sum + 1e-20). An expert takes the first
+// `capacity` of its choices and drops the others.
+struct Route {
+  Tensor logits;  // [tokens, experts] f32
+  RouterScores scores = RouterScores::softmax;
+  bool normalised = true;
+  int64_t capacity = 0;  // 0: nothing is dropped
+  Routing routing;       // written
+};
+
+// Gradients by a router's logits: through the weights, and of two losses of its own, multiplied by
+// `balance` and `z` (0: none) as they are and by `scale` too in gradients:
+//   balance: experts · the sum over experts of (choices / tokens) · (mean of the score's share)
+//   z: the mean over tokens of the square of the log-sum-exp of logits
+// A score's share is the softmax, or the sigmoid over the sum of all (+ 1e-20).
+struct RouteBackward {
+  Route forward;    // with what it has written
+  Tensor dweights;  // [tokens, k] f32; of dropped choices not read
+  float balance = 0, z = 0;
+  Tensor scale = {};    // [1, 1] f32; may be empty where both are 0
+  Tensor dlogits;       // [tokens, experts], of the activations' type
+  Tensor load = {};     // [1, load_elems(experts)] f64, or empty: load_* below are added to it
+  Tensor scratch = {};  // route_backward_scratch_bytes()
+};
+
+// The numbers that RouteBackward::load sums: the two losses with their factors, then choices and
+// dropped choices of each expert.
+inline constexpr int64_t load_elems(int64_t experts) { return 2 + 2 * experts; }
+
+// Products of groups of rows, each group with a matrix of its own: rows [offsets[g], offsets[g+1]).
+// Rows behind the last group's become zeros in dst. Matrices of groups lie below each other.
+//   dst[rows of g] = a[rows of g] · op(b of g)
+//   a_transposed: dst of g (+)= a[rows of g]' · b[rows of g]; of no rows that is 0
+struct GroupedGemm {
+  Tensor a;        // [rows, k]; a_transposed: [rows, m]
+  Tensor b;        // [groups * k, n], or [groups * n, k] if b_transposed; a_transposed: [rows, n]
+  Tensor dst;      // [rows, n]; a_transposed: [groups * m, n]
+  Tensor offsets;  // [1, groups + 1] i32, at most `rows`
+  bool a_transposed = false;
+  bool b_transposed = false;
+  bool accumulate = false;  // with a_transposed alone
+  Tensor scratch = {};      // grouped_gemm_scratch_bytes()
+
+  int64_t groups() const { return offsets.cols - 1; }
 };
 
 // What a step's clipping leaves for optimizers, in the device's memory.
@@ -287,6 +368,11 @@ class KernelScratch {
   virtual int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const = 0;
   virtual int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols) const = 0;
   virtual int64_t sum_squares_scratch_bytes(int64_t elems) const = 0;
+  // Of devices without mixtures of experts, 0.
+  virtual int64_t grouped_gemm_scratch_bytes(const GroupedGemm& /*args*/) const { return 0; }
+  virtual int64_t route_backward_scratch_bytes(int64_t /*tokens*/, int64_t /*experts*/) const {
+    return 0;
+  }
   // The head computes its logits for as many tokens at a time as keep them near this size in fp32.
   virtual int64_t logits_bytes() const = 0;
 };
@@ -295,9 +381,9 @@ class Kernels : public KernelScratch {
  public:
   virtual void gemm(const Gemm& args) = 0;
 
-  // y = norm(x) * weight (+ bias), for each of `groups` equal pieces of each row on its own (1: the
-  // whole row; heads: QK-norm, where weight has cols / groups elements). x and dst may be the same
-  // memory.
+  // y = norm(x) * weight (+ bias), with rmsnorm1p norm(x) * (1 + weight), for each of `groups`
+  // equal pieces of each row on its own (1: the whole row; heads: QK-norm, where weight has cols /
+  // groups elements). x and dst may be the same memory.
   virtual void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                             float eps, Tensor dst) = 0;
   // dx (+)= dy · dy/dx; dweight, dbias (+)= their sums over rows, where wanted. Statistics are
@@ -314,15 +400,15 @@ class Kernels : public KernelScratch {
   virtual void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
                                    Tensor y) = 0;
 
-  // Rotates pairs (i, i + head_dim/2) of each head in place, by the angle of the row's position.
-  // table: [positions, head_dim], cosines then sines. `inverse` is the backward.
+  // Rotates pairs (i, i + turned/2) of the first `turned` elements of each head in place, by the
+  // angle of the row's position. table: [positions, turned], cosines then sines. `inverse` is the
+  // backward.
   virtual void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
                     bool inverse) = 0;
 
   // Causal attention in tiles. q [batch*query_length, heads*head_dim], k and v [batch*key_length,
   // kv_heads*head_dim], rows strided; out like q, contiguous or strided; lse [batch*heads,
-  // query_length] the log-sum-exp of each row of scores. Scores are scaled by 1/sqrt(head_dim).
-  // dropout acts on probabilities.
+  // query_length] the log-sum-exp of each row of scores. dropout acts on probabilities.
   virtual void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                                  Tensor out, Tensor lse, const Dropout& dropout,
                                  Tensor scratch) = 0;
@@ -351,6 +437,11 @@ class Kernels : public KernelScratch {
   virtual void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale,
                              Tensor losses) = 0;
 
+  // dst = cap · tanh(x / cap); may be x. Backward, from what it left: dx = dy · (1 - (y / cap)²);
+  // may be dy.
+  virtual void soft_cap(Tensor x, float cap, Tensor dst) = 0;
+  virtual void soft_cap_backward(Tensor y, float cap, Tensor dy, Tensor dx) = 0;
+
   // The same of columns that are a share of all, in two steps. A target of `logits.cols` is in
   // another share's. First stats [kShareStats, rows] f32: of each row the largest logit, the sum of
   // e^(logit - largest), and the target's logit, 0 where it is not here.
@@ -362,6 +453,34 @@ class Kernels : public KernelScratch {
   virtual void share_cross_entropy(Tensor /*logits*/, Tensor /*targets*/, Tensor /*stats*/,
                                    Tensor /*gradient_scale*/, Tensor /*losses*/) {
     no_shares();
+  }
+
+  // Mixtures of experts. Of devices that do not have them, all of these throw InternalError.
+  virtual void route(const Route& /*args*/) { no_experts(); }
+  virtual void route_backward(const RouteBackward& /*args*/) { no_experts(); }
+  // dst [tokens * k, cols]: row r = x[the token of r's choice]; zeros behind the last row.
+  virtual void gather_rows(Tensor /*x*/, const Routing& /*routing*/, Tensor /*dst*/) {
+    no_experts();
+  }
+  // dst[token] = base[token] (if not empty; it may be dst) + the sum over its choices that were
+  // kept, in their order, of rows[place], times the choice's weight if `weighted`.
+  virtual void combine_rows(Tensor /*rows*/, const Routing& /*routing*/, bool /*weighted*/,
+                            Tensor /*base*/, Tensor /*dst*/) {
+    no_experts();
+  }
+  // Of y = weight · x, row by row, with dy [tokens * k, cols] and x of the same shape: dweights
+  // [tokens, k] f32 of each choice that was kept = dy · x, 0 of the others; then dy and x are
+  // multiplied by the weight, in place. Without dy and dweights, x alone. Rows behind the last
+  // stay.
+  virtual void weigh_rows(const Routing& /*routing*/, Tensor /*dy*/, Tensor /*x*/,
+                          Tensor /*dweights*/) {
+    no_experts();
+  }
+  virtual void grouped_gemm(const GroupedGemm& /*args*/) { no_experts(); }
+  // dst = x · (1 + rate · u), u uniform in [-1, 1): 2 philox_uniform(word) - 1 of the word that
+  // dropout() would draw for the element. dst may be x.
+  virtual void jitter(Tensor /*x*/, const Dropout& /*noise*/, int64_t /*length*/, Tensor /*dst*/) {
+    no_experts();
   }
 
   // dst (+)= the sum over rows of x: [rows, cols] -> [1, cols].
@@ -401,12 +520,18 @@ class Kernels : public KernelScratch {
   [[noreturn]] static void no_shares() {
     internal_error("this device has no softmax over shares of a vocabulary");
   }
+  [[noreturn]] static void no_experts() {
+    internal_error("this device has no mixtures of experts");
+  }
 };
 
 class ThreadPool;
 std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool);
-// What make_cpu_kernels' would take on so many threads.
-std::unique_ptr<KernelScratch> make_cpu_scratch(int threads);
+// What make_cpu_kernels' would take on so many threads of a processor that multiplies bf16 by
+// instructions of its own, or does not.
+std::unique_ptr<KernelScratch> make_cpu_scratch(int threads, bool multiplies_bf16);
+// Whether this machine's does.
+bool cpu_multiplies_bf16();
 
 // The SIMD instruction set the vector kernels dispatch to on this machine ("AVX2", "AVX3", "NEON",
 // ...).

@@ -67,7 +67,8 @@ std::function<void()> half_product(ThreadPool& pool, Orientation o, DType type) 
             .dst = take(rows, kColumns, DType::f32),
             .a_transposed = o.a_transposed,
             .b_transposed = o.b_transposed};
-  gemm.scratch = take(1, cpu::gemm_scratch_bytes(gemm, pool.threads()), DType::u8);
+  gemm.scratch =
+      take(1, cpu::gemm_scratch_bytes(gemm, pool.threads(), cpu_multiplies_bf16()), DType::u8);
   return [&pool, memory, ledger, buffers, gemm] { cpu::gemm(pool, gemm); };
 }
 

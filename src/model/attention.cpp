@@ -1,8 +1,10 @@
-// A block's attention: output = input + dropout(out(attention(norm(input)))).
+// A block's attention: output = input + dropout(out(attention(norm(input)))); branch.h has what may
+// come between.
 //
 // Kept from forward to backward, in elements for each token: the input (by the engine), q/k/v and
-// the attention's result. The norm is computed again in backward: it costs a pass over memory, and
-// keeping it would cost as much memory as the input.
+// the attention's result; with a norm after it, also what that has normalised. The norm before is
+// computed again in backward: it costs a pass over memory, and keeping it would cost as much memory
+// as the input.
 #include "model/branch.h"
 
 namespace onefold {
@@ -13,6 +15,7 @@ struct Saved {
   Tensor qk;         // [tokens, query_size + kv_size]: normalised and rotated; only with qk_norm
   Tensor attention;  // [tokens, query_size]
   Tensor lse;        // [batch*heads, sequence] f32
+  Tensor projected;  // [tokens, hidden_size]; only with a norm after it
   int64_t bytes;
 
   Saved(const ModelSpec& spec, Tensor block, int64_t batch, int64_t sequence, DType type) {
@@ -22,6 +25,7 @@ struct Saved {
     if (spec.qk_norm) qk = carver.next(tokens, spec.query_size() + spec.kv_size(), type);
     attention = carver.next(tokens, spec.query_size(), type);
     lse = carver.next(batch * spec.num_heads, sequence, DType::f32);
+    if (spec.norm_after()) projected = carver.next(tokens, spec.hidden_size, type);
     bytes = carver.bytes();
   }
 };
@@ -40,9 +44,12 @@ class Attention final : public Branch {
     qkv_bias_ = add_divided(s.qkv_bias, in + "qkv.bias", 1, s.qkv_size(), Init::zeros, false,
                             transposed(qkv_rows(1)));
     note_replicas(qkv_bias_, 1);
-    q_norm_ = add(s.qk_norm, in + "q_norm.weight", 1, s.head_dim, Init::ones, false);
+    const bool whole = s.qk_norm_whole;
+    q_norm_ = add(s.qk_norm, in + "q_norm.weight", 1, whole ? s.query_size() : s.head_dim,
+                  norm_init(), false);
     note_sum(q_norm_);
-    k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, s.head_dim, Init::ones, false);
+    k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, whole ? s.kv_size() : s.head_dim, norm_init(),
+                  false);
     note_sum(k_norm_);
     out_ = add_divided(true, in + "out.weight", d, s.query_size(), Init::residual, true,
                        {{0, first_head_ * s.head_dim, d, spec_.query_size()}});
@@ -55,32 +62,33 @@ class Attention final : public Branch {
     return Saved(spec_, {}, batch, sequence, type).bytes;
   }
 
-  int phases(bool backward, int64_t) const override { return backward ? 5 : 4; }
+  int phases(bool backward, int64_t) const override { return backward ? 5 + post() : 4; }
 
   Phase phase(bool backward, int index, int64_t) const override {
     static constexpr Phase kForward[] = {
         {"qkv", Role::exchange}, {"attend", Role::exchange}, {"out", Role::sum}, {"residual"}};
-    static constexpr Phase kBackward[] = {{"out weights", Role::none, true},
+    static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
+                                          {"out weights", Role::none, true},
                                           {"attend", Role::exchange},
                                           {"qkv weights", Role::none, true},
                                           {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index] : kForward[index];
+    return backward ? kBackward[index + 1 - post()] : kForward[index];
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
     static constexpr Step kForward[] = {&Attention::project_in, &Attention::attend,
                                         &Attention::project, &Attention::add_residual};
-    static constexpr Step kBackward[] = {&Attention::out_weights, &Attention::attend_backward,
-                                         &Attention::qkv_weights, &Attention::input_gradient,
-                                         &Attention::norm_gradient};
-    (this->*(backward ? kBackward : kForward)[index])(call, saved_of(call));
+    static constexpr Step kBackward[] = {&Attention::post_weights,    &Attention::out_weights,
+                                         &Attention::attend_backward, &Attention::qkv_weights,
+                                         &Attention::input_gradient,  &Attention::norm_gradient};
+    (this->*(backward ? kBackward[index + 1 - post()] : kForward[index]))(call, saved_of(call));
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (backward && index == 1) return call.temps[kDqkv];
-    if (backward && index == 3) return call.temps[kNormed];
-    if (!backward && index == 2) return call.output;
+    if (backward && index == post() + 1) return call.temps[kDqkv];
+    if (backward && index == post() + 3) return call.temps[kNormed];
+    if (!backward && index == 2) return projected_at(call, saved_of(call).projected);
     if (!backward && index == 0) return saved_of(call).qkv;
     if (!backward && index == 1) return saved_of(call).attention;
     return Unit::boundary(backward, index, call);
@@ -88,6 +96,9 @@ class Attention final : public Branch {
 
  private:
   using Step = void (Attention::*)(UnitCall&, const Saved&) const;
+
+  // Phases of backward before the first.
+  int post() const { return spec_.norm_after() ? 1 : 0; }
 
   // This share's rows of queries, of keys and of values in the whole product's.
   std::vector<Box> qkv_rows(int64_t cols) const {
@@ -122,8 +133,18 @@ class Attention final : public Branch {
 
   AttentionShape shape_of(const UnitCall& call) const {
     const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
-    return {call.batch.batch, call.batch.sequence, keys,        spec_.num_heads, spec_.num_kv_heads,
-            spec_.head_dim,   call.batch.starts,   call.type(), first_head_};
+    return {.batch = call.batch.batch,
+            .query_length = call.batch.sequence,
+            .key_length = keys,
+            .heads = spec_.num_heads,
+            .kv_heads = spec_.num_kv_heads,
+            .head_dim = spec_.head_dim,
+            .starts = call.batch.starts,
+            .dtype = call.type(),
+            .first_head = first_head_,
+            .window = spec_.window_of(block()),
+            .scale = spec_.attention_scale,
+            .soft_cap = spec_.attention_soft_cap};
   }
 
   RowPositions positions_of(const UnitCall& call) const {
@@ -132,8 +153,7 @@ class Attention final : public Branch {
 
   void project_in(UnitCall& call, const Saved& saved) const {
     const Arena::Scope scope(call.arena);
-    const Tensor normed = call.take(call.input.rows, call.input.cols);
-    norm(call, normed);
+    const Tensor normed = norm(call, call.take(call.input.rows, call.input.cols));
     call.gemm({.a = normed,
                .b = at(call.params, qkv_),
                .dst = saved.qkv,
@@ -147,18 +167,27 @@ class Attention final : public Branch {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     Tensor qk = saved.qkv.col_range(0, q + kv);
     if (spec_.qk_norm) {
-      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(0, q), spec_.num_heads,
+      call.kernels.norm_forward(qk_norm(), qk.col_range(0, q), groups_of(spec_.num_heads),
                                 at(call.params, q_norm_), {}, spec_.norm_eps,
                                 saved.qk.col_range(0, q));
-      call.kernels.norm_forward(Norm::rmsnorm, qk.col_range(q, kv), spec_.num_kv_heads,
+      call.kernels.norm_forward(qk_norm(), qk.col_range(q, kv), groups_of(spec_.num_kv_heads),
                                 at(call.params, k_norm_), {}, spec_.norm_eps,
                                 saved.qk.col_range(q, kv));
       qk = saved.qk;
     }
     if (spec_.rotates(block()))
-      call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, call.rope, positions_of(call),
-                        false);
+      call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, angles_of(call),
+                        positions_of(call), false);
     return qk;
+  }
+
+  Norm qk_norm() const { return spec_.norm == Norm::rmsnorm1p ? Norm::rmsnorm1p : Norm::rmsnorm; }
+  int64_t groups_of(int64_t heads) const { return spec_.qk_norm_whole ? 1 : heads; }
+
+  // This block's columns of rope's table.
+  Tensor angles_of(const UnitCall& call) const {
+    const bool local = spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0;
+    return call.rope.col_range(local ? spec_.rotary_size() : 0, spec_.rotary_size());
   }
 
   void attend(UnitCall& call, const Saved& saved) const {
@@ -200,12 +229,15 @@ class Attention final : public Branch {
     }
   }
 
-  // Computed again for backward, which needs no more than `attention`, there may be no output.
   void project(UnitCall& call, const Saved& saved) const {
-    if (!call.output.empty()) project_out(call, saved.attention, out_, out_bias_, out_adapters_);
+    if (projects(call))
+      project_out(call, saved.attention, out_, out_bias_, out_adapters_,
+                  projected_to(call, saved.projected));
   }
 
-  void add_residual(UnitCall& call, const Saved&) const { drop_and_add_residual(call); }
+  void add_residual(UnitCall& call, const Saved& saved) const {
+    add_residual_to(call, projected_at(call, saved.projected));
+  }
 
   // Backward. dqkv outlives the rest, and so lies below it in the arena.
   Tensor dqkv_of(UnitCall& call) const {
@@ -216,16 +248,21 @@ class Attention final : public Branch {
     return call.temps[kDqkv];
   }
 
+  void post_weights(UnitCall& call, const Saved& saved) const {
+    dqkv_of(call);
+    post_norm_weights(call, kDy, saved.projected);
+  }
+
   void out_weights(UnitCall& call, const Saved& saved) const {
     dqkv_of(call);
-    const Tensor dy = branch_gradient(call, kDy);
+    const Tensor dy = branch_gradient(call, kDy, saved.projected);
     weight_gradient(call, saved.attention, dy, out_, out_bias_);
     adapter_gradients(call, saved.attention, dy, out_adapters_);
   }
 
   void attend_backward(UnitCall& call, const Saved& saved) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-    const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy);
+    const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy, saved.projected);
     const Tensor dattention = call.take(call.input.rows, q);
     call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
     adapter_input_gradient(call, dy, dattention, out_adapters_);
@@ -245,27 +282,26 @@ class Attention final : public Branch {
   void unprepare_qk(const UnitCall& call, const Saved& saved, Tensor dqkv) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     if (spec_.rotates(block()))
-      call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads, call.rope,
-                        positions_of(call), true);
+      call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads,
+                        angles_of(call), positions_of(call), true);
     if (!spec_.qk_norm) return;
-    head_norm_backward(call, saved.qkv.col_range(0, q), spec_.num_heads, q_norm_,
+    head_norm_backward(call, saved.qkv.col_range(0, q), groups_of(spec_.num_heads), q_norm_,
                        dqkv.col_range(0, q));
-    head_norm_backward(call, saved.qkv.col_range(q, kv), spec_.num_kv_heads, k_norm_,
+    head_norm_backward(call, saved.qkv.col_range(q, kv), groups_of(spec_.num_kv_heads), k_norm_,
                        dqkv.col_range(q, kv));
   }
 
-  void head_norm_backward(const UnitCall& call, Tensor x, int64_t heads, int weight,
+  void head_norm_backward(const UnitCall& call, Tensor x, int64_t groups, int weight,
                           Tensor dy) const {
     const Arena::Scope scope(call.arena);
     const Tensor scratch =
-        call.arena.take_bytes(call.kernels.norm_backward_scratch_bytes(x.rows, x.cols, heads));
-    call.kernels.norm_backward(Norm::rmsnorm, x, heads, at(call.params, weight), spec_.norm_eps, dy,
+        call.arena.take_bytes(call.kernels.norm_backward_scratch_bytes(x.rows, x.cols, groups));
+    call.kernels.norm_backward(qk_norm(), x, groups, at(call.params, weight), spec_.norm_eps, dy,
                                dy, false, at(call.grads, weight), {}, call.accumulate, scratch);
   }
 
   void qkv_weights(UnitCall& call, const Saved&) const {
-    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    norm(call, normed);
+    const Tensor normed = norm(call, call.temp(kNormed, call.input.rows, spec_.hidden_size));
     weight_gradient(call, normed, call.temps[kDqkv], qkv_, qkv_bias_);
     adapter_gradients(call, normed, call.temps[kDqkv], qkv_adapters_);
   }

@@ -1,5 +1,6 @@
 // What attention and MLP share: both are a branch beside the residual connection,
-// output = input + dropout(project(f(norm(input)))). Private to the model's units.
+// output = input + dropout(scale · norm(project(f(norm(input))))), where the second norm, the first
+// or the scale may be missing. Private to the model's units.
 #pragma once
 
 #include "model/lora.h"
@@ -13,6 +14,7 @@ enum class DropoutSite : uint32_t {
   probabilities = 0,
   attention_out = 1,
   mlp_out = 2,
+  router_in = 3,
   adapters = 16
 };
 
@@ -49,63 +51,111 @@ class Branch : public Unit {
 
  protected:
   // `part`: "attention" or "mlp"; `first_place`: parameters of the block that come before.
+  // `beside`: the other branch of a parallel block, whose parameters come first. This one's result
+  // is added to what that one has left, and if there is one norm it is that one's.
   Branch(const ModelSpec& spec, const Share& share, int block, const std::string& part,
-         int first_place, DropoutSite site)
+         int first_place, DropoutSite site, const Unit* beside = nullptr)
       : Unit(spec, share, fmt::format("block.{}.{}", block, part), block + 1, first_place),
         prefix_(fmt::format("block.{}.", block)),
-        site_(site) {
-    norm_ = add(true, prefix_ + part + "_norm.weight", 1, spec.hidden_size, Init::ones, false);
-    norm_bias_ = add(spec.norm == Norm::layernorm, prefix_ + part + "_norm.bias", 1,
-                     spec.hidden_size, Init::zeros, false);
+        site_(site),
+        second_(beside != nullptr) {
+    if (beside) params_ = beside->params();
+    const auto add_norm = [&](bool present, const std::string& name) {
+      const int weight =
+          add(present, prefix_ + part + name + ".weight", 1, spec.hidden_size, norm_init(), false);
+      const int bias = add(present && spec.has_norm_bias(), prefix_ + part + name + ".bias", 1,
+                           spec.hidden_size, Init::zeros, false);
+      return NormPlaces{weight, bias};
+    };
+    if (beside && spec.parallel == Parallel::one_norm)
+      norm_ = {0, spec.has_norm_bias() ? 1 : -1};  // the first of the other's
+    else
+      norm_ = add_norm(spec.norm_before(), "_norm");
+    post_norm_ = add_norm(spec.norm_after(), "_post_norm");
   }
 
   Dropout dropout_of(const UnitCall& call, DropoutSite site) const {
     return call.dropout_at(layer_, static_cast<uint32_t>(site));
   }
 
-  void norm(const UnitCall& call, Tensor dst) const {
-    call.kernels.norm_forward(spec_.norm, call.input, 1, at(call.params, norm_),
-                              at(call.params, norm_bias_), spec_.norm_eps, dst);
+  // What the branch reads: the normalised input, made in dst, or the input itself.
+  Tensor norm(const UnitCall& call, Tensor dst) const {
+    if (!spec_.norm_before()) return call.input;
+    call.kernels.norm_forward(spec_.norm, call.input, 1, at(call.params, norm_.weight),
+                              at(call.params, norm_.bias), spec_.norm_eps, dst);
+    return dst;
   }
 
-  // dinput = doutput + d(norm)/dinput · dnormed
+  // dinput = doutput + d(norm)/dinput · dnormed; of a parallel block's second branch, dinput += ...
   void norm_backward(const UnitCall& call, Tensor dnormed) const {
+    if (!spec_.norm_before()) return call.kernels.add(call.doutput, dnormed, call.dinput);
     const Arena::Scope scope(call.arena);
-    if (call.dinput.data != call.doutput.data) call.kernels.copy(call.doutput, call.dinput);
+    if (!second_ && call.dinput.data != call.doutput.data)
+      call.kernels.copy(call.doutput, call.dinput);
     const int64_t bytes =
         call.kernels.norm_backward_scratch_bytes(call.input.rows, call.input.cols, 1);
-    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
-                               dnormed, call.dinput, true, at(call.grads, norm_),
-                               at(call.grads, norm_bias_), call.accumulate,
-                               call.arena.take_bytes(bytes));
+    call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_.weight),
+                               spec_.norm_eps, dnormed, call.dinput, true,
+                               at(call.grads, norm_.weight), at(call.grads, norm_.bias),
+                               call.accumulate, call.arena.take_bytes(bytes));
   }
 
-  // output = x · weight' + bias (and what adapters add), and, in the same visit of memory where no
-  // dropout comes between, + input. Of shares the first adds what is to be added once to their sum.
+  // Whether there is something to project: of a forward that is computed again for backward there
+  // may be no output, but a norm after the projection needs what it has normalised.
+  bool projects(const UnitCall& call) const { return !call.output.empty() || spec_.norm_after(); }
+
+  // Where the projection's result goes: `kept` for backward if it is normalised, a temporary if it
+  // is added to the other branch's, else the output.
+  Tensor projected_to(UnitCall& call, Tensor kept) const {
+    if (spec_.norm_after()) return kept;
+    return second_ ? call.temp(kProjected, call.output.rows, call.output.cols) : call.output;
+  }
+  Tensor projected_at(const UnitCall& call, Tensor kept) const {
+    if (spec_.norm_after()) return kept;
+    return second_ ? call.temps[kProjected] : call.output;
+  }
+
+  // dst = x · weight' + bias (and what adapters add), and, in the same visit of memory where
+  // nothing comes between, + input. Of shares the first adds what is to be added once to their sum.
   void project_out(const UnitCall& call, Tensor x, int weight, int bias,
-                   std::span<const Adapter> adapters) const {
-    Gemm product{.a = x, .b = at(call.params, weight), .dst = call.output, .b_transposed = true};
+                   std::span<const Adapter> adapters, Tensor dst) const {
+    Gemm product{.a = x, .b = at(call.params, weight), .dst = dst, .b_transposed = true};
     if (share_.first()) product.bias = at(call.params, bias);
-    if (share_.first() && call.dropout == 0) product.residual = call.input;
+    if (share_.first() && adds_at_once(call)) product.residual = call.input;
     call.gemm(product);
-    adapt(call, x, call.output, adapters);
+    adapt(call, x, dst, adapters);
   }
 
-  // output = input + dropout(output), where project_out() has not done it.
-  void drop_and_add_residual(UnitCall& call) const {
-    if (call.dropout == 0 || call.output.empty()) return;
-    call.kernels.dropout(call.output, dropout_of(call, site_), call.batch.sequence, call.input,
-                         call.output);
+  // output = input + dropout(scale · norm(projected)), where project_out() has not done it.
+  void add_residual_to(UnitCall& call, Tensor projected) const {
+    if (call.output.empty() || adds_at_once(call)) return;
+    Tensor branch = projected;
+    if (spec_.norm_after()) {
+      branch = call.output;
+      call.kernels.norm_forward(spec_.norm, projected, 1, at(call.params, post_norm_.weight),
+                                at(call.params, post_norm_.bias), spec_.norm_eps, branch);
+    }
+    if (spec_.residual_scale != 1) call.kernels.scale(branch, spec_.residual_scale, branch);
+    const Tensor before = second_ ? call.output : call.input;
+    if (call.dropout > 0)
+      call.kernels.dropout(branch, dropout_of(call, site_), call.batch.sequence, before,
+                           call.output);
+    else
+      call.kernels.add(before, branch, call.output);
   }
 
-  // The branch's own share of the gradient by output: itself, or a masked copy under dropout, which
-  // temps[index] keeps.
-  Tensor branch_gradient(UnitCall& call, size_t index) const {
-    if (call.dropout == 0) return call.doutput;
+  // The gradient by the projection's result: that by output, or, where something comes between, a
+  // copy that temps[index] keeps. `projected`: what the norm after it has normalised.
+  Tensor branch_gradient(UnitCall& call, size_t index, Tensor projected) const {
+    if (is_bare(call)) return call.doutput;
     if (!call.temps[index].empty()) return call.temps[index];
-    const Tensor masked = call.temp(index, call.doutput.rows, call.doutput.cols);
-    call.kernels.dropout(call.doutput, dropout_of(call, site_), call.batch.sequence, {}, masked);
-    return masked;
+    return make_branch_gradient(call, index, projected, {}, {});
+  }
+
+  // The same, with the gradients of that norm's weights.
+  void post_norm_weights(UnitCall& call, size_t index, Tensor projected) const {
+    make_branch_gradient(call, index, projected, at(call.grads, post_norm_.weight),
+                         at(call.grads, post_norm_.bias));
   }
 
   // Gradients of weight and bias of y = x · weight' + bias.
@@ -206,9 +256,43 @@ class Branch : public Unit {
     for (const size_t index : forgotten) call.temps[index] = {};
   }
 
+  static constexpr size_t kProjected = 8;  // of temps; attention has 0 to 3, the MLP 4 to 7
+
   const std::string prefix_;  // "block.3."
 
  private:
+  struct NormPlaces {
+    int weight = -1, bias = -1;
+  };
+
+  // Nothing comes between the projection and the residual.
+  bool is_bare(const UnitCall& call) const {
+    return call.dropout == 0 && spec_.residual_scale == 1 && !spec_.norm_after();
+  }
+  bool adds_at_once(const UnitCall& call) const { return is_bare(call) && !second_; }
+
+  Tensor make_branch_gradient(UnitCall& call, size_t index, Tensor projected, Tensor dweight,
+                              Tensor dbias) const {
+    Tensor from = call.doutput;
+    const Tensor dst = call.temp(index, from.rows, from.cols);
+    if (call.dropout > 0) {
+      call.kernels.dropout(from, dropout_of(call, site_), call.batch.sequence, {}, dst);
+      from = dst;
+    }
+    if (spec_.residual_scale != 1) {
+      call.kernels.scale(from, spec_.residual_scale, dst);
+      from = dst;
+    }
+    if (spec_.norm_after()) {
+      const Arena::Scope scope(call.arena);
+      const int64_t bytes = call.kernels.norm_backward_scratch_bytes(dst.rows, dst.cols, 1);
+      call.kernels.norm_backward(spec_.norm, projected, 1, at(call.params, post_norm_.weight),
+                                 spec_.norm_eps, from, dst, false, dweight, dbias, call.accumulate,
+                                 call.arena.take_bytes(bytes));
+    }
+    return dst;
+  }
+
   Dropout dropout_of(const UnitCall& call, const Adapter& adapter) const {
     Dropout dropout = call.dropout_at(layer_, adapter.site);
     dropout.rate = call.training ? spec_.lora.dropout : 0;
@@ -241,7 +325,8 @@ class Branch : public Unit {
   }
 
   const DropoutSite site_;
-  int norm_, norm_bias_;
+  const bool second_;  // of a parallel block
+  NormPlaces norm_, post_norm_;
 };
 
 }  // namespace onefold

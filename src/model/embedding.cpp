@@ -11,7 +11,7 @@ class Embedding final : public Unit {
   Embedding(const ModelSpec& spec, const Share& share) : Unit(spec, share, "embedding", 0) {
     tokens_ = add_vocabulary(true, "embedding.tokens");
     positions_ = add(spec.positions == Positions::learned, "embedding.positions",
-                     spec.max_sequence_length, spec.hidden_size, Init::normal, true);
+                     spec.learned_positions(), spec.hidden_size, Init::normal, true);
   }
 
   bool is_first() const override { return true; }
@@ -29,10 +29,13 @@ class Embedding final : public Unit {
   void run(bool backward, int index, UnitCall& call) const override {
     if (backward) return table_gradients(call);
     if (index == 0)
-      call.kernels.embedding_forward(call.batch.tokens, with_others(at(call.params, tokens_)),
-                                     share_.first() ? at(call.params, positions_) : Tensor{},
-                                     positions_of(call), call.output);
-    else if (call.dropout > 0)
+      return call.kernels.embedding_forward(
+          call.batch.tokens, with_others(at(call.params, tokens_)),
+          share_.first() ? from_first(at(call.params, positions_)) : Tensor{}, positions_of(call),
+          call.output);
+    if (spec_.embedding_scale != 1)
+      call.kernels.scale(call.output, spec_.embedding_scale, call.output);
+    if (call.dropout > 0)
       call.kernels.dropout(call.output, call.dropout_at(layer_, kDropoutSite), call.batch.sequence,
                            {}, call.output);
   }
@@ -47,6 +50,12 @@ class Embedding final : public Unit {
     return table;
   }
 
+  // The table's rows from position 0 on.
+  Tensor from_first(Tensor table) const {
+    return table.empty() ? table
+                         : table.row_range(spec_.position_offset, spec_.max_sequence_length);
+  }
+
   RowPositions positions_of(const UnitCall& call) const {
     return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
   }
@@ -56,15 +65,18 @@ class Embedding final : public Unit {
     const Tensor dx = call.doutput;
     if (call.dropout > 0)
       call.kernels.dropout(dx, call.dropout_at(layer_, kDropoutSite), call.batch.sequence, {}, dx);
+    if (spec_.embedding_scale != 1) call.kernels.scale(dx, spec_.embedding_scale, dx);
+    const Tensor dpositions = at(call.grads, positions_);
+    if (spec_.position_offset > 0 && !dpositions.empty() && !call.accumulate)
+      call.kernels.fill(dpositions.row_range(0, spec_.position_offset), 0);  // never read
     const int64_t scratch = call.kernels.embedding_backward_scratch_bytes(
         call.batch.tokens_count(),
         share_.whole() ? spec_.vocab_size : vocabulary_rows(whole_, share_));
     // A tied head has already written this micro-batch's gradient of the token table.
     const bool accumulate_table = call.accumulate || spec_.tie_embeddings;
-    call.kernels.embedding_backward(call.batch.tokens, dx, positions_of(call),
-                                    with_others(at(call.grads, tokens_)), accumulate_table,
-                                    at(call.grads, positions_), call.accumulate,
-                                    call.arena.take_bytes(scratch));
+    call.kernels.embedding_backward(
+        call.batch.tokens, dx, positions_of(call), with_others(at(call.grads, tokens_)),
+        accumulate_table, from_first(dpositions), call.accumulate, call.arena.take_bytes(scratch));
   }
 
   int tokens_, positions_;

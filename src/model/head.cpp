@@ -8,7 +8,7 @@
 namespace onefold {
 namespace {
 
-enum Temp : size_t { kNormed, kLogits, kStats };
+enum Temp : size_t { kNormed, kLogits, kStats, kCapped };
 
 // Phases: the norm; two for each chunk of tokens, its logits and what follows from them; and, in
 // backward, the gradient through the norm.
@@ -19,10 +19,12 @@ class Head final : public Unit {
         logits_bytes_(logits_bytes),
         // The same for all shares, which go through the chunks together.
         width_(share.whole() ? s.vocab_size : vocabulary_rows(s, share)) {
-    norm_ = add(true, "head.norm.weight", 1, s.hidden_size, Init::ones, false);
-    norm_bias_ =
-        add(s.norm == Norm::layernorm, "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
+    norm_ = add(true, "head.norm.weight", 1, s.hidden_size, norm_init(), false);
+    norm_bias_ = add(s.has_norm_bias(), "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
     weight_ = add_vocabulary(!s.tie_embeddings, "head.weight");
+    const Span mine = vocabulary_of(s, share);
+    bias_ = add_divided(s.head_bias, "head.bias", 1, s.vocab_size, Init::zeros, false,
+                        {{0, mine.first, 1, mine.size}});
     if (s.tie_embeddings) {
       shared_.push_back({0, 0});
       weight_ = static_cast<int>(params_.size());
@@ -60,14 +62,23 @@ class Head final : public Unit {
     const Arena::Scope scope(call.arena);
     const Tensor normed = call.take(rows.rows, rows.cols);
     norm(call, rows, normed);
-    call.gemm({.a = normed, .b = at(call.params, weight_), .dst = dst, .b_transposed = true});
+    call.gemm({.a = normed,
+               .b = at(call.params, weight_),
+               .dst = dst,
+               .b_transposed = true,
+               .bias = at(call.params, bias_)});
+    if (spec_.logits_soft_cap > 0) call.kernels.soft_cap(dst, spec_.logits_soft_cap, dst);
   }
 
  private:
   void norm(const UnitCall& call, Tensor x, Tensor dst) const {
     call.kernels.norm_forward(spec_.norm, x, 1, at(call.params, norm_), at(call.params, norm_bias_),
                               spec_.norm_eps, dst);
+    if (spec_.logits_scale != 1) call.kernels.scale(dst, spec_.logits_scale, dst);
   }
+
+  // A bias has none.
+  int64_t slack() const { return bias_ < 0 ? vocabulary_slack() : 0; }
 
   // As many of a micro-batch's tokens as keep the logits near their size, in chunks of nearly one
   // size: a short last one would cost nearly as much as a whole.
@@ -102,12 +113,15 @@ class Head final : public Unit {
 
   void chunk_logits(UnitCall& call, int64_t chunk) const {
     if (chunk == 0) call.arena_mark = call.arena.mark();
-    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size + vocabulary_slack());
+    call.temp(kLogits, chunk_tokens(call.input.rows), spec_.vocab_size + slack());
     call.gemm({.a = rows_of(call, chunk),
                .b = at(call.params, weight_),
                .dst = logits_of(call, chunk),
                .b_transposed = true,
-               .slack = vocabulary_slack()});
+               .bias = at(call.params, bias_),
+               .slack = slack()});
+    if (spec_.logits_soft_cap > 0)
+      call.kernels.soft_cap(logits_of(call, chunk), spec_.logits_soft_cap, logits_of(call, chunk));
     if (share_.whole()) return;
     if (chunk == 0)
       call.temps[kStats] =
@@ -122,35 +136,51 @@ class Head final : public Unit {
     const Tensor x = rows_of(call, chunk), logits = logits_of(call, chunk);
     const Tensor scale = backward ? call.loss_scale : Tensor{};
     const Tensor losses = call.losses.col_range(begin, count_of(call, chunk));
+    Tensor capped;  // logits become their gradient, to which what they were belongs
+    if (backward && spec_.logits_soft_cap > 0) {
+      capped = call.temp(kCapped, chunk_tokens(call.input.rows), spec_.vocab_size)
+                   .row_range(0, count_of(call, chunk));
+      call.kernels.copy(logits, capped);
+    }
     if (share_.whole())
       call.kernels.cross_entropy(logits, targets_of(call, chunk), scale, losses);
     else
       call.kernels.share_cross_entropy(logits, targets_of(call, chunk), stats_of(call, chunk),
                                        scale, losses);
     if (!backward) return;
+    if (!capped.empty())
+      call.kernels.soft_cap_backward(capped, spec_.logits_soft_cap, logits, logits);
+    if (const Tensor dbias = at(call.grads, bias_); !dbias.empty()) {
+      const Arena::Scope scope(call.arena);
+      call.kernels.column_sum(
+          logits, dbias, call.accumulate || begin > 0,
+          call.arena.take_bytes(call.kernels.column_sum_scratch_bytes(logits.rows, logits.cols)));
+    }
     if (const Tensor dweight = at(call.grads, weight_); !dweight.empty())
       call.gemm({.a = logits,
                  .b = x,
                  .dst = dweight,
                  .a_transposed = true,
                  .accumulate = call.accumulate || begin > 0,
-                 .slack = vocabulary_slack()});
-    call.gemm({.a = logits, .b = at(call.params, weight_), .dst = x, .slack = vocabulary_slack()});
+                 .slack = slack()});
+    call.gemm({.a = logits, .b = at(call.params, weight_), .dst = x, .slack = slack()});
   }
 
   // Each chunk has replaced its rows of the normalised input by their gradient.
   void norm_gradient(UnitCall& call) const {
     call.arena.release_to(call.arena_mark);
+    const Tensor dnormed = call.temps[kNormed];
+    if (spec_.logits_scale != 1) call.kernels.scale(dnormed, spec_.logits_scale, dnormed);
     const int64_t bytes =
         call.kernels.norm_backward_scratch_bytes(call.input.rows, spec_.hidden_size, 1);
     call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
-                               call.temps[kNormed], call.dinput, false, at(call.grads, norm_),
+                               dnormed, call.dinput, false, at(call.grads, norm_),
                                at(call.grads, norm_bias_), call.accumulate,
                                call.arena.take_bytes(bytes));
   }
 
   const int64_t logits_bytes_, width_;
-  int norm_, norm_bias_, weight_;
+  int norm_, norm_bias_, weight_, bias_;
 };
 
 }  // namespace

@@ -9,17 +9,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/hf_reading.h"
+#include "model/spec_limits.h"
 
 namespace onefold {
-namespace {
-
-// The keys that may be null mean "default" then.
-template <typename T>
-T optional(JsonObject& in, std::string_view key, T fallback) {
-  const auto found = in.value().find(key);
-  if (found != in.value().end() && found->is_null()) return fallback;
-  return in.get<T>(key, fallback);
-}
+namespace hf {
 
 Activation activation(JsonObject& in, std::string_view key, std::string_view fallback) {
   const std::string name = in.get<std::string>(key, std::string(fallback));
@@ -28,6 +22,8 @@ Activation activation(JsonObject& in, std::string_view key, std::string_view fal
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast")
     return Activation::gelu_tanh;
   if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "sigmoid") return Activation::sigmoid;
+  if (name == "linear") return Activation::identity;
   in.fail(key, fmt::format("is \"{}\"; supported are relu, gelu, gelu_new, gelu_pytorch_tanh and "
                            "silu",
                            name));
@@ -40,6 +36,146 @@ void refuse_if(JsonObject& in, std::string_view key, bool refused, std::string_v
   in.fail(key, fmt::format("is {}: {}", given ? brief_json(*found) : "left to its default", why));
 }
 
+Activation plain_activation(JsonObject& in, std::string_view key, std::string_view fallback) {
+  const Activation act = activation(in, key, fallback);
+  refuse_if(in, key, act == Activation::sigmoid || act == Activation::identity,
+            "only gated layers take it");
+  return act;
+}
+
+RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& rope,
+                              const ModelSpec& spec) {
+  RopeScaling scaling;
+  std::string type = rope.get<std::string>("type", "default");
+  type = rope.get<std::string>("rope_type", type);
+  if (type == "default") return scaling;
+  // They change where sequences are longer than the context, and those are refused.
+  if (type == "dynamic") return scaling;
+  // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
+  refuse_if(in, key, type != "linear" && type != "llama3" && type != "yarn",
+            fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
+                        "wrong; linear, dynamic, llama3 and yarn are",
+                        type));
+  scaling.factor = rope.require<float>("factor");
+  scaling.type = type == "linear" ? RopeScaling::Type::linear
+                 : type == "yarn" ? RopeScaling::Type::yarn
+                                  : RopeScaling::Type::llama3;
+  if (type == "linear") return scaling;
+  if (type == "llama3") {
+    scaling.low_freq_factor = rope.require<float>("low_freq_factor");
+    scaling.high_freq_factor = rope.require<float>("high_freq_factor");
+  } else {
+    scaling.beta_fast = optional<float>(rope, "beta_fast", 32);
+    scaling.beta_slow = optional<float>(rope, "beta_slow", 1);
+    scaling.attention_factor = optional<float>(rope, "attention_factor", 0);
+    for (const std::string_view name : {"mscale", "mscale_all_dim"})
+      refuse_if(in, key, optional<double>(rope, name, 0) != 0,
+                fmt::format("{} is not supported", name));
+    refuse_if(in, key, !optional<bool>(rope, "truncate", true), "truncate must be true");
+  }
+  scaling.original_max_sequence_length =
+      optional<int64_t>(rope, "original_max_position_embeddings", spec.max_sequence_length);
+  return scaling;
+}
+
+// Transformers 5 writes {"rope_parameters": {"rope_theta": ..., "rope_type": ...}}, earlier
+// versions "rope_theta" and "rope_scaling".
+void read_rope(JsonObject& in, ModelSpec& spec, float default_theta, double default_part) {
+  spec.positions = Positions::rope;
+  spec.rope_theta = optional<float>(in, "rope_theta", default_theta);
+  double part = optional<double>(in, "partial_rotary_factor", default_part);
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    const auto found = in.value().find(key);
+    if (found == in.value().end() || found->is_null()) continue;
+    JsonObject rope = in.object(key);
+    spec.rope_scaling = read_rope_scaling(in, key, rope, spec);
+    spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
+    part = optional<double>(rope, "partial_rotary_factor", part);
+  }
+  if (part == 1.0) return;
+  const int64_t head_dim =
+      spec.head_dim != 0 || spec.num_heads < 1 ? spec.head_dim : spec.hidden_size / spec.num_heads;
+  const std::string_view key = in.has("rotary_pct") ? "rotary_pct" : "partial_rotary_factor";
+  refuse_if(in, key, !(part > 0 && part < 1), "it is a share of a head");
+  // As transformers rounds; what is left must be pairs.
+  spec.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
+  refuse_if(in, key, spec.rotary_dim < 2 || spec.rotary_dim % 2 != 0,
+            fmt::format("{} of {} elements of a head would be turned, and pairs are needed",
+                        spec.rotary_dim, head_dim));
+}
+
+void set_windows(JsonObject& in, ModelSpec& spec, int64_t window, const std::vector<bool>& slides) {
+  refuse_if(in, "sliding_window", window < 1, "a window holds a token at least");
+  const auto full = std::find(slides.begin(), slides.end(), false) - slides.begin();
+  ModelSpec with = spec;
+  with.sliding_window = window;
+  with.full_attention_every = full < std::ssize(slides) ? full + 1 : 0;
+  bool fits = true;
+  for (size_t block = 0; block < slides.size(); ++block)
+    fits &= (with.window_of(static_cast<int>(block)) > 0) == slides[block];
+  if (fits)
+    spec = with;
+  else
+    spec.max_sequence_length = std::min(spec.max_sequence_length, window);
+}
+
+void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64_t full_every) {
+  refuse_if(in, "num_hidden_layers", spec.num_layers < 1 || spec.num_layers > kMostLayers,
+            "there must be layers, and not so many");
+  // A key that is missing means the default; one that is null, no window.
+  const auto found = in.value().find("sliding_window");
+  const bool given = found != in.value().end() && !found->is_null();
+  const int64_t missing = found == in.value().end() ? default_window : 0;
+  const int64_t window = given ? in.get<int64_t>("sliding_window", 0) : missing;
+  std::vector<bool> slides;
+  for (int64_t block = 0; block < spec.num_layers; ++block)
+    slides.push_back(full_every <= 0 || (block + 1) % full_every != 0);
+  if (const auto layers = optional<std::vector<std::string>>(in, "layer_types", {});
+      !layers.empty()) {
+    refuse_if(in, "layer_types", std::ssize(layers) != spec.num_layers,
+              "it must have an entry for each layer");
+    slides.clear();
+    for (const std::string& layer : layers) {
+      refuse_if(in, "layer_types", layer != "full_attention" && layer != "sliding_attention",
+                "only full_attention and sliding_attention are supported");
+      slides.push_back(layer == "sliding_attention");
+    }
+  }
+  // Where no block has a window, files may say 0.
+  if (std::find(slides.begin(), slides.end(), true) == slides.end()) return;
+  refuse_if(in, "sliding_window", given && window < 1, "a window holds a token at least");
+  if (window > 0) set_windows(in, spec, window, slides);
+}
+
+// What all but gpt2 and starcoder2 share.
+ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", default_kv_heads);
+  spec.head_dim = optional<int64_t>(in, "head_dim", 0);
+  spec.intermediate_size = in.require<int64_t>("intermediate_size");
+  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  spec.norm = Norm::rmsnorm;
+  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-6f);
+  spec.activation = activation(in, "hidden_act", "silu");
+  spec.gated = true;
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  read_rope(in, spec);
+  refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
+            "dropout in attention alone is not supported; set it to 0");
+  return spec;
+}
+
+}  // namespace hf
+
+namespace {
+
+using namespace hf;
+
 ModelSpec read_gpt2(JsonObject& in) {
   ModelSpec spec;
   spec.vocab_size = in.require<int64_t>("vocab_size");
@@ -49,7 +185,7 @@ ModelSpec read_gpt2(JsonObject& in) {
   spec.intermediate_size = optional<int64_t>(in, "n_inner", 0);
   spec.max_sequence_length = in.get<int64_t>("n_positions", 1024);
   spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
-  spec.activation = activation(in, "activation_function", "gelu_new");
+  spec.activation = plain_activation(in, "activation_function", "gelu_new");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
   spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
   spec.init_std = in.get<float>("initializer_range", 0.02f);
@@ -67,93 +203,6 @@ ModelSpec read_gpt2(JsonObject& in) {
   return spec;
 }
 
-RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& rope,
-                              const ModelSpec& spec) {
-  RopeScaling scaling;
-  std::string type = rope.get<std::string>("type", "default");
-  type = rope.get<std::string>("rope_type", type);
-  if (type == "default") return scaling;
-  // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
-  refuse_if(in, key, type != "linear" && type != "llama3",
-            fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
-                        "wrong; linear and llama3 are",
-                        type));
-  scaling.factor = rope.require<float>("factor");
-  scaling.type = type == "linear" ? RopeScaling::Type::linear : RopeScaling::Type::llama3;
-  if (type == "linear") return scaling;
-  scaling.low_freq_factor = rope.require<float>("low_freq_factor");
-  scaling.high_freq_factor = rope.require<float>("high_freq_factor");
-  scaling.original_max_sequence_length =
-      optional<int64_t>(rope, "original_max_position_embeddings", spec.max_sequence_length);
-  return scaling;
-}
-
-// Transformers 5 writes {"rope_parameters": {"rope_theta": ..., "rope_type": ...}}, earlier
-// versions "rope_theta" and "rope_scaling".
-void read_rope(JsonObject& in, ModelSpec& spec) {
-  spec.positions = Positions::rope;
-  spec.rope_theta = optional<float>(in, "rope_theta", 10000.0f);
-  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
-    const auto found = in.value().find(key);
-    if (found == in.value().end() || found->is_null()) continue;
-    JsonObject rope = in.object(key);
-    spec.rope_scaling = read_rope_scaling(in, key, rope, spec);
-    spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
-    refuse_if(in, key, rope.get<double>("partial_rotary_factor", 1.0) != 1.0,
-              "rope turns whole heads only");
-  }
-  refuse_if(in, "partial_rotary_factor", in.get<double>("partial_rotary_factor", 1.0) != 1.0,
-            "rope turns whole heads only");
-}
-
-// Sequences no longer than the window do not meet it, and longer ones are refused as those beyond
-// the context are.
-void limit_to_window(JsonObject& in, ModelSpec& spec) {
-  const int64_t window = optional<int64_t>(in, "sliding_window", spec.max_sequence_length);
-  refuse_if(in, "sliding_window", window < 1, "a window holds a token at least");
-  spec.max_sequence_length = std::min(spec.max_sequence_length, window);
-}
-
-void limit_to_window_of_layers(JsonObject& in, ModelSpec& spec) {
-  bool slides = false;
-  for (const std::string& layer : optional<std::vector<std::string>>(in, "layer_types", {})) {
-    refuse_if(in, "layer_types", layer != "full_attention" && layer != "sliding_attention",
-              "only full_attention and sliding_attention are supported");
-    slides |= layer == "sliding_attention";
-  }
-  // Layers from max_window_layers on have the window.
-  slides |= in.get<bool>("use_sliding_window", false) &&
-            in.get<int64_t>("max_window_layers", 28) < spec.num_layers;
-  if (slides) limit_to_window(in, spec);
-}
-
-// What all but gpt2 and starcoder2 share.
-ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", default_kv_heads);
-  spec.head_dim = optional<int64_t>(in, "head_dim", 0);
-  spec.intermediate_size = in.require<int64_t>("intermediate_size");
-  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
-  spec.norm = Norm::rmsnorm;
-  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-6f);
-  spec.activation = activation(in, "hidden_act", "silu");
-  // Our spec has no name for a gate through the tanh approximation, and no model of these families
-  // uses it.
-  refuse_if(in, "hidden_act", spec.activation == Activation::gelu_tanh,
-            "gated layers take relu, gelu or silu");
-  spec.gated = true;
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
-  read_rope(in, spec);
-  refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
-            "dropout in attention alone is not supported; set it to 0");
-  return spec;
-}
-
 ModelSpec read_llama(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 0);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
@@ -163,17 +212,29 @@ ModelSpec read_llama(JsonObject& in) {
 
 ModelSpec read_mistral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 8);
-  limit_to_window(in, spec);
-  // A key that is missing means this; one that is null, no window.
-  if (!in.value().contains("sliding_window"))
-    spec.max_sequence_length = std::min<int64_t>(spec.max_sequence_length, 4096);
+  read_windows(in, spec, 4096, 0);
   return spec;
+}
+
+// Layers from max_window_layers on have the window; layer_types comes before.
+void read_qwen_windows(JsonObject& in, ModelSpec& spec) {
+  const bool listed = !optional<std::vector<std::string>>(in, "layer_types", {}).empty();
+  const bool uses = in.get<bool>("use_sliding_window", false);
+  const int64_t first = in.get<int64_t>("max_window_layers", 28);
+  if (listed) return read_windows(in, spec, spec.max_sequence_length, 0);
+  if (!uses || first >= spec.num_layers) return;
+  const int64_t window = optional<int64_t>(in, "sliding_window", spec.max_sequence_length);
+  refuse_if(in, "sliding_window", window < 1, "a window holds a token at least");
+  if (first <= 0)
+    spec.sliding_window = window;
+  else
+    spec.max_sequence_length = std::min(spec.max_sequence_length, window);
 }
 
 ModelSpec read_qwen2(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, 0);
   spec.qkv_bias = true;
-  limit_to_window_of_layers(in, spec);
+  read_qwen_windows(in, spec);
   return spec;
 }
 
@@ -182,7 +243,61 @@ ModelSpec read_qwen3(JsonObject& in) {
   if (spec.head_dim == 0) spec.head_dim = 128;  // the class's default, not hidden / heads
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.qk_norm = true;
-  limit_to_window_of_layers(in, spec);
+  read_qwen_windows(in, spec);
+  return spec;
+}
+
+// What all families with experts share. transformers adds the loss of balance to a model's loss if
+// its router's logits are asked for.
+void read_experts(JsonObject& in, std::string_view count_key, int64_t default_per_token,
+                  ModelSpec& spec) {
+  ExpertSpec& e = spec.experts;
+  e.count = in.require<int64_t>(count_key);
+  refuse_if(in, count_key, e.count < 1, "a model of this type has an expert at least");
+  e.per_token = in.get<int64_t>("num_experts_per_tok", default_per_token);
+  const auto coefficient = in.get<float>("router_aux_loss_coef", 0.001f);
+  if (in.get<bool>("output_router_logits", false)) e.balance_loss = coefficient;
+}
+
+ModelSpec read_mixtral(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 8);
+  if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 1e6f;
+  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
+  read_windows(in, spec, 0, 0);
+  read_experts(in, "num_local_experts", 2, spec);
+  refuse_if(in, "router_jitter_noise", in.get<double>("router_jitter_noise", 0.0) != 0,
+            "it is noise on what experts compute with too; set it to 0, and model.experts.jitter");
+  return spec;
+}
+
+// Layers of a mixture among dense ones, for both generations.
+void read_qwen_experts(JsonObject& in, int64_t default_per_token, ModelSpec& spec) {
+  // Which of the two names is written depends on the version.
+  const bool local = !in.has("num_experts") && in.has("num_local_experts");
+  read_experts(in, local ? "num_local_experts" : "num_experts", default_per_token, spec);
+  ExpertSpec& e = spec.experts;
+  e.intermediate_size = in.require<int64_t>("moe_intermediate_size");
+  e.normalised = in.get<bool>("norm_topk_prob", false);
+  e.every = in.get<int64_t>("decoder_sparse_step", 1);
+  refuse_if(in, "decoder_sparse_step", e.every < 1, "must be at least 1");
+  e.dense_blocks = optional<std::vector<int64_t>>(in, "mlp_only_layers", {});
+  std::sort(e.dense_blocks.begin(), e.dense_blocks.end());
+}
+
+ModelSpec read_qwen2_moe(JsonObject& in) {
+  ModelSpec spec = read_qwen2(in);
+  spec.qkv_bias = in.get<bool>("qkv_bias", true);
+  read_qwen_experts(in, 4, spec);
+  spec.experts.shared_intermediate_size = in.require<int64_t>("shared_expert_intermediate_size");
+  refuse_if(in, "shared_expert_intermediate_size", spec.experts.shared_intermediate_size < 1,
+            "must be at least 1");
+  spec.experts.shared_gate = true;
+  return spec;
+}
+
+ModelSpec read_qwen3_moe(JsonObject& in) {
+  ModelSpec spec = read_qwen3(in);
+  read_qwen_experts(in, 8, spec);
   return spec;
 }
 
@@ -192,7 +307,7 @@ ModelSpec read_phi3(JsonObject& in) {
   for (const std::string_view key : {"resid_pdrop", "embd_pdrop"})
     refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
   refuse_if(in, "attention_bias", in.get<bool>("attention_bias", false), "not supported");
-  limit_to_window(in, spec);
+  read_windows(in, spec, 0, 0);
   return spec;
 }
 
@@ -216,7 +331,7 @@ ModelSpec read_smollm3(JsonObject& in) {
       refuse_if(in, "no_rope_layers", spec.rotates(block) != layers[static_cast<size_t>(block)],
                 "layers without rotary positions must follow each other at equal distances");
   }
-  limit_to_window_of_layers(in, spec);
+  read_qwen_windows(in, spec);
   return spec;
 }
 
@@ -230,7 +345,7 @@ ModelSpec read_starcoder2(JsonObject& in) {
   spec.intermediate_size = in.require<int64_t>("intermediate_size");
   spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
   spec.norm_eps = in.get<float>("norm_epsilon", 1e-5f);
-  spec.activation = activation(in, "hidden_act", "gelu_pytorch_tanh");
+  spec.activation = plain_activation(in, "hidden_act", "gelu_pytorch_tanh");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = in.get<bool>("use_bias", true);
   spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
   spec.init_std = in.get<float>("initializer_range", 0.018042f);
@@ -239,7 +354,7 @@ ModelSpec read_starcoder2(JsonObject& in) {
     refuse_if(in, key, in.get<float>(key, 0.0f) != spec.dropout,
               "one dropout rate is used everywhere; set it equal to residual_dropout");
   read_rope(in, spec);
-  limit_to_window(in, spec);
+  read_windows(in, spec, 0, 0);
   return spec;
 }
 
@@ -261,6 +376,36 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
       return read_smollm3(in);
     case HfFamily::starcoder2:
       return read_starcoder2(in);
+    case HfFamily::mixtral:
+      return read_mixtral(in);
+    case HfFamily::qwen2_moe:
+      return read_qwen2_moe(in);
+    case HfFamily::qwen3_moe:
+      return read_qwen3_moe(in);
+    case HfFamily::ministral:
+      return read_mistral(in);  // the same, but that its blocks may be of two kinds
+    case HfFamily::gemma:
+      return read_gemma(in);
+    case HfFamily::gemma2:
+      return read_gemma2(in);
+    case HfFamily::gemma3:
+      return read_gemma3(in);
+    case HfFamily::olmo2:
+      return read_olmo2(in);
+    case HfFamily::granite:
+      return read_granite(in);
+    case HfFamily::cohere:
+      return read_cohere(in);
+    case HfFamily::cohere2:
+      return read_cohere2(in);
+    case HfFamily::gpt_neox:
+      return read_gpt_neox(in);
+    case HfFamily::gptj:
+      return read_gptj(in);
+    case HfFamily::opt:
+      return read_opt(in);
+    case HfFamily::falcon:
+      return read_falcon(in);
   }
   internal_error("no reader for family {}", static_cast<int>(family));
 }

@@ -11,7 +11,31 @@
 
 namespace onefold {
 
-enum class HfFamily : uint8_t { gpt2, llama, mistral, qwen2, qwen3, phi3, smollm3, starcoder2 };
+enum class HfFamily : uint8_t {
+  gpt2,
+  llama,
+  mistral,
+  qwen2,
+  qwen3,
+  phi3,
+  smollm3,
+  starcoder2,
+  mixtral,
+  qwen2_moe,
+  qwen3_moe,
+  ministral,
+  gemma,
+  gemma2,
+  gemma3,
+  olmo2,
+  granite,
+  cohere,
+  cohere2,
+  gpt_neox,
+  gptj,
+  opt,
+  falcon
+};
 
 std::span<const HfFamily> hf_families();
 std::string_view hf_model_type(HfFamily family);    // "llama"

@@ -16,6 +16,21 @@ constexpr std::string_view kAllLinear = "all-linear";
 bool is_starcoder2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::starcoder2; }
 bool is_gpt2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::gpt2; }
 
+// Those whose linear layers have the names of lora_modules().
+bool takes_adapters(HfFamily family) {
+  switch (family) {
+    case HfFamily::gpt_neox:
+    case HfFamily::gptj:
+    case HfFamily::opt:
+    case HfFamily::cohere:
+    case HfFamily::cohere2:
+    case HfFamily::falcon:
+      return false;
+    default:
+      return true;
+  }
+}
+
 bool matches(std::string_view text, std::string_view pattern) {
   const size_t star = pattern.find('*');
   if (star == std::string_view::npos) return text == pattern;
@@ -48,6 +63,11 @@ std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
             {"self_attn.o_proj", kOut, 0, d, q, 3},
             {"mlp.c_fc", kUp, 0, n, d, 4},
             {"mlp.c_proj", kDown, 0, d, n, 5}};
+  if (spec.experts.enabled())  // experts are frozen: adapters are beside attention alone
+    return {{"self_attn.q_proj", kQkv, 0, q, d, 0},
+            {"self_attn.k_proj", kQkv, q, kv, d, 1},
+            {"self_attn.v_proj", kQkv, q + kv, kv, d, 2},
+            {"self_attn.o_proj", kOut, 0, d, q, 3}};
   return {{"self_attn.q_proj", kQkv, 0, q, d, 0},       {"self_attn.k_proj", kQkv, q, kv, d, 1},
           {"self_attn.v_proj", kQkv, q + kv, kv, d, 2}, {"self_attn.o_proj", kOut, 0, d, q, 3},
           {"mlp.gate_proj", kUp, 0, n, d, 4},           {"mlp.up_proj", kUp, n, n, d, 5},
@@ -67,6 +87,8 @@ bool is_adapted(const ModelSpec& spec, int block, const LoraModule& module) {
 }
 
 void check_lora_targets(const ModelSpec& spec, const std::string& where) {
+  if (const HfFamily family = hf_family_for(spec); !takes_adapters(family))
+    user_error("{}: models like {} take no adapters yet", where, hf_model_type(family));
   std::vector<std::string> leaves, all;
   const std::vector<LoraModule> modules = lora_modules(spec);
   for (const LoraModule& module : modules) {

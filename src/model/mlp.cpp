@@ -1,18 +1,22 @@
-// A block's MLP: output = input + dropout(down(act(up(norm(input))))).
+// A block's MLP: output = input + dropout(down(act(up(norm(input))))); branch.h has what may come
+// between.
 //
 // Kept from forward to backward, in elements for each token: the input (by the engine) and the
-// result of `up`, before the activation. Norm and activation are computed again in backward.
+// result of `up`, before the activation; with a norm after it, also what that has normalised. Norm
+// and activation are computed again in backward.
 #include "model/branch.h"
 
 namespace onefold {
 namespace {
 
-enum Temp : size_t { kDup, kDy, kActivated, kNormed };
+// Attention's are others: both may be parts of one unit.
+enum Temp : size_t { kDup = 4, kDy, kActivated, kNormed };
 
 class Mlp final : public Branch {
  public:
-  Mlp(const ModelSpec& s, int block, int first_place, const Share& share)
-      : Branch(s, share, block, "mlp", first_place, DropoutSite::mlp_out),
+  Mlp(const ModelSpec& s, int block, int first_place, const Share& share,
+      const Unit* beside = nullptr)
+      : Branch(s, share, block, "mlp", first_place, DropoutSite::mlp_out, beside),
         up_size_(spec_.intermediate_size * (s.gated ? 2 : 1)) {
     const std::string in = prefix_ + "mlp.";
     const int64_t d = s.hidden_size, n = s.intermediate_size, all = n * (s.gated ? 2 : 1);
@@ -32,49 +36,62 @@ class Mlp final : public Branch {
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
-    Carver carver({});
-    carver.next(batch * sequence, up_size_, type);
-    return carver.bytes();
+    return Saved(*this, {}, batch * sequence, type).bytes;
   }
 
-  int phases(bool backward, int64_t) const override { return backward ? 5 : 3; }
+  int phases(bool backward, int64_t) const override { return backward ? 5 + post() : 3; }
 
   Phase phase(bool backward, int index, int64_t) const override {
     static constexpr Phase kForward[] = {{"up"}, {"down", Role::sum}, {"residual"}};
-    static constexpr Phase kBackward[] = {{"activation"},
+    static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
+                                          {"activation"},
                                           {"down weights", Role::none, true},
                                           {"up weights", Role::none, true},
                                           {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index] : kForward[index];
+    return backward ? kBackward[index + 1 - post()] : kForward[index];
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
-    static constexpr Step kForward[] = {&Mlp::project_up, &Mlp::project_down,
-                                        &Mlp::drop_and_add_residual};
-    static constexpr Step kBackward[] = {&Mlp::activation_gradient, &Mlp::down_weights,
-                                         &Mlp::up_weights, &Mlp::input_gradient,
-                                         &Mlp::norm_gradient};
-    (this->*(backward ? kBackward : kForward)[index])(call);
+    static constexpr Step kForward[] = {&Mlp::project_up, &Mlp::project_down, &Mlp::add_residual};
+    static constexpr Step kBackward[] = {&Mlp::post_weights,   &Mlp::activation_gradient,
+                                         &Mlp::down_weights,   &Mlp::up_weights,
+                                         &Mlp::input_gradient, &Mlp::norm_gradient};
+    (this->*(backward ? kBackward[index + 1 - post()] : kForward[index]))(call);
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (backward && index == 3) return call.temps[kNormed];
-    if (!backward && index == 1) return call.output;
+    if (backward && index == post() + 3) return call.temps[kNormed];
+    if (!backward && index == 1) return projected_at(call, saved_of(call).projected);
     return Unit::boundary(backward, index, call);
   }
 
  private:
   using Step = void (Mlp::*)(UnitCall&) const;
 
-  Tensor up_of(const UnitCall& call) const {
-    return Carver(call.saved).next(call.input.rows, up_size_, call.type());
+  struct Saved {
+    Tensor up;         // [tokens, up_size]
+    Tensor projected;  // [tokens, hidden_size]; only with a norm after it
+    int64_t bytes;
+
+    Saved(const Mlp& mlp, Tensor block, int64_t tokens, DType type) {
+      Carver carver(block);
+      up = carver.next(tokens, mlp.up_size_, type);
+      if (mlp.spec_.norm_after()) projected = carver.next(tokens, mlp.spec_.hidden_size, type);
+      bytes = carver.bytes();
+    }
+  };
+  Saved saved_of(const UnitCall& call) const {
+    return {*this, call.saved, call.input.rows, call.type()};
   }
+  Tensor up_of(const UnitCall& call) const { return saved_of(call).up; }
+
+  // Phases of backward before the first.
+  int post() const { return spec_.norm_after() ? 1 : 0; }
 
   void project_up(UnitCall& call) const {
     const Arena::Scope scope(call.arena);
-    const Tensor normed = call.take(call.input.rows, spec_.hidden_size);
-    norm(call, normed);
+    const Tensor normed = norm(call, call.take(call.input.rows, spec_.hidden_size));
     call.gemm({.a = normed,
                .b = at(call.params, up_),
                .dst = up_of(call),
@@ -83,21 +100,37 @@ class Mlp final : public Branch {
     adapt(call, normed, up_of(call), up_adapters_);
   }
 
-  // Computed again for backward, which needs no more than `up`, there is no output.
   void project_down(UnitCall& call) const {
-    if (call.output.empty()) return;
+    if (!projects(call)) return;
+    const Tensor dst = projected_to(call, saved_of(call).projected);
     const Arena::Scope scope(call.arena);
     const Tensor activated = call.take(call.input.rows, spec_.intermediate_size);
     call.kernels.activation_forward(spec_.activation, spec_.gated, up_of(call), activated);
-    project_out(call, activated, down_, down_bias_, down_adapters_);
+    project_out(call, activated, down_, down_bias_, down_adapters_, dst);
+  }
+
+  void add_residual(UnitCall& call) const {
+    add_residual_to(call, projected_at(call, saved_of(call).projected));
   }
 
   // Backward. dup outlives the rest, and so lies below it in the arena.
+  Tensor dup_of(UnitCall& call) const {
+    if (call.temps[kDup].empty()) {
+      call.temp(kDup, call.input.rows, up_size_);
+      call.arena_mark = call.arena.mark();
+    }
+    return call.temps[kDup];
+  }
+
+  void post_weights(UnitCall& call) const {
+    dup_of(call);
+    post_norm_weights(call, kDy, saved_of(call).projected);
+  }
+
   void activation_gradient(UnitCall& call) const {
     const int64_t tokens = call.input.rows;
-    const Tensor dup = call.temp(kDup, tokens, up_size_);
-    call.arena_mark = call.arena.mark();
-    const Tensor dy = branch_gradient(call, kDy);
+    const Tensor dup = dup_of(call);
+    const Tensor dy = branch_gradient(call, kDy, saved_of(call).projected);
     const Tensor activated = call.temp(kActivated, tokens, spec_.intermediate_size);
     const Arena::Scope scope(call.arena);
     const Tensor dactivated = call.take(tokens, spec_.intermediate_size);
@@ -108,15 +141,14 @@ class Mlp final : public Branch {
   }
 
   void down_weights(UnitCall& call) const {
-    const Tensor dy = branch_gradient(call, kDy);
+    const Tensor dy = branch_gradient(call, kDy, saved_of(call).projected);
     weight_gradient(call, call.temps[kActivated], dy, down_, down_bias_);
     adapter_gradients(call, call.temps[kActivated], dy, down_adapters_);
     release_to_mark(call, {kDy, kActivated, kNormed});
   }
 
   void up_weights(UnitCall& call) const {
-    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    norm(call, normed);
+    const Tensor normed = norm(call, call.temp(kNormed, call.input.rows, spec_.hidden_size));
     weight_gradient(call, normed, call.temps[kDup], up_, up_bias_);
     adapter_gradients(call, normed, call.temps[kDup], up_adapters_);
   }
@@ -138,8 +170,17 @@ class Mlp final : public Branch {
 }  // namespace
 
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share) {
+  if (spec.has_experts(block)) {
+    require(share.whole(), "experts are not divided");
+    return make_mixture(spec, block);
+  }
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
   return std::make_unique<Mlp>(spec, block, attention, share);
+}
+
+std::unique_ptr<Unit> make_mlp_beside(const Unit& attention, const ModelSpec& spec, int block,
+                                      const Share& share) {
+  return std::make_unique<Mlp>(spec, block, 0, share, &attention);
 }
 
 }  // namespace onefold

@@ -81,6 +81,9 @@ std::vector<std::string> obstacles_to_shares(const ModelSpec& spec, int shares) 
   if (spec.vocab_size > 0 && vocabulary_of(spec, {shares - 1, shares}).size <= 0)
     reasons.push_back(
         fmt::format("its vocabulary of {} leaves nothing to some of them", spec.vocab_size));
+  if (spec.experts.enabled()) reasons.push_back("experts cannot be divided by mesh.tensor yet");
+  if (spec.qk_norm_whole)
+    reasons.push_back("its norms of queries and keys go over all heads (qk_norm_whole)");
   if (spec.lora.enabled()) reasons.push_back("adapters (lora) cannot be divided yet");
   return reasons;
 }

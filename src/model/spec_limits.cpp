@@ -1,5 +1,7 @@
 #include "model/spec_limits.h"
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 
@@ -8,8 +10,16 @@ namespace onefold {
 int64_t saved_elems_per_token(const ModelSpec& m) {
   const int64_t attention =
       m.qkv_size() + (m.qk_norm ? m.query_size() + m.kv_size() : 0) + m.query_size() + m.num_heads;
-  const int64_t mlp = m.intermediate_size * (m.gated ? 2 : 1);
-  return attention + mlp + 2 * m.hidden_size;  // the inputs of the block and of its second half
+  // Of experts what all of a token's have, in place of an MLP that may be narrower; and the
+  // router's logits and choices, with what a micro-batch has of them by expert.
+  const ExpertSpec& e = m.experts;
+  const int64_t inner =
+      std::max(m.intermediate_size,
+               e.enabled() ? e.per_token * e.intermediate_size + e.shared_intermediate_size : 0);
+  const int64_t routing = e.enabled() ? 3 * e.count + 4 * e.per_token + 16 : 0;
+  const int64_t mlp = inner * (m.gated ? 2 : 1) + routing;
+  const int64_t projected = m.norm_after() ? 2 * m.hidden_size : 0;
+  return attention + mlp + projected + 2 * m.hidden_size;  // the inputs of a block's units
 }
 
 int64_t units_computed(const ModelSpec& model, int64_t micros) {

@@ -15,6 +15,7 @@ inline constexpr int64_t kMostLayers = int64_t{1} << 16;
 inline constexpr int64_t kMostHeads = int64_t{1} << 16;
 inline constexpr int64_t kMostHeadDim = int64_t{1} << 16;
 inline constexpr int64_t kMostWidth = int64_t{1} << 24;  // of all heads, and of the MLP
+inline constexpr int64_t kMostExperts = 4096;
 inline constexpr int64_t kMostParameters = 1'000'000'000'000'000;
 
 // Of one rank's step: its tokens, which the head takes in chunks of 64 or more; the units that it

@@ -84,6 +84,10 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
 Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s), share(of) {
   units.push_back(make_embedding(spec, share));
   for (int block = 0; block < spec.num_layers; ++block) {
+    if (spec.parallel != Parallel::no) {
+      units.push_back(make_parallel(spec, block, share));
+      continue;
+    }
     units.push_back(make_attention(spec, block, share));
     units.push_back(make_mlp(spec, block, share));
   }
@@ -98,13 +102,19 @@ std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {
 }
 
 void rope_row(const ModelSpec& spec, int64_t position, std::span<float> row) {
-  const int64_t half = spec.head_dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const double frequency = spec.rope_scaling.scaled(
-        std::pow(static_cast<double>(spec.rope_theta), -static_cast<double>(i) / half));
-    row[static_cast<size_t>(i)] = static_cast<float>(std::cos(position * frequency));
-    row[static_cast<size_t>(half + i)] = static_cast<float>(std::sin(position * frequency));
-  }
+  const int64_t half = spec.rotary_size() / 2;
+  const auto fill = [&](const RopeScaling& scaling, double theta, std::span<float> dst) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = scaling.frequency(i, spec.rotary_size(), theta);
+      dst[static_cast<size_t>(i)] =
+          static_cast<float>(scaling.length() * std::cos(position * frequency));
+      dst[static_cast<size_t>(half + i)] =
+          static_cast<float>(scaling.length() * std::sin(position * frequency));
+    }
+  };
+  fill(spec.rope_scaling, spec.rope_theta, row);
+  if (spec.local_rope_theta > 0)
+    fill({}, spec.local_rope_theta, row.subspan(static_cast<size_t>(spec.rotary_size())));
 }
 
 }  // namespace onefold

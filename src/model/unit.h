@@ -146,9 +146,12 @@ struct UnitCall {
   // Backward: the loss's gradient by output, and by input. They may be the same memory if the
   // phases run in their order.
   Tensor doutput, dinput;
-  Tensor rope;        // [positions, head_dim] cosines and sines, or empty
+  Tensor rope;        // [positions, rope_cols()] cosines and sines, or empty
   Tensor losses;      // head: [1, tokens] loss of each token
   Tensor loss_scale;  // head, backward: [1, 1] 1 / valid targets of the whole global batch
+  // Experts, backward: [1, 1] f32, what the gradients of a router's losses are multiplied by; and
+  // [1, load_elems()] f64, to which their load is added. Empty where there is none.
+  Tensor router_scale, load;
   float dropout = 0;  // 0 outside training
   bool training = false;
   uint64_t seed = 0;
@@ -156,7 +159,7 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
-  std::array<Tensor, 4> temps = {};
+  std::array<Tensor, 10> temps = {};
   int64_t arena_mark = 0;
 
   // Of activations: as of parameters.
@@ -170,7 +173,7 @@ struct UnitCall {
   Tensor temp(size_t index, int64_t rows, int64_t cols);
 };
 
-enum class BlockPart : uint8_t { none, attention, mlp };
+enum class BlockPart : uint8_t { none, attention, mlp, both };
 
 class Unit {
  public:
@@ -191,6 +194,8 @@ class Unit {
   // What it is a part of; -1: of no block, and keeps nothing that could be computed again.
   virtual int block() const { return -1; }
   virtual BlockPart part() const { return BlockPart::none; }
+  // Of a mixture: how many, whose load a training measures.
+  virtual int64_t experts() const { return 0; }
   // False where backward needs gradients alone (the embedding): nothing is gathered for it.
   virtual bool backward_reads_parameters() const { return true; }
 
@@ -230,6 +235,8 @@ class Unit {
     return place < 0 ? Tensor{} : list[static_cast<size_t>(place)];
   }
 
+  Init norm_init() const { return spec_.norm == Norm::rmsnorm1p ? Init::zeros : Init::ones; }
+
   int64_t vocabulary_slack() const { return vocabulary_rows(whole_, share_) - spec_.vocab_size; }
 
   const ModelSpec whole_;  // of all shares
@@ -245,7 +252,8 @@ class Unit {
 // What products over a vocabulary are padded to, where a device wants that.
 inline constexpr int64_t kVocabularyAlign = 64;
 
-// A model is its units in order: embedding, then attention and MLP of each block, head. The head is
+// A model is its units in order: embedding, then attention and MLP of each block (one unit where
+// they are parallel), head. The head is
 // entered backwards only: its forward, the loss and its backward are one pass over chunks of
 // tokens, so that logits exist for one chunk at a time and are computed once.
 struct Model {
@@ -271,13 +279,21 @@ inline bool is_saved(const ModelSpec& spec, const ParamSpec& param) {
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec, const Share& share = {});
 std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Share& share = {});
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {});
+// The MLP of a block that has experts.
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block);
+// The MLP of a block whose attention it is beside: the same input, and its result is added to what
+// attention has left in the output. Its parameters are those of attention, and then its own.
+std::unique_ptr<Unit> make_mlp_beside(const Unit& attention, const ModelSpec& spec, int block,
+                                      const Share& share);
+std::unique_ptr<Unit> make_parallel(const ModelSpec& spec, int block, const Share& share = {});
 std::unique_ptr<Unit> make_head(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes,
                                 const Share& share = {});
 
 // The head's logits for given rows of its input (generation): logits [rows, vocab].
 void head_logits(UnitCall& call, const Unit& head, Tensor rows, Tensor logits);
 
-// One row of rope's table, computed in double: head_dim/2 cosines, then as many sines.
+// One row of rope's table, computed in double: rotary_dim/2 cosines, then as many sines; and the
+// same once more of local_rope_theta, if there is one.
 void rope_row(const ModelSpec& spec, int64_t position, std::span<float> row);
 
 }  // namespace onefold

@@ -4,6 +4,7 @@
 // weights with; their own config.json is.
 #include "model/zoo.h"
 
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -70,6 +71,142 @@ ModelSpec qwen3(int64_t hidden, int64_t layers, int64_t heads, int64_t intermedi
   return spec;
 }
 
+ModelSpec mixtral(int64_t hidden, int64_t layers, int64_t heads, int64_t intermediate,
+                  int64_t experts) {
+  ModelSpec spec = llama(32000, hidden, layers, heads, 8, intermediate);
+  spec.max_sequence_length = 32768;
+  spec.rope_theta = 1000000;
+  spec.experts = {.count = experts, .per_token = 2};
+  return spec;
+}
+
+ModelSpec mixtral_8x22b() {
+  ModelSpec spec = mixtral(6144, 56, 48, 16384, 8);
+  spec.max_sequence_length = 65536;
+  return spec;
+}
+
+// Qwen3's mixtures; `dense` is a width that no block has.
+ModelSpec qwen3_moe(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads, int64_t dense,
+                    int64_t intermediate) {
+  ModelSpec spec = qwen3(hidden, layers, heads, dense, false);
+  spec.num_kv_heads = kv_heads;
+  spec.experts = {.count = 128, .per_token = 8, .intermediate_size = intermediate};
+  return spec;
+}
+
+ModelSpec mistral_7b() {
+  ModelSpec spec = llama(32000, 4096, 32, 32, 8, 14336);
+  spec.max_sequence_length = 32768;
+  spec.sliding_window = 4096;
+  return spec;
+}
+
+// Gemma 2; 3 has other windows, and norms of queries and keys in the place of caps.
+ModelSpec gemma2(int64_t vocab, int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads,
+                 int64_t intermediate) {
+  ModelSpec spec = llama(vocab, hidden, layers, heads, kv_heads, intermediate);
+  spec.head_dim = 256;
+  spec.max_sequence_length = 8192;
+  spec.norm = Norm::rmsnorm1p;
+  spec.norm_eps = 1e-6f;
+  spec.norm_place = NormPlace::both;
+  spec.activation = Activation::gelu_tanh;
+  spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
+  spec.tie_embeddings = true;
+  spec.sliding_window = 4096;
+  spec.full_attention_every = 2;
+  spec.attention_soft_cap = 50;
+  spec.logits_soft_cap = 30;
+  return spec;
+}
+
+ModelSpec gemma3(int64_t hidden, int64_t layers, int64_t intermediate) {
+  ModelSpec spec = gemma2(262144, hidden, layers, 4, 1, intermediate);
+  spec.max_sequence_length = 32768;
+  spec.rope_theta = 1000000;
+  spec.local_rope_theta = 10000;
+  spec.qk_norm = true;
+  spec.sliding_window = 512;
+  spec.full_attention_every = 6;
+  spec.attention_soft_cap = spec.logits_soft_cap = 0;
+  return spec;
+}
+
+ModelSpec olmo2(int64_t hidden, int64_t layers, int64_t heads, int64_t intermediate) {
+  ModelSpec spec = llama(100352, hidden, layers, heads, heads, intermediate);
+  spec.norm_eps = 1e-6f;
+  spec.norm_place = NormPlace::after;
+  spec.qk_norm = spec.qk_norm_whole = true;
+  spec.rope_theta = 500000;
+  return spec;
+}
+
+ModelSpec granite_2b() {
+  ModelSpec spec = llama(49159, 2048, 40, 32, 8, 8192);
+  spec.max_sequence_length = 131072;
+  spec.rope_theta = 10000000;
+  spec.tie_embeddings = true;
+  spec.embedding_scale = 12;
+  spec.attention_scale = 0.015625f;
+  spec.residual_scale = 0.22f;
+  spec.logits_scale = 0.125f;
+  return spec;
+}
+
+ModelSpec pythia(int64_t vocab, int64_t hidden, int64_t layers, int64_t heads) {
+  ModelSpec spec = gpt2(hidden, layers, heads);
+  spec.vocab_size = vocab;
+  spec.max_sequence_length = 2048;
+  spec.positions = Positions::rope;
+  spec.rotary_dim = hidden / heads / 4;
+  spec.activation = Activation::gelu;
+  spec.parallel = Parallel::two_norms;
+  spec.tie_embeddings = false;
+  return spec;
+}
+
+ModelSpec gptj_6b() {
+  ModelSpec spec = pythia(50400, 4096, 28, 16);
+  spec.rotary_dim = 64;
+  spec.activation = Activation::gelu_tanh;
+  spec.parallel = Parallel::one_norm;
+  spec.qkv_bias = spec.attention_out_bias = false;
+  spec.head_bias = true;
+  return spec;
+}
+
+ModelSpec opt(int64_t hidden, int64_t layers, int64_t heads) {
+  ModelSpec spec = gpt2(hidden, layers, heads);
+  spec.vocab_size = 50272;
+  spec.max_sequence_length = 2048;
+  spec.position_offset = 2;
+  spec.activation = Activation::relu;
+  return spec;
+}
+
+ModelSpec command_r() {
+  ModelSpec spec = llama(256000, 8192, 40, 64, 64, 22528);
+  spec.max_sequence_length = 131072;
+  spec.norm = Norm::layernorm;
+  spec.norm_bias = false;
+  spec.parallel = Parallel::one_norm;
+  spec.rope_theta = 8000000;
+  spec.logits_scale = 0.0625f;
+  spec.tie_embeddings = true;
+  return spec;
+}
+
+ModelSpec falcon_7b() {
+  ModelSpec spec = pythia(65024, 4544, 32, 71);
+  spec.num_kv_heads = 1;
+  spec.rotary_dim = 0;
+  spec.parallel = Parallel::one_norm;
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = false;
+  spec.tie_embeddings = true;
+  return spec;
+}
+
 // The tiny ones exist for tests: sizes that no vector width, tile or world size divides. 263 tokens
 // are enough for bytes and a few special tokens.
 ModelSpec gpt2_tiny() {
@@ -92,6 +229,66 @@ ModelSpec qwen3_tiny() {
   spec.num_kv_heads = 2;
   spec.head_dim = 22;  // not hidden_size / num_heads
   spec.max_sequence_length = 67;
+  return spec;
+}
+
+ModelSpec mixtral_tiny() {
+  ModelSpec spec = mixtral(42, 3, 3, 31, 5);
+  spec.vocab_size = 263;
+  spec.num_kv_heads = 1;
+  spec.max_sequence_length = 67;
+  return spec;
+}
+
+// Options of other families: Gemma's windows, caps and norms; norms after the branches and scales
+// (OLMo 2, Granite); parallel branches with two norms, as GPT-NeoX has them, and with one and a
+// biased head, as GPT-J.
+ModelSpec gemma_tiny() {
+  ModelSpec spec = llama(263, 42, 3, 3, 1, 61);
+  spec.head_dim = 10;
+  spec.max_sequence_length = 67;
+  spec.norm = Norm::rmsnorm1p;
+  spec.norm_place = NormPlace::both;
+  spec.activation = Activation::gelu_tanh;
+  spec.qk_norm = spec.tie_embeddings = true;
+  spec.sliding_window = 5;
+  spec.full_attention_every = 2;
+  spec.local_rope_theta = 100;
+  spec.attention_scale = 0.25f;
+  spec.attention_soft_cap = 20;
+  spec.logits_soft_cap = 15;
+  spec.embedding_scale = std::sqrt(42.0f);
+  return spec;
+}
+
+ModelSpec olmo2_tiny() {
+  ModelSpec spec = llama(263, 42, 3, 3, 1, 61);
+  spec.max_sequence_length = 67;
+  spec.norm_place = NormPlace::after;
+  spec.qk_norm = spec.qk_norm_whole = true;
+  spec.residual_scale = 0.5f;
+  spec.logits_scale = 2;
+  return spec;
+}
+
+ModelSpec neox_tiny() {
+  ModelSpec spec = gpt2(42, 3, 3);
+  spec.vocab_size = 263;
+  spec.intermediate_size = 89;
+  spec.max_sequence_length = 67;
+  spec.positions = Positions::rope;
+  spec.rotary_dim = 6;
+  spec.activation = Activation::gelu;
+  spec.parallel = Parallel::two_norms;
+  spec.tie_embeddings = false;
+  return spec;
+}
+
+ModelSpec gptj_tiny() {
+  ModelSpec spec = neox_tiny();
+  spec.parallel = Parallel::one_norm;
+  spec.qkv_bias = spec.attention_out_bias = false;
+  spec.head_bias = true;
   return spec;
 }
 
@@ -132,9 +329,40 @@ const std::vector<Preset>& presets() {
       {"qwen3-1.7b", [] { return qwen3(2048, 28, 16, 6144, true); }},
       {"qwen3-4b", [] { return qwen3(2560, 36, 32, 9728, true); }},
       {"qwen3-8b", [] { return qwen3(4096, 36, 32, 12288, false); }},
+      {"qwen3-30b-a3b", [] { return qwen3_moe(2048, 48, 32, 4, 6144, 768); }},
+      {"qwen3-235b-a22b", [] { return qwen3_moe(4096, 94, 64, 4, 12288, 1536); }},
+      {"mixtral-8x7b", [] { return mixtral(4096, 32, 32, 14336, 8); }},
+      {"mixtral-8x22b", [] { return mixtral_8x22b(); }},
+      {"mistral-7b", mistral_7b},
+      {"gemma-2-2b", [] { return gemma2(256000, 2304, 26, 8, 4, 9216); }},
+      {"gemma-2-9b", [] { return gemma2(256000, 3584, 42, 16, 8, 14336); }},
+      {"gemma-3-270m", [] { return gemma3(640, 18, 2048); }},
+      {"gemma-3-1b", [] { return gemma3(1152, 26, 6912); }},
+      {"olmo-2-1b", [] { return olmo2(2048, 16, 16, 8192); }},
+      {"olmo-2-7b", [] { return olmo2(4096, 32, 32, 11008); }},
+      {"granite-3.3-2b", granite_2b},
+      {"pythia-70m", [] { return pythia(50304, 512, 6, 8); }},
+      {"pythia-160m", [] { return pythia(50304, 768, 12, 12); }},
+      {"pythia-410m", [] { return pythia(50304, 1024, 24, 16); }},
+      {"pythia-1b", [] { return pythia(50304, 2048, 16, 8); }},
+      {"pythia-1.4b", [] { return pythia(50304, 2048, 24, 16); }},
+      {"pythia-2.8b", [] { return pythia(50304, 2560, 32, 32); }},
+      {"pythia-6.9b", [] { return pythia(50432, 4096, 32, 32); }},
+      {"gpt-j-6b", gptj_6b},
+      {"opt-125m", [] { return opt(768, 12, 12); }},
+      {"opt-1.3b", [] { return opt(2048, 24, 32); }},
+      {"opt-2.7b", [] { return opt(2560, 32, 32); }},
+      {"opt-6.7b", [] { return opt(4096, 32, 32); }},
+      {"command-r", command_r},
+      {"falcon-7b", falcon_7b},
       {"gpt2-tiny", gpt2_tiny},
       {"llama-tiny", llama_tiny},
       {"qwen3-tiny", qwen3_tiny},
+      {"mixtral-tiny", mixtral_tiny},
+      {"gemma-tiny", gemma_tiny},
+      {"olmo2-tiny", olmo2_tiny},
+      {"neox-tiny", neox_tiny},
+      {"gptj-tiny", gptj_tiny},
       {"demo", demo},
   };
   return all;

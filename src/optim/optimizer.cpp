@@ -36,6 +36,7 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision,
       if (type != Type::sgd || momentum != 0) add_moment("momentum");
       break;
   }
+  if (delayed) list.push_back({"delayed"});
   return list;
 }
 
@@ -114,6 +115,32 @@ LionStep lion_step(const OptimizerSpec& spec, int64_t, const StepRates& rates,
           param.state[0].flat()};
 }
 
+// The gradients of the step before, which have been clipped; then this step's take their place. SGD
+// without a rate moves nothing, and its momentum begins as the gradient times its factor.
+void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
+                  const StepRates& rates, const StepControl& control, const UnitStep& unit) {
+  require(spec.elementwise(), "delayed gradients of an optimizer that knows whole tensors");
+  UnitStep before = unit;
+  std::vector<SgdStep> keep;
+  for (SteppedParam& param : before.params) {
+    const Tensor delayed = param.state.back().flat();
+    keep.push_back({{.learning_rate = 0,
+                     .momentum = 0.5f,
+                     .weight_decay = 0,
+                     .nesterov = false,
+                     .first = true},
+                    param.stepped,
+                    delayed});
+    param.state.pop_back();
+    param.stepped.grads = delayed;
+    param.stepped.factor = tools.one;
+  }
+  OptimizerSpec plain = spec;
+  plain.delayed = false;
+  if (step > 1) optimizer_step(tools, plain, step - 1, rates, control, before);
+  tools.kernels.sgd(control, keep);
+}
+
 }  // namespace
 
 void optimizer_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
@@ -123,6 +150,7 @@ void optimizer_step(const StepTools& tools, const OptimizerSpec& spec, int64_t s
     for (const SteppedParam& param : unit.params) list.push_back(step_of(spec, step, rates, param));
     return list;
   };
+  if (spec.delayed) return delayed_step(tools, spec, step, rates, control, unit);
   switch (spec.type) {
     case OptimizerSpec::Type::adamw:
       return tools.kernels.adamw(control, all(adamw_step));

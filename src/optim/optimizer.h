@@ -73,6 +73,10 @@ struct OptimizerSpec {
   int iterations = 5;                          // Muon: of Newton and Schulz
   double adam_rate = 1;  // Muon: AdamW's rate for the rest, by the learning rate
 
+  // Each step applies the gradients of the one before, and keeps its own for the next: nothing
+  // that a step computes with waits for its gradients. Of elementwise() ones.
+  bool delayed = false;
+
   std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
 
   // The group of a parameter; null: none.
@@ -87,7 +91,7 @@ struct OptimizerSpec {
 
   // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
   // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,
-  // the second only of vectors where the unit `has_hidden` matrices.
+  // the second only of vectors where the unit `has_hidden` matrices. Last, delayed gradients.
   std::vector<OptimizerState> states(const Precision& precision = {},
                                      bool has_hidden = false) const;
 };
@@ -149,6 +153,7 @@ struct StepTools {
   Kernels& kernels;
   Arena* arena = nullptr;
   StepRanks* ranks = nullptr;
+  Tensor one = {};  // [1, 1] f32, 1: the factor of gradients that have theirs already
 };
 void optimizer_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                     const StepRates& rates, const StepControl& control, const UnitStep& unit);

@@ -29,7 +29,8 @@ int64_t planned_peak(const ModelSpec& spec, EngineOptions options, const FitCont
   options.memory_limit_bytes = Ledger::kNoLimit;
   if (!context.order_is_given)
     options.order = choose_order(spec, options, context.ranks, context.hardware);
-  return Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware)
+  return Engine::plan_worst(spec, options, context.ranks, context.comm_scratch_bytes,
+                            context.hardware)
       ->ledger()
       .peak_bytes();
 }
@@ -73,6 +74,7 @@ std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& optio
 Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks,
                    const Hardware& hardware) {
   if (options.micros == 1 || ranks == 1 || options.zero.stage < 2) return Order::micro_first;
+  if (options.pipeline.ranks > 1) return Order::micro_first;  // its schedule is the order
   const auto peak = [&](Order order) {
     EngineOptions tried = options;
     tried.order = order;
@@ -116,6 +118,7 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
   if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
   if (!card) limits.disk = Ledger::kNoLimit;
   std::vector<Layout> fitting;
+  if (options.pipeline.ranks > 1) return {};  // layouts of pipelines are not searched yet
   if (plannable(spec, kMicrosPlanned))
     for (const Freedom& freedom : ways_out(options)) {
       SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
@@ -140,8 +143,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
   if (options.memory_limit_bytes == Ledger::kNoLimit) return;
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto plan =
-      Engine::plan(spec, unlimited, context.ranks, context.comm_scratch_bytes, context.hardware);
+  const auto plan = Engine::plan_worst(spec, unlimited, context.ranks, context.comm_scratch_bytes,
+                                       context.hardware);
   const int64_t peak = plan->ledger().peak_bytes();
   if (peak <= options.memory_limit_bytes) return;
   std::string advice;
@@ -149,8 +152,11 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
     advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
     advice =
-        "\n    nothing that keeps the result: raise run.memory, or take a smaller model or a "
-        "shorter data.sequence_length";
+        options.pipeline.ranks > 1
+            ? "\n    not searched for pipelines yet: try more stages (mesh.pipeline), a higher "
+              "zero_optimization.stage, run.recompute or pipeline.schedule \"1f1b\""
+            : "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
+              "a shorter data.sequence_length";
   const bool card_is_full = options.memory_limit_bytes == context.hardware.device_bytes;
   user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
              context.ranks > 1 ? " on each rank" : "",

@@ -91,8 +91,8 @@ Planned planned(const ModelSpec& spec, EngineOptions options, const FitContext& 
   options.memory_limit_bytes = Ledger::kNoLimit;
   if (!context.order_is_given)
     options.order = choose_order(spec, options, context.ranks, context.hardware);
-  const auto plan =
-      Engine::plan(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware);
+  const auto plan = Engine::plan_worst(spec, options, context.ranks, context.comm_scratch_bytes,
+                                       context.hardware);
   return {plan->ledger().peak_bytes(), plan->device().now()};
 }
 

@@ -324,13 +324,15 @@ class LayoutSearch {
         EngineOptions options = with(options_of(cell), pair, travel);
         if (farther || !take_what_the_tier_holds(options)) continue;
         near.push_back(pair);
+        options = with_ratio(options);
         if (keeps_all(options)) continue;
-        add(with_less_recomputed(with_ratio(options)));
+        add(with_less_recomputed(options));
       }
     }
   }
 
-  // What recomputes in vain: the same without fits, and is looked at too.
+  // What recomputes in vain: the same without fits, and is looked at too. (With as little of the
+  // optimizer away as recomputation makes room for: that may be faster than keeping activations.)
   bool keeps_all(EngineOptions options) {
     if (!freedom_.recompute || !options.recompute.any()) return false;
     options.recompute = {};
@@ -494,6 +496,11 @@ double Layout::tokens_per_second(int ranks) const {
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
                             const TierLimits& limits, size_t wanted) {
+  if (options.pipeline.ranks > 1)
+    user_error(
+        "mesh.pipeline is {}: layouts of pipelines are not searched yet; leave out --fit, and "
+        "set what is \"auto\" to a value",
+        options.pipeline.ranks);
   return LayoutSearch(spec, options, context, freedom, limits, wanted).run();
 }
 

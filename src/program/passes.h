@@ -38,6 +38,13 @@ void shard(Program& program, const std::vector<UnitTraits>& units, int ranks,
 void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t reduce_elems,
             int64_t gather_elems);
 
+// Lets gradients, or parameters that are gathered for use, travel in a wire format: the reductions
+// and gathers that do are marked. What a step has changed is gathered as it is. After bucket().
+struct CompressOf {
+  bool gradients = false, parameters = false;
+};
+void compress(Program& program, const CompressOf& of);
+
 // Gradients and optimizer state that live on another tier: a gradient is spilled once it is
 // complete (and between two backwards that add to it, if others come between), and a step finds
 // gradient, states and parameters fetched, and leaves what it has changed spilled. Where the host
@@ -63,6 +70,12 @@ void overlap(Program& program, const std::vector<UnitTraits>& units, const Overl
 inline constexpr int64_t kOneUnit = -1;
 void prefetch(Program& program, const std::vector<UnitTraits>& units, int64_t ahead_elems,
               int64_t max_live_elems);
+
+// Puts what passes between the stages of a pipeline on lanes of its own: who reads what was
+// received waits for it, and what was sent is released before another one is, or at the end of
+// backward, so that at most `under_way` messages are. After overlap() and prefetch(), whose tickets
+// it goes on from.
+void pass_between_stages(Program& program, int under_way);
 
 // Cuts each forward and backward into its unit's phases, with an exchange after those after which
 // something travels between shares of the unit (UnitTraits::travels); and one of gradients after

@@ -8,7 +8,6 @@
 #include "program/passes.h"
 
 namespace onefold {
-namespace {
 
 int lowest_trained(const std::vector<UnitTraits>& units) {
   int lowest = 0;
@@ -26,6 +25,8 @@ bool is_added_to(const std::vector<UnitTraits>& units, int unit) {
       if (receiver == unit) return true;
   return false;
 }
+
+namespace {
 
 void add_forward(const StepShape& shape, int unit, int micro, std::vector<Action>& actions) {
   if (!shape.units[static_cast<size_t>(unit)].has_loss)
@@ -75,14 +76,14 @@ void add_squares(const StepShape& shape, std::vector<Action>& actions) {
 
 const char* verb_name(Verb verb) {
   static constexpr std::array<const char*, kVerbs> kNames = {
-      "gather",  "release", "forward", "backward", "exchange", "reduce",
-      "squares", "clip",    "step",    "fetch",    "spill"};
+      "gather", "release", "forward", "backward", "exchange", "reduce", "squares",
+      "clip",   "step",    "fetch",   "spill",    "send",     "recv"};
   return kNames[static_cast<size_t>(verb)];
 }
 
 const char* lane_name(Lane lane) {
   static constexpr std::array<const char*, kLanes> kNames = {
-      "compute", "gather", "reduce", "exchange", "fetch", "spill", "host"};
+      "compute", "gather", "reduce", "exchange", "fetch", "spill", "host", "send", "recv"};
   return kNames[static_cast<size_t>(lane)];
 }
 
@@ -129,13 +130,22 @@ const char* state_name(State state) {
   return "";
 }
 
+std::string carried(const Action& action, const std::string& unit_name) {
+  if (action.state == State::gradients) return fmt::format("gradients of {}", unit_name);
+  return fmt::format("{} of {}, micro {}", action.of_backward ? "output gradient" : "input",
+                     unit_name, action.micro);
+}
+
 std::string describe(const Action& action, const std::string& unit_name) {
   const char* verb = verb_name(action.verb);
   switch (action.verb) {
     case Verb::forward:
     case Verb::backward:
       if (action.phase == Action::kAllPhases)
-        return fmt::format("{} {}, micro {}", verb, unit_name, action.micro);
+        return fmt::format("{} {}, micro {}{}", verb, unit_name, action.micro,
+                           action.part == Part::all        ? ""
+                           : action.part == Part::by_input ? ", by input"
+                                                           : ", by weights");
       return fmt::format("{} {}, micro {}, phase {}", verb, unit_name, action.micro, action.phase);
     case Verb::exchange:
       if (action.state == State::gradients)
@@ -144,14 +154,18 @@ std::string describe(const Action& action, const std::string& unit_name) {
                          action.phase, action.of_backward ? "backward" : "forward");
     case Verb::clip:
       return verb;
+    case Verb::send:
+    case Verb::recv:
+      return fmt::format("{} {}", verb, carried(action, unit_name));
     case Verb::fetch:
     case Verb::spill:
       return fmt::format("{} {} of {}", verb, state_name(action.state), unit_name);
     case Verb::gather:
     case Verb::reduce:
-      if (!action.joined.empty())
-        return fmt::format("{} {} and {} more", verb, unit_name, action.joined.size());
-      [[fallthrough]];
+      return fmt::format(
+          "{} {}{}{}", verb, unit_name,
+          action.joined.empty() ? "" : fmt::format(" and {} more", action.joined.size()),
+          action.packed ? ", packed" : "");
     default:
       return fmt::format("{} {}", verb, unit_name);
   }
@@ -161,23 +175,28 @@ Program build_training_step(const StepShape& shape) {
   Program program{static_cast<int>(shape.units.size()), shape.micros, {}};
   const int lowest = lowest_trained(shape.units);
   require(lowest < program.units, "a training step without a unit to train");
-  if (shape.order == Order::micro_first)
+  if (shape.pipeline.ranks > 1)
+    add_pipeline_step(shape, lowest, program.actions);
+  else if (shape.order == Order::micro_first)
     add_micro_first(shape, lowest, program.actions);
   else
     add_unit_first(shape, lowest, program.actions);
-  add_squares(shape, program.actions);
+  if (shape.pipeline.ranks == 1) add_squares(shape, program.actions);
   program.actions.push_back({.verb = Verb::clip});
   for (int unit = 0; unit < program.units; ++unit)
-    if (!shape.units[static_cast<size_t>(unit)].frozen)
+    if (const UnitTraits& own = shape.units[static_cast<size_t>(unit)]; !own.frozen && own.held())
       program.actions.push_back({.verb = Verb::step, .unit = unit});
   liveness(program);
   return program;
 }
 
-Program build_evaluation(int units) {
+Program build_evaluation(int units, const Pipeline& pipeline) {
   Program program{units, 1, {}};
-  for (int unit = 0; unit < units; ++unit)
-    program.actions.push_back({.verb = Verb::forward, .unit = unit});
+  if (pipeline.ranks > 1)
+    add_pipeline_evaluation(pipeline, program.actions);
+  else
+    for (int unit = 0; unit < units; ++unit)
+      program.actions.push_back({.verb = Verb::forward, .unit = unit});
   liveness(program);
   return program;
 }

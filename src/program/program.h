@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "program/pipeline.h"
 #include "program/unit_traits.h"
 
 namespace onefold {
@@ -28,8 +29,11 @@ enum class Verb : uint8_t {
   fetch,     // unit: bring a state from its tier to the device; of stepped parameters: what the
              // host has stepped, to where they live there
   spill,     // unit: write a state that the device has changed back to its tier
+  send,      // unit, micro: what this rank has computed for a unit of another stage: its input, or
+             // (of_backward) the gradient of its output. Of gradients: see UnitTraits::copied
+  recv       // the same, for a unit of this rank
 };
-inline constexpr int kVerbs = 11;
+inline constexpr int kVerbs = 13;
 
 // An in-order queue of actions; a thread on the CPU, a stream on a GPU. The program's order is the
 // order in which actions are handed out, and memory is taken and given back then: what a rank holds
@@ -41,12 +45,15 @@ enum class Lane : uint8_t {
   exchange,  // between shares of a unit, in the order of computation
   fetch,
   spill,
-  host  // computation by the host's cores, in its own memory
+  host,  // computation by the host's cores, in its own memory
+  send,  // between the stages of a pipeline
+  recv
 };
-inline constexpr int kLanes = 7;
-inline constexpr Lane kAllLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::exchange,
-                                     Lane::fetch,   Lane::spill,  Lane::host};
-// Those on which ranks exchange messages.
+inline constexpr int kLanes = 9;
+inline constexpr Lane kAllLanes[] = {Lane::compute,  Lane::gather, Lane::reduce,
+                                     Lane::exchange, Lane::fetch,  Lane::spill,
+                                     Lane::host,     Lane::send,   Lane::recv};
+// Those on which ranks make the same calls.
 inline constexpr Lane kMessageLanes[] = {Lane::compute, Lane::gather, Lane::reduce, Lane::exchange};
 
 enum class State : uint8_t {
@@ -63,6 +70,10 @@ const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);
 const char* state_name(State state);
 
+// What of a unit's backward an action computes: all; all but gradients of weights that may come
+// later; these alone.
+enum class Part : uint8_t { all, by_input, by_weights };
+
 struct Action {
   static constexpr int kAllPhases = -1;
 
@@ -76,9 +87,11 @@ struct Action {
   bool output = false;       // forward: the next unit's input; backward: the gradient of its input
   bool accumulate = false;   // backward: add to the gradients instead of overwriting them
   int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
-  bool of_backward = false;  // exchange: between phases of backward
+  Part part = Part::all;     // backward
+  bool of_backward = false;  // exchange: between phases of backward; send, recv: of a gradient
   bool of_step = false;      // fetch: for the unit's step
-  State state = State::parameters;  // gather, release, exchange, fetch, spill: of what
+  State state = State::parameters;  // gather, release, exchange, fetch, spill, send, recv: of what
+  bool packed = false;              // gather, reduce: what travels does so in a wire format
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins
@@ -102,6 +115,8 @@ struct Program {
 
 // "backward block.3.mlp, micro 0"
 std::string describe(const Action& action, const std::string& unit_name);
+// What a send or a recv carries, the same on both sides: "input of block.3.mlp, micro 0".
+std::string carried(const Action& action, const std::string& unit_name);
 
 // In which order a step goes through its micro-batches. Sums over micro-batches are the same either
 // way, to the bit.
@@ -116,14 +131,22 @@ struct StepShape {
   std::vector<UnitTraits> units;
   int micros = 1;
   Order order = Order::micro_first;
+  Pipeline pipeline = {};  // in its place, where there are several stages
 };
 
 // The plain step: forward each unit for each micro-batch, backward each unit in reverse, squares,
 // clipping, optimizer steps. A unit that has the loss has no forward: its backward does both.
-// Backward ends at the lowest unit that is not frozen. liveness() has been applied.
+// Backward ends at the lowest unit that is not frozen. Of a pipeline: the same of this rank's
+// units, in the order of its schedule. liveness() has been applied.
 Program build_training_step(const StepShape& shape);
 
-// Forward of every unit for one micro-batch, keeping nothing. liveness() has been applied.
-Program build_evaluation(int units);
+// Forward of every unit (of a pipeline: of this rank's) for one micro-batch, keeping nothing.
+// liveness() has been applied.
+Program build_evaluation(int units, const Pipeline& pipeline = {});
+
+// For builders: the lowest unit that is trained, and whether another unit adds to a unit's
+// gradient.
+int lowest_trained(const std::vector<UnitTraits>& units);
+bool is_added_to(const std::vector<UnitTraits>& units, int unit);
 
 }  // namespace onefold

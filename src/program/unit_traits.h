@@ -46,6 +46,10 @@ struct Travels {
   }
 };
 
+// What a rank of a pipeline has of a unit: all of it, and computes it; a copy of its parameters,
+// which one of its own units shares (a tied head: the embedding's); nothing.
+enum class Presence : uint8_t { here, copy, elsewhere };
+
 struct UnitTraits {
   int64_t elems = 0;  // of its slab (without adapters)
   Homes homes;
@@ -71,6 +75,16 @@ struct UnitTraits {
   PhaseCounts phases;
   Travels travels;
 
+  // Of a pipeline: the rank along its axis that computes the unit, and what this rank has of it.
+  // A unit that is `copied` has its gradient summed over two ranks: the one with the copy sends
+  // what its own units have added, the one that computes the unit adds to that, and sends the whole
+  // back.
+  int place = 0;
+  Presence presence = Presence::here;
+  bool copied = false;
+
+  bool here() const { return presence == Presence::here; }
+  bool held() const { return presence != Presence::elsewhere; }
   bool adapted() const { return adapter_elems > 0; }
   // Of gradients and of each state of the optimizer.
   int64_t trained_elems() const { return adapted() ? adapter_elems : elems; }

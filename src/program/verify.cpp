@@ -39,7 +39,8 @@ class Verifier {
   struct Gradient {
     int backwards = 0;
     bool reduced = false, squared = false, released = false;
-    bool summed = false;  // over the shares of the unit
+    bool summed = false;                  // over the shares of the unit
+    bool sent = false, received = false;  // where two ranks have the unit
     int ticket = -1;
   };
   // A state on the device whose home is on another tier.
@@ -53,10 +54,13 @@ class Verifier {
     bool input = false, input_read = false;
     bool saved = false;
     bool doutput = false;                 // the gradient of the unit's output is there
+    bool later = false;                   // gradients of weights are still to come
     int next_phase = 0;                   // of the action under way
     int exchanged = -1;                   // the phase of it after which something travelled last
     bool away = false, released = false;  // input and saved: copied to another tier; not here
     int fetched = -1, spilled = -1;
+    bool leaving = false, leaving_back = false;  // being sent: the input, the output's gradient
+    int sent = -1, sent_back = -1, received = -1, received_back = -1;
   };
 
   const Action& current() const { return program_.actions[position_]; }
@@ -102,7 +106,8 @@ class Verifier {
         for (const int unit : units_of(action)) gather(unit, action.ticket);
         break;
       case Verb::release:
-        if (action.state == State::activations) return release_activation(action);
+        if (action.state == State::activations)
+          return traits(action.unit).here() ? release_activation(action) : release_sent(action);
         return release(action.unit, action.state);
       case Verb::fetch:
         return fetch(action);
@@ -123,7 +128,61 @@ class Verifier {
         return clip();
       case Verb::step:
         return step(action);
+      case Verb::send:
+        return action.state == State::gradients ? send_gradient(action.unit) : send(action);
+      case Verb::recv:
+        return action.state == State::gradients ? receive_gradient(action.unit) : receive(action);
     }
+  }
+
+  // Between the stages of a pipeline.
+  void send(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    expect(!traits(action.unit).here(), "unit {} is here and needs no message", action.unit);
+    bool& there = action.of_backward ? own.doutput : own.input;
+    expect(there, "what is sent is not there");
+    there = false;
+    (action.of_backward ? own.leaving_back : own.leaving) = true;
+    (action.of_backward ? own.sent_back : own.sent) = action.ticket;
+  }
+  void release_sent(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    bool& leaving = action.of_backward ? own.leaving_back : own.leaving;
+    expect(leaving, "nothing was sent that could be released");
+    expect(is_done(action.of_backward ? own.sent_back : own.sent),
+           "what is sent is released while it may be read");
+    leaving = false;
+  }
+  void receive(const Action& action) {
+    Activation& own = activation(action.unit, action.micro);
+    expect(traits(action.unit).here(), "receives for unit {}, which is not here", action.unit);
+    bool& there = action.of_backward ? own.doutput : own.input;
+    expect(!there, "receives what is there already");
+    there = true;
+    if (!action.of_backward) own.input_read = false;
+    (action.of_backward ? own.received_back : own.received) = action.ticket;
+  }
+  // The rank with the copy sends what its units have added and receives the whole; the other one
+  // receives that before it adds to it.
+  void send_gradient(int unit) {
+    Gradient& own = gradient(unit);
+    expect(traits(unit).copied && own.backwards > 0, "unit {} has no gradient to send", unit);
+    expect(!traits(unit).here() || own.received, "sends the gradient of unit {} incomplete", unit);
+    expect(!own.sent && !own.reduced && !own.squared, "sends the gradient of unit {} after its use",
+           unit);
+    if (traits(unit).here()) expect_summed(unit);
+    own.sent = true;
+  }
+  void receive_gradient(int unit) {
+    Gradient& own = gradient(unit);
+    expect(traits(unit).copied && !own.received, "receives a gradient of unit {} unasked", unit);
+    expect(traits(unit).here() ? own.backwards == 0 : own.sent,
+           "receives the gradient of unit {} out of order", unit);
+    own.received = true;
+  }
+  void expect_passed(int unit) {
+    expect(!traits(unit).copied || (gradient(unit).sent && gradient(unit).received),
+           "the gradient of unit {} is not that of both ranks", unit);
   }
 
   void check_tickets(const Action& action) {
@@ -336,6 +395,7 @@ class Verifier {
     Activation& own = activation(action.unit, action.micro);
     read_parameters(action);
     expect(own.input || traits(action.unit).is_first, "its input is not there");
+    expect(is_done(own.received), "does not wait for the input that it receives");
     expect_activation_here(own);
     if (!enter_phase(action, own)) return;
     own.input_read = true;
@@ -354,9 +414,19 @@ class Verifier {
     read_parameters(action);
     expect(own.input || unit.is_first, "its input is not there");
     expect(own.saved || unit.has_loss, "what its forward saved is not there");
-    expect(own.doutput || unit.has_loss, "the gradient of its output is not there");
+    const bool later = action.part == Part::by_weights;
+    expect(own.later == later, "gradients of weights come before, or after, those of the input");
+    expect(own.doutput || unit.has_loss || later, "the gradient of its output is not there");
+    expect(is_done(own.received) && is_done(own.received_back),
+           "does not wait for what it receives");
     expect_activation_here(own);
     if (!enter_phase(action, own)) return;
+    if (action.part == Part::by_input) {
+      own.later = true;
+      own.doutput = false;
+      if (action.output) activation(action.unit - 1, action.micro).doutput = true;
+      return;
+    }
     own = {};
     for (const int trained : gradients_of(action, units_)) add_gradient(trained, action.accumulate);
     if (action.output) activation(action.unit - 1, action.micro).doutput = true;
@@ -368,8 +438,10 @@ class Verifier {
     expect(shared || accumulate == (own.backwards > 0), "{} the gradient of unit {} {} backward",
            accumulate ? "adds to" : "overwrites", unit,
            own.backwards > 0 ? "after an earlier" : "before any");
-    expect(!own.reduced && !own.squared && !own.summed,
+    expect(!own.reduced && !own.squared && !own.summed && !own.sent,
            "changes the gradient of unit {} after it was used", unit);
+    expect(!traits(unit).copied || !traits(unit).here() || own.received,
+           "adds to the gradient of unit {} before that of another rank is there", unit);
     if (home(unit, State::gradients).offloaded()) {
       Copy& here = copy(unit, State::gradients);
       const bool first = own.backwards == 0;
@@ -391,6 +463,7 @@ class Verifier {
     Gradient& own = gradient(unit);
     expect(own.backwards > 0, "unit {} has no gradient to reduce", unit);
     expect_summed(unit);
+    expect_passed(unit);
     expect(!own.reduced, "unit {} is reduced twice", unit);
     own.reduced = true;
     own.ticket = ticket;
@@ -400,6 +473,7 @@ class Verifier {
     Gradient& own = gradient(unit);
     expect(own.backwards > 0, "unit {} has no gradient", unit);
     expect_summed(unit);
+    expect_passed(unit);
     expect(!own.squared, "the squares of unit {} are summed twice", unit);
     expect(ranks_ == 1 || own.reduced, "the gradient of unit {} is not reduced", unit);
     expect(is_done(own.ticket), "reads the gradient of unit {} without waiting for its reduction",
@@ -427,7 +501,8 @@ class Verifier {
 
   void clip() {
     for (size_t u = 0; u < units_.size(); ++u)
-      expect(units_[u].frozen || gradients_[u].squared, "the squares of unit {} are missing", u);
+      expect(units_[u].frozen || !units_[u].held() || gradients_[u].squared,
+             "the squares of unit {} are missing", u);
     stepping_ = true;
   }
 
@@ -471,12 +546,15 @@ class Verifier {
         expect(!copies_[u][static_cast<size_t>(state)].here, "{} of unit {} stay on the device",
                state_name(state), u);
       expect(!parameters_[u].stale, "unit {} is not gathered after its step", u);
-      expect(!stepping_ || units_[u].frozen || parameters_[u].stepped, "unit {} has no step", u);
+      expect(!stepping_ || units_[u].frozen || !units_[u].held() || parameters_[u].stepped,
+             "unit {} has no step", u);
       for (int micro = 0; micro < program_.micros; ++micro) {
         const Activation& own = activation(static_cast<int>(u), micro);
         expect(!own.input, "the input of unit {}, micro {}, is held without a reader", u, micro);
         expect(!own.doutput, "the gradient of unit {}'s output, micro {}, has no reader", u, micro);
         expect(!own.saved, "what unit {} saved, micro {}, is held without a reader", u, micro);
+        expect(!own.leaving && !own.leaving_back,
+               "what unit {} was sent, micro {}, is not released", u, micro);
       }
     }
   }

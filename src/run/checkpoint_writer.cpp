@@ -1,5 +1,7 @@
 #include "run/checkpoint_writer.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/start_thread.h"
 #include "inspect/parameter_source.h"
@@ -132,11 +134,16 @@ void CheckpointWriter::write(Job& job) {
   job.advance(units, true);
 }
 
+// A step changes its unit's state, and a packed reduction what its units keep back.
 void CheckpointWriter::before(const Action& action) {
-  if (!job_ || action.verb != Verb::step) return;
+  const bool packs = action.verb == Verb::reduce && action.packed &&
+                     !std::as_const(engine_).state().own_states(action.unit).empty();
+  if (!job_ || (action.verb != Verb::step && !packs)) return;
   const double begin = now_seconds();
+  const std::vector<int> units = units_of(action);
+  const int last = *std::max_element(units.begin(), units.end());
   std::unique_lock lock(job_->mutex);
-  job_->progress.wait(lock, [&] { return job_->units_written > action.unit; });
+  job_->progress.wait(lock, [&] { return job_->units_written > last; });
   stalled_ += now_seconds() - begin;
 }
 
@@ -266,7 +273,27 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       else
         tensor.add_boxes(static_cast<int>(file), boxes_of_json(range[1]));
     }
+  add_own_states(manifest);
   return manifest;
+}
+
+// What each rank has of its own is whole in its file.
+void CheckpointWriter::add_own_states(Manifest& manifest) const {
+  const RankState& state = std::as_const(engine_).state();
+  for (int u = 0; u < state.units(); ++u) {
+    const SlabLayout& layout = state.unit(u).trained_layout();
+    for (const std::string& name : state.own_states(u))
+      for (const SlabPiece& piece : layout.whole_pieces()) {
+        CheckpointTensor& tensor =
+            manifest.tensors[state.whole_params(u)[static_cast<size_t>(piece.param)].name];
+        for (int rank = 0; rank < static_cast<int>(manifest.files.size()); ++rank)
+          tensor.states.push_back({.name = own_state_name(name, rank),
+                                   .dtype = stored_dtype(DType::f32),
+                                   .elems = piece.elems,
+                                   .block = CheckpointState::kOwn,
+                                   .pieces = {{rank, 0, {0, 0, 1, piece.elems}}}});
+      }
+  }
 }
 
 }  // namespace onefold

@@ -48,6 +48,7 @@ class CheckpointWriter {
   Json ranges() const;
   Manifest manifest(const std::vector<CheckpointFile>& files, const std::vector<Json>& ranges,
                     const Json& run) const;
+  void add_own_states(Manifest& manifest) const;
   void join();
 
   Engine& engine_;

@@ -33,8 +33,8 @@ class SharedBatches {
     std::vector<double> ordered;
     ordered.reserve(all.size());
     for (int64_t round = 0; round < rounds_; ++round)
-      // Ranks of one tensor group have computed the same.
-      for (size_t rank = 0; rank < static_cast<size_t>(engine_.ranks());
+      // Ranks of one tensor group have computed the same, and all stages of a pipeline have it.
+      for (size_t rank = 0; rank < static_cast<size_t>(engine_.mesh().stage_ranks());
            rank += static_cast<size_t>(engine_.mesh().size(Axis::tensor))) {
         const auto from = all.begin() + static_cast<ptrdiff_t>(rank * mine_.size() +
                                                                static_cast<size_t>(round) * width_);

@@ -4,8 +4,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/gguf_tokenizer.h"
+#include "data/hf_tokenizer.h"
 #include "inspect/hf_export.h"
 #include "inspect/saved_run.h"
+#include "model/gguf_model.h"
 
 namespace onefold {
 namespace {
@@ -20,9 +23,7 @@ bool is_hf_folder(const std::string& path) {
 }
 
 // eos_token_id is a number or a list of them; what is neither says nothing.
-void add_end_tokens(const std::string& path, std::vector<int32_t>& ends) {
-  if (!path_exists(path)) return;
-  const Json json = read_json(path);
+void add_end_tokens(const Json& json, std::vector<int32_t>& ends) {
   if (!json.is_object() || !json.contains("eos_token_id")) return;
   const Json& value = json["eos_token_id"];
   for (const Json& one : value.is_array() ? value : Json::array({value}))
@@ -44,20 +45,36 @@ void read_training(const std::string& path, ModelFolder& model) {
 void open_run(const std::string& path, ModelFolder& model) {
   if (path_exists(path + "/" + kRunTokenizer))
     model.tokenizer = Tokenizer::load(path + "/" + kRunTokenizer);
+  if (model.tokenizer) take_chat_template(path, *model.tokenizer);
   read_training(path + "/config.json", model);
 }
 
 void open_hf(const std::string& path, ModelFolder& model) {
   for (const char* name : {"generation_config.json", "config.json"})
-    add_end_tokens(path + "/" + name, model.text_ends);
-  if (!path_exists(path + "/tokenizer.json")) return;
-  model.tokenizer = Tokenizer::load(path + "/tokenizer.json");
+    if (const std::string file = path + "/" + name; path_exists(file))
+      add_end_tokens(read_json(file), model.text_ends);
+  const std::string tokenizer = tokenizer_in_folder(path);
+  if (tokenizer.empty()) return;
+  // Whichever token ends a text, the files above have said it.
+  model.tokenizer = tokenizer.ends_with("/tokenizer.json") ? Tokenizer::load(tokenizer)
+                                                           : load_tokenizer(tokenizer);
+  take_chat_template(path, *model.tokenizer);
+  model.text_begin = model.tokenizer->template_before();
+}
+
+void open_gguf(const std::string& path, ModelFolder& model) {
+  const GgufFile file(path);
+  add_end_tokens(hf_config_of_gguf(file), model.text_ends);
+  if (!has_gguf_tokenizer(file)) return;
+  model.tokenizer = load_gguf_tokenizer(file);
   model.text_begin = model.tokenizer->template_before();
 }
 
 }  // namespace
 
 const Tokenizer& ModelFolder::require_tokenizer() const {
+  if (!tokenizer && GgufFile::is_named(path))
+    user_error("{} has no tokenizer: export the model from a folder that has one", path);
   if (!tokenizer)
     user_error(
         "{} has no tokenizer.json{}", path,
@@ -81,7 +98,10 @@ std::vector<int32_t> ModelFolder::prompt_tokens(const std::string& text,
 ModelFolder open_model_folder(const std::string& path) {
   ModelFolder model;
   model.path = path;
-  if (is_hf_folder(path)) {
+  if (GgufFile::is_named(path)) {
+    model.source = open_model(path).source;
+    open_gguf(path, model);
+  } else if (is_hf_folder(path)) {
     model.source = open_model(path).source;
     open_hf(path, model);
   } else if (path_exists(path + "/" + kManifest)) {

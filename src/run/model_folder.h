@@ -1,6 +1,6 @@
-// A model to be used and not trained: a run's folder, a checkpoint's, or a Hugging Face folder,
-// with its tokenizer, the tokens that begin and end its texts, and how it was trained, where that
-// is known.
+// A model to be used and not trained: a run's folder, a checkpoint's, a Hugging Face folder or a
+// GGUF file, with its tokenizer, the tokens that begin and end its texts, and how it was trained,
+// where that is known.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ModelFolder {
       const std::string& text, Tokenizer::Specials specials = Tokenizer::Specials::kAsText) const;
 };
 
-// UserError that names what is missing if `path` is none of the three.
+// UserError that names what is missing if `path` is none of these.
 ModelFolder open_model_folder(const std::string& path);
 
 }  // namespace onefold

@@ -8,6 +8,7 @@
 #include "data/byte_input.h"
 #include "data/hf_tokenizer.h"
 #include "plan/recompute.h"
+#include "run/pipeline_plan.h"
 
 namespace onefold {
 namespace {
@@ -70,15 +71,19 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
                    int64_t comm_scratch_bytes, const Hardware& hardware, bool predicts) {
   EngineOptions unlimited = options;
   unlimited.memory_limit_bytes = Ledger::kNoLimit;
-  const auto dry = Engine::plan(model, unlimited, ranks, comm_scratch_bytes, hardware);
+  std::vector<int64_t> peaks;
+  const auto dry =
+      Engine::plan_worst(model, unlimited, ranks, comm_scratch_bytes, hardware, &peaks);
   RankPlan plan{.ranks = ranks,
+                .place = dry->pipeline().place,
+                .place_peaks = std::move(peaks),
                 .peak_bytes = dry->ledger().peak_bytes(),
                 .peak_moment = dry->ledger().peak_moment()};
   for (size_t kind = 0; kind < kKinds; ++kind) {
     plan.bytes_at_peak[kind] = dry->ledger().bytes_at_peak(static_cast<Kind>(kind));
     plan.kind_peaks[kind] = dry->ledger().peak_bytes(static_cast<Kind>(kind));
   }
-  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::exchange, Lane::compute}) {
+  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::exchange, Lane::send, Lane::compute}) {
     const TrafficTable table = dry->traffic(lane);
     for (size_t c = 0; c < table.size(); ++c)
       if (table[c].calls > 0)
@@ -89,7 +94,14 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   plan.disk_bytes = dry->ledger().peak_bytes(Tier::disk);
   plan.fetched_bytes = dry->copies(Lane::fetch).bytes;
   plan.spilled_bytes = dry->copies(Lane::spill).bytes;
-  if (predicts) plan.predicted = predict(*dry, hardware.name);
+  if (!predicts) return plan;
+  plan.predicted = predict(*dry, hardware.name);
+  plan.traces = {plan.predicted->trace};
+  if (!plan.staged()) return plan;
+  const PipelinePlan together =
+      plan_pipeline(model, unlimited, ranks, comm_scratch_bytes, hardware);
+  plan.predicted->wait_for_other_stages(together.times.seconds);
+  plan.traces = together.traces();
   return plan;
 }
 
@@ -127,6 +139,7 @@ Hardware with_rates_of(const Hardware& machine, Hardware described) {
     user_error("--hardware: {} describes the device {}, and this run is on {}", described.name,
                described.device, machine.device);
   described.instruction_set = machine.instruction_set;
+  described.multiplies_bf16 = machine.multiplies_bf16;
   described.cores = machine.cores;
   described.device_bytes = machine.device_bytes;
   return described;
@@ -181,9 +194,15 @@ RunPlan plan_run(const Config& config, const Ranks& ranks, const std::string& ra
 }
 
 std::string model_text(const Config& config, const ModelSpec& model) {
-  return fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}", config.model_source,
-                     counted(model.parameter_count(), "parameter"),
-                     counted(model.num_layers, "layer"), model.hidden_size, model.vocab_size);
+  std::string text =
+      fmt::format("model    {}: {}, {}, hidden {}, vocabulary {}", config.model_source,
+                  counted(model.parameter_count(), "parameter"), counted(model.num_layers, "layer"),
+                  model.hidden_size, model.vocab_size);
+  if (model.experts.enabled())
+    text += fmt::format("; {} and {} for a token, computed with {}",
+                        counted(model.experts.count, "expert"), model.experts.per_token,
+                        counted(model.active_parameter_count(), "parameter"));
+  return text;
 }
 
 std::string weights_text(const Config& config, const std::string& resumes) {
@@ -208,19 +227,43 @@ std::string lora_text(const ModelSpec& model) {
 
 std::string mesh_text(const Config& config) {
   const MeshConfig& mesh = config.mesh;
-  if (mesh.tensor == 1) return "";
-  return fmt::format(
-      "mesh     data {} x tensor {}: each unit is divided among {} neighbouring ranks\n", mesh.data,
-      mesh.tensor, mesh.tensor);
+  if (mesh.tensor == 1 && mesh.pipeline == 1) return "";
+  std::string text = fmt::format("mesh     data {}", mesh.data);
+  std::vector<std::string> meaning;
+  if (mesh.tensor > 1) {
+    text += fmt::format(" x tensor {}", mesh.tensor);
+    meaning.push_back(fmt::format("each unit is divided among {} neighbouring ranks", mesh.tensor));
+  }
+  if (mesh.pipeline > 1) {
+    text += fmt::format(" x pipeline {}", mesh.pipeline);
+    meaning.push_back(fmt::format("units are divided into {} stages, schedule {}", mesh.pipeline,
+                                  schedule_name(config.pipeline.schedule)));
+  }
+  return text + ": " + join(meaning, "; ") + "\n";
 }
+
+namespace {
+
+// Of a pipeline: the place that holds the most, and the spread.
+std::string holder_text(const RankPlan& plan) {
+  if (plan.ranks == 1) return "";
+  if (!plan.staged()) return " on each rank";
+  const int64_t least = *std::min_element(plan.place_peaks.begin(), plan.place_peaks.end());
+  return fmt::format(" on each rank at place {}, the most of {} places (the least: {})", plan.place,
+                     plan.place_peaks.size(), format_bytes(least));
+}
+
+}  // namespace
 
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
-  std::string text = fmt::format(
-      "batch    {} of {} tokens = {} micro x {} accumulated x {}",
-      counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
-      batch.accumulation, counted(batch.world_size, config.mesh.tensor > 1 ? "group" : "rank"));
-  if (batch.accumulation > 1 && batch.world_size > 1)
+  std::string text =
+      fmt::format("batch    {} of {} tokens = {} micro x {} accumulated x {}",
+                  counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
+                  batch.accumulation,
+                  counted(batch.world_size,
+                          config.mesh.tensor > 1 || config.mesh.pipeline > 1 ? "group" : "rank"));
+  if (batch.accumulation > 1 && batch.world_size > 1 && config.mesh.pipeline == 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"
                 : "; micro-batch by micro-batch: gradients are reduced once a step";
@@ -228,7 +271,7 @@ std::string batch_text(const Config& config, const EngineOptions& options) {
 }
 
 std::string zero_text(const ModelSpec& model, const EngineOptions& options, int all_ranks) {
-  const int ranks = data_ranks(options, all_ranks);
+  const int ranks = summing_ranks(options, all_ranks);
   if (ranks == 1) return options.zero.stage == 0 ? "" : "ZeRO     one rank: nothing to shard\n";
   const auto share = [&](bool sharded) {
     return sharded ? fmt::format("1/{}", ranks) : std::string("whole");
@@ -314,6 +357,35 @@ std::string clipping_text(const EngineOptions& options) {
   return parts.empty() ? "" : fmt::format("clips    {}\n", join(parts, "; "));
 }
 
+std::string compression_text(const EngineOptions& options) {
+  const CompressionOptions& compression = options.compression;
+  std::string text;
+  if (!compression.gradients.none()) {
+    text += fmt::format("packs    gradients travel as {}, {}", describe(compression.gradients),
+                        compression.feedback ? "what is not sent is kept and sent later"
+                                             : "what is not sent is lost");
+    if (compression.corrects_momentum)
+      text += fmt::format(", with momentum {:g} before the sum", compression.correction.momentum);
+    if (compression.whole_steps > 0)
+      text += fmt::format("; whole in the first {}", counted(compression.whole_steps, "step"));
+    if (compression.density_steps > 0)
+      text += fmt::format("; more of them in {}", counted(compression.density_steps, "step"));
+    text += ": this changes results\n";
+  }
+  if (options.optimizer.delayed)
+    text += "delays   each step applies the gradients of the one before: this changes results\n";
+  if (options.local.on())
+    text += fmt::format(
+        "delays   ranks step by themselves and average their weights every {} steps (rate {:g}, "
+        "momentum {:g}{}): this changes results\n",
+        options.local.steps, options.local.rate, options.local.momentum,
+        options.local.nesterov ? ", Nesterov's" : "");
+  if (!compression.weights.none())
+    text += fmt::format("packs    weights are gathered as {}: this changes results\n",
+                        describe(compression.weights));
+  return text;
+}
+
 std::string offload_text(const EngineOptions& options, const RankPlan& plan) {
   if (!options.offload.any()) return "";
   const auto where = [&](Tier tier) {
@@ -348,18 +420,22 @@ std::string memory_text(const RankPlan& plan) {
       parts.push_back(fmt::format("{} {}", kind_name(static_cast<Kind>(kind)),
                                   format_bytes(plan.bytes_at_peak[kind])));
   return fmt::format("memory   {} planned{}: {}\n", format_bytes(plan.peak_bytes),
-                     plan.ranks > 1 ? " on each rank" : "", join(parts, ", "));
+                     holder_text(plan), join(parts, ", "));
 }
 
 std::string traffic_text(const RankPlan& plan) {
   if (plan.ranks == 1) return "";
   std::vector<std::string> parts;
   for (const PlannedTraffic& traffic : plan.traffic)
-    if (traffic.lane != Lane::compute)
+    if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
                                   collective_name(traffic.collective),
-                                  traffic.lane == Lane::exchange ? " along the tensor axis" : ""));
-  return fmt::format("sends    on each rank and step: {}\n", join(parts, ", "));
+                                  traffic.lane == Lane::exchange ? " along the tensor axis"
+                                  : traffic.lane == Lane::send   ? " between stages"
+                                                                 : ""));
+  return fmt::format("sends    on each rank{} and step: {}\n",
+                     plan.staged() ? fmt::format(" at place {}", plan.place) : "",
+                     join(parts, ", "));
 }
 
 std::string notes_text(const Config& config) {
@@ -382,7 +458,7 @@ std::string plan_text(const Config& config, const RunPlan& plan) {
          batch_text(config, plan.options) + run_text(config, plan) +
          groups_text(config, plan.model) + clipping_text(plan.options) + types_text(plan.options) +
          recompute_line(plan.options, plan.model) +
-         zero_text(plan.model, plan.options, plan.rank.ranks) +
+         zero_text(plan.model, plan.options, plan.rank.ranks) + compression_text(plan.options) +
          offload_text(plan.options, plan.rank) + time_text(plan.rank) + memory_text(plan.rank) +
          traffic_text(plan.rank) + notes_text(config);
 }
@@ -405,6 +481,10 @@ Json rank_json(const RankPlan& plan) {
                {"planned_fetched_bytes_per_step", plan.fetched_bytes},
                {"planned_spilled_bytes_per_step", plan.spilled_bytes},
                {"planned_traffic_per_step", traffic}};
+  if (plan.staged()) {
+    json["planned_place"] = plan.place;
+    json["planned_place_peak_bytes"] = plan.place_peaks;
+  }
   if (plan.predicted) json.update(prediction_json(*plan.predicted));
   return json;
 }

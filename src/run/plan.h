@@ -24,9 +24,12 @@ struct PlannedTraffic {
   int64_t calls = 0, bytes_sent = 0;
 };
 
-// What one rank holds and sends; all ranks are alike.
+// What one rank holds and sends. Ranks are alike, but for those at different places of a pipeline:
+// then of the place that holds the most.
 struct RankPlan {
   int ranks = 1;
+  int place = 0;                     // along a pipeline
+  std::vector<int64_t> place_peaks;  // bytes, by place
   int64_t peak_bytes = 0;
   std::string peak_moment;                      // the action at which it occurs
   std::array<int64_t, kKinds> bytes_at_peak{};  // by Kind
@@ -36,6 +39,9 @@ struct RankPlan {
   int64_t host_bytes = 0, disk_bytes = 0;
   int64_t fetched_bytes = 0, spilled_bytes = 0;
   std::optional<Prediction> predicted;  // where the hardware's rates are known
+  std::vector<RankTrace> traces;        // then: of a step, of one rank at each place
+
+  bool staged() const { return place_peaks.size() > 1; }
 };
 
 // `predicts`: the hardware has rates that mean something.
@@ -91,6 +97,7 @@ std::string groups_text(const Config& config, const ModelSpec& model);
 std::string clipping_text(const EngineOptions& options);
 std::string types_text(const EngineOptions& options);  // empty where all is fp32
 // Which states live on other tiers, what is there, and what travels; "" if there are none.
+std::string compression_text(const EngineOptions& options);
 std::string offload_text(const EngineOptions& options, const RankPlan& plan);
 // How long a step takes; "" where that is not known.
 std::string time_text(const RankPlan& plan);

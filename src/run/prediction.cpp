@@ -23,6 +23,10 @@ const char* lane_text(Lane lane) {
       return "fetching from other tiers";
     case Lane::spill:
       return "spilling to other tiers";
+    case Lane::send:
+      return "sending to other stages";
+    case Lane::recv:
+      return "waiting for other stages";
     case Lane::host:
       return "stepping on the host";
     default:
@@ -49,6 +53,16 @@ RankTrace rank_trace(Engine& engine, double begin) {
         to.spans.push_back({span.name, span.begin - begin, span.end - span.begin, span.bytes});
   }
   return trace;
+}
+
+void Prediction::wait_for_other_stages(double step_seconds) {
+  double waited = std::max(0.0, step_seconds - seconds);
+  for (const LaneTime& lane : lanes)
+    if (lane.lane == Lane::recv) waited += lane.exposed;
+  std::erase_if(lanes, [](const LaneTime& lane) { return lane.lane == Lane::recv; });
+  if (waited > 0) lanes.push_back({Lane::recv, waited, waited});
+  tokens_per_second *= seconds / step_seconds;
+  seconds = step_seconds;
 }
 
 double Prediction::exposed() const {

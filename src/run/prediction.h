@@ -27,6 +27,9 @@ struct Prediction {
   std::vector<LaneTime> lanes;  // those that have work
   RankTrace trace;              // of one step
 
+  // Of a rank that was predicted alone: the step of all stages of its pipeline takes so long.
+  void wait_for_other_stages(double step_seconds);
+
   double exposed() const;
   // What takes the largest part of the step: "products", "memory", or a lane's name.
   std::string bound_by() const;

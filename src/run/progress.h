@@ -21,6 +21,18 @@ struct StepClipping {
   std::vector<Part> units;
 };
 
+// What routers have done in a step: their losses, and by unit the share of tokens that each expert
+// was sent and the share that was dropped.
+struct StepRouting {
+  struct Layer {
+    std::string unit;
+    std::vector<double> shares;
+    double dropped = 0;
+  };
+  double balance_loss = 0, z_loss = 0;
+  std::vector<Layer> layers;  // none of a model without experts
+};
+
 struct ProgressState {
   int64_t step = 0;  // done
   int64_t total_steps = 0;
@@ -34,6 +46,7 @@ struct ProgressState {
   double gemm_fraction = 0;
   int64_t memory_bytes = 0;
   StepClipping clipping;
+  StepRouting routing;
 };
 
 class Progress {

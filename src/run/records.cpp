@@ -94,6 +94,12 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
   for (const StepClipping::Part& part : s.clipping.units)
     line["clipping"][part.unit] = {
         {"factor", part.factor}, {"gradients", part.tensors}, {"values", part.values}};
+  if (!s.routing.layers.empty()) {
+    line["balance_loss"] = s.routing.balance_loss;
+    line["z_loss"] = s.routing.z_loss;
+  }
+  for (const StepRouting::Layer& layer : s.routing.layers)
+    line["experts"][layer.unit] = {{"shares", layer.shares}, {"dropped", layer.dropped}};
   if (breakdown_)
     line["wall_clock"] = {{"forward", times.forward},
                           {"backward", times.backward},

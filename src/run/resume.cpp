@@ -11,6 +11,7 @@ namespace {
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
 constexpr std::string_view kHarmless[] = {"mesh",
+                                          "pipeline",
                                           "zero_optimization",
                                           "train_micro_batch_size_per_gpu",
                                           "gradient_accumulation_steps",
@@ -155,16 +156,42 @@ std::vector<double> saved_norms(const Json& run) {
   return JsonObject(run, "run").get<std::vector<double>>("gradient_norms", {});
 }
 
+// Each rank's own; on another number of ranks every so manieth of the saved ones, so that their sum
+// over ranks stays what it was. Those that were not saved begin as zeros.
+void load_own_states(Engine& engine, const Checkpoint& checkpoint) {
+  const auto saved = static_cast<int>(checkpoint.manifest().files.size());
+  engine.state().write_own_states(
+      [&](const std::string& state, const ParamSpec& param, int64_t first, std::span<float> dst) {
+        std::fill(dst.begin(), dst.end(), 0.0f);
+        std::vector<float> part(dst.size());
+        for (int rank = engine.data_rank(); rank < saved; rank += engine.data_ranks()) {
+          const std::string name = own_state_name(state, rank);
+          if (!checkpoint.manifest().tensors.at(param.name).state(name)) return;
+          checkpoint.read(name, param.name, first, part);
+          for (size_t i = 0; i < dst.size(); ++i) dst[i] += part[i];
+        }
+      });
+}
+
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
+  const bool local = engine.options().local.on();
+  if (local && static_cast<int>(checkpoint.manifest().files.size()) != engine.ranks())
+    refuse(
+        "{} is of {} ranks that step by themselves (delay.local_steps), and goes on with as many",
+        checkpoint.folder(), checkpoint.manifest().files.size());
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
-                        std::span<float> dst) { checkpoint.read(state, param.name, first, dst); };
+                        std::span<float> dst) {
+    checkpoint.read(local ? own_state_name(kLocal + state, engine.rank()) : state, param.name,
+                    first, dst);
+  };
   engine.state().write_parameters(
       [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
         read(kParameters, param, first, dst);
       },
       Device::Calls::in_order, true);
   engine.state().write_optimizer(read);
+  load_own_states(engine, checkpoint);
   const Json& run = checkpoint.manifest().run;
   const std::vector<double> norms =
       engine.options().clip_rule.percentile > 0 ? saved_norms(run) : std::vector<double>();

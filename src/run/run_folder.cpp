@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/json_text.h"
 #include "data/hf_tokenizer.h"
 #include "inspect/hf_export.h"
@@ -35,7 +36,8 @@ std::vector<std::string> file_names() {
 }
 
 std::map<std::string, std::string> kept_of(const Config& config) {
-  const bool named = config.model_source.ends_with(".json");
+  const bool named =
+      config.model_source.ends_with(".json") || GgufFile::is_named(config.model_source);
   return files_to_keep(config.data.tokenizer, named ? config.model_source : "");
 }
 

@@ -7,7 +7,7 @@
 namespace onefold {
 namespace {
 
-constexpr Lane kOrder[] = {Lane::gather, Lane::reduce, Lane::exchange, Lane::compute};
+constexpr Lane kOrder[] = {Lane::gather, Lane::reduce, Lane::exchange, Lane::send, Lane::compute};
 
 // The small exchanges of the compute lane never hide, nor do those between shares of a unit, which
 // are in the order of computation.
@@ -71,6 +71,20 @@ std::string wear_text(const Engine& engine) {
       kWarrantedBytes / a_step);
 }
 
+// What was packed before it was sent, and what packets lacked.
+std::string packed_text(const Engine& engine) {
+  std::string text;
+  for (const Lane lane : {Lane::gather, Lane::reduce})
+    if (const PackWork* work = engine.packed(lane); work && work->calls > 0)
+      text += fmt::format(
+          "  {:<9}packed to {:.3g} % of {}, {:.3g} % of the norm {}, {:.3f}s for packing\n",
+          lane_name(lane), 100 * work->ratio(), format_bytes(work->whole_bytes),
+          100 * work->error(),
+          lane == Lane::reduce && engine.options().compression.feedback ? "kept back" : "lost",
+          work->seconds);
+  return text;
+}
+
 }  // namespace
 
 std::string traffic_table(const Engine& engine) {
@@ -85,7 +99,7 @@ std::string traffic_table(const Engine& engine) {
                     collective_name(collective), traffic.calls, format_bytes(traffic.bytes_sent),
                     traffic.seconds, gb_per_second(traffic), 100 * hidden_share(engine, lane));
   });
-  return text + copies;
+  return text + packed_text(engine) + copies;
 }
 
 Json traffic_json(const Engine& engine) {
@@ -99,6 +113,15 @@ Json traffic_json(const Engine& engine) {
                     {"gb_per_second", gb_per_second(traffic)},
                     {"hidden", hidden_share(engine, lane)}});
   });
+  for (const Lane lane : {Lane::gather, Lane::reduce})
+    if (const PackWork* work = engine.packed(lane); work && work->calls > 0)
+      list.push_back({{"lane", lane_name(lane)},
+                      {"packed", work->calls},
+                      {"whole_bytes", work->whole_bytes},
+                      {"packed_bytes", work->packed_bytes},
+                      {"ratio", work->ratio()},
+                      {"error", work->error()},
+                      {"seconds", work->seconds}});
   for (const Lane lane : {Lane::fetch, Lane::spill})
     if (const CopyWork& copies = engine.copies(lane); copies.count > 0)
       list.push_back({{"lane", lane_name(lane)},

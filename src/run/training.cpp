@@ -31,6 +31,14 @@ StepClipping clipping_of(const StepResult& result, const Engine& engine) {
   return clipping;
 }
 
+StepRouting routing_of(const StepResult& result, const Engine& engine) {
+  StepRouting routing{result.experts.balance_loss, result.experts.z_loss, {}};
+  for (const StepExperts::Layer& layer : result.experts.layers)
+    routing.layers.push_back({engine.model().units[static_cast<size_t>(layer.unit)]->name(),
+                              layer.shares, layer.dropped});
+  return routing;
+}
+
 VerbTimes difference(const VerbTimes& a, const VerbTimes& b) {
   return {a.forward - b.forward, a.backward - b.backward, a.squares - b.squares, a.step - b.step,
           a.communication - b.communication};
@@ -317,6 +325,7 @@ void Training::step() {
   state_.loss_scale = result.loss_scale;
   state_.skipped = engine_.loss_scale().state().skipped;
   state_.clipping = clipping_of(result, engine_);
+  state_.routing = routing_of(result, engine_);
   if (result.skipped)
     progress_.note(fmt::format(
         "step {} is skipped: its gradients are not finite; the loss scale is {:g}, {:g} from here "
@@ -359,6 +368,10 @@ void Training::show_times() {
   progress_.note(text);
 }
 
+int64_t Training::planned_peak() const {
+  return plan_.rank.place_peaks[static_cast<size_t>(engine_.pipeline().place)];
+}
+
 Json Training::summary() {
   const int64_t tokens = step_tokens() * (state_.step - first_step_);
   return {{"steps", state_.step},
@@ -376,7 +389,7 @@ Json Training::summary() {
            plan_.rank.predicted ? Json(plan_.rank.predicted->seconds) : Json()},
           {"gemm_gflops", gemm_gflops_},
           {"ranks", engine_.ranks()},
-          {"planned_peak_bytes", plan_.rank.peak_bytes},
+          {"planned_peak_bytes", planned_peak()},
           {"ledger_peak_bytes", engine_.ledger().peak_bytes()},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"communication", traffic_json(engine_)},
@@ -387,12 +400,15 @@ Json Training::summary() {
 std::string Training::report() {
   const std::string earlier =
       first_step_ > 0 ? fmt::format(" ({} since it was resumed)", state_.step - first_step_) : "";
-  std::string text = fmt::format(
-      "\n{}{} step{}{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}",
-      interrupted_ ? "interrupted after " : "", state_.step, state_.step == 1 ? "" : "s", earlier,
-      format_duration(seconds_), engine_.ranks() > 1 ? "on each rank " : "",
-      format_bytes(plan_.rank.peak_bytes), format_bytes(engine_.ledger().peak_bytes()),
-      format_bytes(peak_rss_bytes()), engine_.ledger().table(), traffic_table(engine_));
+  std::string text =
+      fmt::format("\n{}{} step{}{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}",
+                  interrupted_ ? "interrupted after " : "", state_.step,
+                  state_.step == 1 ? "" : "s", earlier, format_duration(seconds_),
+                  engine_.ranks() == 1  ? ""
+                  : plan_.rank.staged() ? "on ranks at the first place "
+                                        : "on each rank ",
+                  format_bytes(planned_peak()), format_bytes(engine_.ledger().peak_bytes()),
+                  format_bytes(peak_rss_bytes()), engine_.ledger().table(), traffic_table(engine_));
   if (plan_.rank.predicted && mean_step_seconds() > 0)
     text += fmt::format("a step was predicted to take {:.3f}s, and took {:.3f}s ({:+.0f} %)\n",
                         plan_.rank.predicted->seconds, mean_step_seconds(),

@@ -39,6 +39,7 @@ class Training {
 
   bool interrupted() const { return interrupted_; }
   Json summary();
+  int64_t planned_peak() const;  // of this rank, in bytes
   std::string report();
   // Every rank's spans, on rank 0. All ranks call it together.
   std::vector<RankTrace> collect_trace();

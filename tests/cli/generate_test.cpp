@@ -194,6 +194,33 @@ TEST_F(Generate, ChatmlIsUsedWhereTheTokenizerHasIt) {
   EXPECT_EQ(Json::parse(outcome.out)["prompt_tokens"], 5 + 7 + 6 + 1 + 5 + 2 + 1 + 10);
 }
 
+// Its text, and nothing that marks a message otherwise.
+TEST_F(Generate, TheModelsOwnTemplateRendersConversations) {
+  folder_.write("run/chat_template.jinja",
+                "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+                "{% if add_generation_prompt %}>{% endif %}");
+  const std::string command = "printf 'Hi\\n' | $onefold generate run --chat --tokens 3 --json";
+  const Outcome outcome = shell(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["prompt_tokens"], std::string("[user]Hi>").size());
+  folder_.write("run/chat_template.jinja", "\n{% include 'x' %}");
+  expect_error(shell(command), 1, {"chat_template.jinja:2:", "{% include %} is not interpreted"});
+}
+
+TEST_F(Generate, AGgufFileWritesWhatItsRunDoes) {
+  const Outcome exported = onefold({"export", "run", "run.gguf", "--format", "gguf"});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  const Outcome outcome = onefold({"generate", "run.gguf", "--prompt", "The fox", "--greedy",
+                                   "--tokens", "20", "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["tokens"],
+            generated({"--prompt", "The fox", "--greedy"})["tokens"]);
+  expect_error(onefold({"export", "run", "run2.gguf", "--type", "F32"}), 1,
+               {"--type is for --format gguf"});
+  expect_error(onefold({"export", "run", "run2.gguf", "--format", "gguf", "--dtype", "f32"}), 1,
+               {"--dtype is for --format hf"});
+}
+
 TEST_F(Generate, TheSeedDecides) {
   const Json one = generated({"--prompt", "a", "--seed", "1"});
   EXPECT_EQ(one["tokens"], generated({"--prompt", "a"})["tokens"]);  // 1 is the default

@@ -12,6 +12,10 @@ struct HfCase {
   const char* architecture;
 };
 
+constexpr const char* kTemplate =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 class HuggingFace : public Cli, public testing::WithParamInterface<HfCase> {
  protected:
   static constexpr const char* kGpt2 = R"({"preset": "gpt2-tiny", "vocab_size": 260})";
@@ -34,9 +38,8 @@ class HuggingFace : public Cli, public testing::WithParamInterface<HfCase> {
                                            {"special", true}});
     folder_.write(name + "/tokenizer.json", tokenizer.dump());
     folder_.write(name + "/tokenizer_config.json",
-                  R"({"model_max_length": 77, "chat_template": "{{ messages }}",
-                      "eos_token": "<|im_end|>"})");
-    folder_.write(name + "/chat_template.jinja", "{{ messages }}");
+                  R"({"model_max_length": 77, "eos_token": "<|im_end|>"})");
+    folder_.write(name + "/chat_template.jinja", kTemplate);
     folder_.write(name + "/special_tokens_map.json", R"({"eos_token": "<|im_end|>"})");
     folder_.write(name + "/generation_config.json", R"({"eos_token_id": [258, 256]})");
     Json config = Json::parse(read(name + "/config.json"));
@@ -67,7 +70,7 @@ TEST_P(HuggingFace, WhatCameInGoesOut) {
     EXPECT_EQ(after[key], before[key]) << key;
   // A checkpoint belongs to its run.
   ASSERT_EQ(onefold({"export", "tuned/checkpoints/step-00000001", "of_checkpoint"}).code, 0);
-  EXPECT_EQ(read("of_checkpoint/chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(read("of_checkpoint/chat_template.jinja"), kTemplate);
   EXPECT_EQ(read("of_checkpoint/config.json"), read("out/config.json"));
 }
 
@@ -92,7 +95,7 @@ TEST_P(HuggingFace, FourCommandsAndNoFileButTheOneThatInitWrote) {
             {"loss on the answers alone", "weights of hf"});
   expect_in(succeed({"eval", "run", "--data", "chat.jsonl"}).out, {"loss ", "perplexity "});
   succeed({"export", "run", "out"});
-  EXPECT_EQ(read("out/chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(read("out/chat_template.jinja"), kTemplate);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -103,7 +106,9 @@ INSTANTIATE_TEST_SUITE_P(
         HfCase{"mistral", R"({"preset": "llama-tiny", "vocab_size": 260})", "MistralForCausalLM"},
         HfCase{"qwen2", R"({"preset": "llama-tiny", "vocab_size": 260, "qkv_bias": true})",
                "Qwen2ForCausalLM"},
-        HfCase{"qwen3", R"({"preset": "qwen3-tiny", "vocab_size": 260})", "Qwen3ForCausalLM"}),
+        HfCase{"qwen3", R"({"preset": "qwen3-tiny", "vocab_size": 260})", "Qwen3ForCausalLM"},
+        HfCase{"mixtral", R"({"preset": "mixtral-tiny", "vocab_size": 260})",
+               "MixtralForCausalLM"}),
     [](const auto& info) { return std::string(info.param.family); });
 
 using HuggingFaceFolder = HuggingFace;

@@ -83,8 +83,8 @@ TEST_F(CliMesh, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
 }
 
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
-  expect_error(train({"mesh.pipeline=2"}, {"--quiet", "--ranks", "2"}), 1,
-               {"mesh.pipeline is 2: there is no pipeline parallelism yet"});
+  expect_error(train({"mesh.context=2"}, {"--quiet", "--ranks", "2"}), 1,
+               {"mesh.context is 2: there is no context parallelism yet"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "2"}), 1,
                {"mesh.tensor is 2, and the model cannot be divided so", "attention heads"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "3"}), 1,

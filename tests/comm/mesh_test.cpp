@@ -22,10 +22,24 @@ TEST(Mesh, TensorIsInnermost) {
   EXPECT_EQ(mesh.group(Axis::tensor, 3).text(), "tensor group of ranks 2, 3");
 }
 
+TEST(Mesh, PipelineIsOutermost) {
+  const Mesh mesh(12, 2, 3);
+  EXPECT_EQ(mesh.size(Axis::data), 2);
+  EXPECT_EQ(mesh.stage_ranks(), 4);
+  EXPECT_EQ(mesh.group(Axis::pipeline, 5).members, (Members{1, 5, 9}));
+  EXPECT_EQ(mesh.group(Axis::data, 5).members, (Members{5, 7}));
+  EXPECT_EQ(mesh.group(Axis::tensor, 5).members, (Members{4, 5}));
+  EXPECT_EQ(mesh.place(Axis::pipeline, 9), 2);
+  EXPECT_EQ(mesh.place(Axis::data, 9), 0);
+  EXPECT_EQ(mesh.group(Axis::pipeline, 5).text(), "pipeline group of ranks 1, 5, 9");
+}
+
 TEST(Mesh, EveryRankIsInOneGroupOfEachAxis) {
-  for (const int tensor : {1, 2, 3, 4, 6, 12}) {
-    const Mesh mesh(12, tensor);
-    for (const Axis axis : {Axis::data, Axis::tensor})
+  for (const auto& [tensor, pipeline] :
+       {std::pair(1, 1), std::pair(2, 1), std::pair(3, 2), std::pair(4, 3), std::pair(6, 1),
+        std::pair(12, 1), std::pair(1, 12), std::pair(2, 3)}) {
+    const Mesh mesh(12, tensor, pipeline);
+    for (const Axis axis : {Axis::data, Axis::tensor, Axis::pipeline})
       for (int rank = 0; rank < 12; ++rank) {
         const RankGroup group = mesh.group(axis, rank);
         EXPECT_EQ(group.size(), mesh.size(axis));
@@ -44,6 +58,8 @@ TEST(Mesh, ReplicasAreNeighboursInATensorGroup) {
 
 TEST(Mesh, ThatDoesNotDivideTheRanksIsRefused) {
   EXPECT_ERROR(Mesh(6, 4), "mesh.tensor is 4, and the 6 ranks cannot be divided by it");
+  EXPECT_ERROR(Mesh(6, 1, 4), "mesh.pipeline is 4, and the 6 ranks cannot be divided by it");
+  EXPECT_ERROR(Mesh(6, 2, 2), "mesh.tensor 2 x mesh.pipeline 2 is 4, and the 6 ranks");
 }
 
 class Groups : public testing::TestWithParam<std::pair<int, int>> {};

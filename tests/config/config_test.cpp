@@ -427,6 +427,8 @@ TEST(Effective, ReadsBackToTheSameConfig) {
   for (const char* text :
        {R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false, "decay": "all",
             "bias_correction": false}}, "scheduler": {"type": "LRRangeTest"}})",
+        R"({"model": {"preset": "mixtral-tiny", "experts": {"shared_intermediate_size": 8,
+            "dense_blocks": [0]}}})",
         R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 1}},
             "tensorboard": {"enabled": true, "output_path": "a/b", "job_name": "c"},
             "csv_monitor": {"enabled": true}})"}) {
@@ -537,6 +539,39 @@ TEST(LoadConfig, WhatRanksNeedToMeetIsReadAhead) {
 TEST(Batch, AMisspeltSizeIsNamedRatherThanMissed) {
   EXPECT_ERROR(Config::from_json(Json::parse(R"({"model": "gpt2-tiny", "trian_batch_size": 8})")),
                "trian_batch_size", "did you mean \"train_batch_size\"?");
+}
+
+TEST(Config, AGgufFileIsAModelWithWeightsAndTokenizer) {
+  const std::string path = std::string(ONEFOLD_GOLDEN_DIR) + "/gguf/llama_f32.gguf";
+  const Config c = Config::from_json(
+      with(("{\"data\": {\"sequence_length\": 16}, \"model\": \"" + path + "\"}").c_str()));
+  EXPECT_EQ(c.model.vocab_size, 53);
+  EXPECT_EQ(c.model_weights, path);
+  EXPECT_EQ(c.model_source, path);
+  EXPECT_EQ(c.data.tokenizer, path) << "which has none, and says so when it is opened";
+  EXPECT_EQ(Config::from_json(c.effective()).effective(), c.effective());
+  const Config inline_ =
+      Config::from_json(with(("{\"data\": {\"sequence_length\": 16}, \"model\": {\"weights\": \"" +
+                              path + "\", \"dropout\": 0.25}}")
+                                 .c_str()));
+  EXPECT_EQ(inline_.model_weights, path);
+  EXPECT_EQ(inline_.model.dropout, 0.25f);
+  EXPECT_EQ(inline_.model.hidden_size, 24);
+  EXPECT_ERROR(Config::from_json(with(R"({"model": {"weights": "none.gguf"}})")),
+               "nor a GGUF file");
+}
+
+TEST(Config, ChatmlMayBeAskedForByItsName) {
+  const auto chat = [](const char* value) {
+    return Config::from_json(with(
+        fmt::format(R"({{"data": {{"train": "a.jsonl", "format": "chat", "chat": {}}}}})", value)
+            .c_str()));
+  };
+  const Config c = chat("\"chatml\"");
+  ASSERT_TRUE(c.data.train.chat);
+  EXPECT_EQ(c.data.train.chat->roles.at("user").before, "<|im_start|>user\n");
+  EXPECT_EQ(Config::from_json(c.effective()).effective(), c.effective());
+  EXPECT_ERROR(chat("\"alpaca\""), "data.chat", "chatml");
 }
 
 }  // namespace

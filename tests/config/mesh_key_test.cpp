@@ -52,9 +52,92 @@ TEST(MeshKey, DeepSpeedsNameIsTheTensorAxis) {
 }
 
 TEST(MeshKey, AxesThatAreNotThereYetAreRefused) {
-  for (const std::string axis : {"pipeline", "context", "expert"})
+  for (const std::string axis : {"context", "expert"})
     EXPECT_ERROR(config_with({{"mesh", {{axis, 2}}}}, 4),
                  "mesh." + axis + " is 2: there is no " + axis + " parallelism yet");
+}
+
+TEST(MeshKey, AnAxisThatIsLeftOutFollowsFromTheOthers) {
+  for (const Json& mesh :
+       {Json{{"tensor", 2}, {"pipeline", 3}}, Json{{"data", 2}, {"pipeline", 3}},
+        Json{{"data", 2}, {"tensor", 2}}, Json{{"data", 2}, {"tensor", 2}, {"pipeline", 3}}}) {
+    const Config config = config_with({{"mesh", mesh}}, 12);
+    EXPECT_EQ(config.mesh.data, 2) << mesh;
+    EXPECT_EQ(config.mesh.tensor, 2) << mesh;
+    EXPECT_EQ(config.mesh.pipeline, 3) << mesh;
+    EXPECT_EQ(config.batch.global, 4) << "of ranks along the data axis";
+    EXPECT_EQ(engine_options(config).pipeline.ranks, 3);
+    EXPECT_EQ(Config::from_json(config.effective(), 12).effective(), config.effective());
+  }
+  EXPECT_EQ(mesh_ranks({{"mesh", {{"tensor", 2}, {"pipeline", 3}}}}), 6);
+}
+
+TEST(PipelineKey, SaysScheduleAndPartition) {
+  Config config = config_with({{"mesh", {{"pipeline", 2}}}}, 4);
+  EXPECT_EQ(config.mesh.data, 2);
+  EXPECT_EQ(config.pipeline.schedule, PipelineSchedule::one_f_one_b);
+  EXPECT_EQ(config.pipeline.by, PipelineOptions::By::flops);
+  EXPECT_EQ(config.effective()["pipeline"],
+            (Json{{"schedule", "1f1b"}, {"interleave", 1}, {"partition", "flops"}}));
+  config = config_with({{"mesh", {{"pipeline", 2}}},
+                        {"pipeline", {{"schedule", "gpipe"}, {"partition", "parameters"}}}},
+                       2);
+  EXPECT_EQ(config.pipeline.schedule, PipelineSchedule::gpipe);
+  EXPECT_EQ(config.pipeline.by, PipelineOptions::By::parameters);
+  EXPECT_EQ(
+      config_with({{"pipeline", {{"stages", 2}, {"schedule", "zb-h1"}}}}, 2).pipeline.schedule,
+      PipelineSchedule::zero_bubble);
+  const int64_t units = 2 * config.model.num_layers + 2;
+  config =
+      config_with({{"mesh", {{"pipeline", 2}}}, {"pipeline", {{"partition", {1, units - 1}}}}}, 2);
+  EXPECT_EQ(config.pipeline.units, (std::vector<int>{1, static_cast<int>(units) - 1}));
+  config = config_with({{"mesh", {{"pipeline", 2}}},
+                        {"pipeline", {{"interleave", 2}}},
+                        {"gradient_accumulation_steps", 4}},
+                       2);
+  EXPECT_EQ(engine_options(config).pipeline.interleave, 2);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+}
+
+TEST(PipelineKey, DeepSpeedsSectionIsUnderstood) {
+  const Config config = config_with({{"pipeline",
+                                      {{"stages", 2},
+                                       {"partition", "best"},
+                                       {"seed_layers", false},
+                                       {"activation_checkpoint_interval", 0},
+                                       {"pipe_partitioned", true},
+                                       {"grad_partitioned", true}}}},
+                                    4);
+  EXPECT_EQ(config.mesh.pipeline, 2);
+  EXPECT_EQ(config.mesh.data, 2);
+  EXPECT_EQ(config_with({{"pipeline", {{"stages", "auto"}}}}, 4).mesh.pipeline, 1);
+  EXPECT_ERROR(config_with({{"pipeline", {{"stages", 2}}}, {"mesh", {{"pipeline", 4}}}}, 4),
+               "pipeline.stages is 2, and mesh.pipeline is 4");
+  EXPECT_ERROR(config_with({{"pipeline", {{"activation_checkpoint_interval", 1}}}}, 2),
+               "pipeline.activation_checkpoint_interval is not 0", "run.recompute");
+}
+
+TEST(PipelineKey, WhatCannotBeIsRefused) {
+  EXPECT_ERROR(config_with({{"pipeline", {{"schedule", "zb-v"}}}}, 2), "pipeline.schedule", "1f1b");
+  EXPECT_ERROR(config_with({{"pipeline", {{"partition", "type:mlp"}}}}, 2), "pipeline.partition is",
+               "how many units each stage has");
+  EXPECT_ERROR(config_with({{"pipeline", {{"partition", {3, 0}}}}}, 2), "pipeline.partition is");
+  EXPECT_ERROR(config_with({{"mesh", {{"pipeline", 2}}}, {"pipeline", {{"partition", {3, 2}}}}}, 2),
+               "mesh.pipeline is 2, and the run cannot be divided so",
+               "pipeline.partition has 2 numbers that add up to 5");
+  EXPECT_ERROR(config_with({{"mesh", {{"pipeline", 2}}}, {"pipeline", {{"interleave", 2}}}}, 2),
+               "groups of 2", "gradient_accumulation_steps is 1");
+  EXPECT_ERROR(config_with({{"mesh", {{"pipeline", 4}}}}, 6),
+               "mesh.pipeline is 4, and 6 rank(s) cannot be divided by it", "--ranks 4");
+  EXPECT_ERROR(config_with({{"mesh", {{"pipeline", 2}, {"tensor", 2}}}}, 6),
+               "mesh has tensor x pipeline = 4, and 6 rank(s) cannot be divided by it");
+  EXPECT_ERROR(config_with({{"mesh", {{"data", 2}, {"tensor", 1}, {"pipeline", 2}}}}, 6),
+               "data 2 x tensor 1 x pipeline 2 = 4 ranks, and there are 6");
+  EXPECT_ERROR(config_with({{"mesh", {{"pipeline", 2}}}, {"run", {{"device", "cuda"}}}}, 2),
+               "pipelines are there for the device cpu alone yet");
+  EXPECT_ERROR(
+      config_with({{"mesh", {{"pipeline", 2}}}, {"run", {{"accumulate", "unit_first"}}}}, 2),
+      "run.accumulate is unit_first");
 }
 
 TEST(MeshKey, MustMultiplyToTheRanks) {

@@ -143,7 +143,7 @@ TEST(OptimizerKeys, MuonsRateMayBeNamedApart) {
 
 TEST(OptimizerKeys, WhatIsMissingIsRefusedByName) {
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "OneBitAdam"})"),
-               "compressed to 1 bit, which is not supported; without compression it is Adam");
+               "compressed to 1 bit, which is not supported; use Adam, with compression.gradients");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "MuAdam"})"), "there are AdamW");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion", "params": {"eps": 1e-8}})"), "eps");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion"}, "data_types": {"moments": "8bit"})"),

@@ -356,5 +356,20 @@ TEST(ByteLevel, HashIsFnv1a) {
   EXPECT_EQ(fnv1a64("foobar"), 0x85944171f73967e8u);  // from the authors' test vectors
 }
 
+// As `tokenizers` (0.23) decodes them: a run of byte tokens that is not UTF-8 as a whole is one
+// U+FFFD a byte.
+TEST(ByteFallback, RunsOfByteTokensDecodeAsTheReferenceDoes) {
+  const Tokenizer llama =
+      Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json");
+  const auto decoded = [&](std::vector<int32_t> ids) { return llama.decode_text(ids); };
+  EXPECT_EQ(decoded({231, 192, 163}), "\u4f60");
+  EXPECT_EQ(decoded({231, 192}), "\ufffd\ufffd");
+  EXPECT_EQ(decoded({231, 192, 163, 258}), "\ufffd\ufffd\ufffd\ufffd");
+  EXPECT_EQ(decoded({100, 101, 198}), "\ufffd\ufffd\ufffd");
+  EXPECT_EQ(decoded({231, 192, 565, 163}), "\ufffd\ufffda\ufffd");
+  EXPECT_EQ(decoded({13, 198, 172}), "\n\u00e9");
+  EXPECT_EQ(decoded({636, 258}), "\ufffd");
+}
+
 }  // namespace
 }  // namespace onefold

@@ -96,7 +96,7 @@ TEST_P(EveryPreset, PlanEqualsTheRunToTheByte) {
       options.micros = micros;
       Engine engine(spec(), options);
       test::train(engine, 2);
-      const auto plan = Engine::plan(spec(), options);
+      const auto plan = Engine::plan(spec(), options, 1, 0, test::this_processor());
       EXPECT_EQ(plan->ledger().peak_bytes(), engine.ledger().peak_bytes());
       for (int kind = 0; kind < kKinds; ++kind)
         EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)),
@@ -122,7 +122,8 @@ TEST_P(EveryPreset, StateIsSixteenBytesForEachParameterWithinPadding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, EveryPreset,
-                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
+                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny", "mixtral-tiny",
+                                         "gemma-tiny", "olmo2-tiny", "neox-tiny", "gptj-tiny"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -319,7 +320,7 @@ TEST(Memory, ActivationsGrowByLessThanATenthFromShortToLongSequences) {
   spec.max_sequence_length = 4096;
   const auto held = [&](int64_t sequence) {
     EngineOptions options{.threads = 2, .micro_batch = 4096 / sequence, .sequence = sequence};
-    const auto plan = Engine::plan(spec, options);
+    const auto plan = Engine::plan(spec, options, 1, 0, test::this_processor());
     return static_cast<double>(plan->ledger().peak_bytes(Kind::activations) +
                                plan->ledger().peak_bytes(Kind::workspace));
   };

@@ -54,6 +54,7 @@ const Setup kSetups[] = {
     {"llama_bf16", "llama-tiny", {"q_proj", "v_proj", "down_proj"}, {.compute = DType::bf16}},
     {"gpt2_bf16_no_master", "gpt2-tiny", {"c_attn", "c_fc"}, {DType::bf16, DType::bf16, false}},
     {"llama_moments_of_8_bits", "llama-tiny", {"all-linear"}, {.moments = DType::u8}},
+    {"gemma", "gemma-tiny", {"all-linear"}, {}},
     {"qwen3_fp16", "qwen3-tiny", {"q_proj", "o_proj", "gate_proj"}, {.compute = DType::f16}},
 };
 
@@ -66,9 +67,11 @@ TEST_P(Adapters, StagesOrdersAndRecomputationGiveTheSameBitsAsPlanned) {
   constexpr int kRanks = 2, kSteps = 3;
   const RankRun reference =
       train_on_ranks(spec(), options_for(0, GetParam().precision), kRanks, kSteps);
+  test::Combinations combinations;
   for (const int stage : {0, 1, 2, 3})
     for (const Order order : {Order::micro_first, Order::unit_first})
       for (const bool recompute : {false, true}) {
+        if (!combinations.take()) continue;
         SCOPED_TRACE(
             fmt::format("stage {} {}{}", stage, order_name(order), recompute ? " recomputed" : ""));
         EngineOptions options = options_for(stage, GetParam().precision);
@@ -79,7 +82,7 @@ TEST_P(Adapters, StagesOrdersAndRecomputationGiveTheSameBitsAsPlanned) {
         EXPECT_EQ(run.losses, reference.losses);
         EXPECT_EQ(run.norms, reference.norms);
         expect_same_bits(run.weights, reference.weights);
-        const auto plan = Engine::plan(spec(), options, kRanks);
+        const auto plan = Engine::plan(spec(), options, kRanks, 0, test::test_hardware());
         for (const int64_t peak : run.peaks) EXPECT_EQ(plan->ledger().peak_bytes(), peak);
         for (size_t kind = 0; kind < kKinds; ++kind)
           EXPECT_EQ(plan->ledger().peak_bytes(static_cast<Kind>(kind)), run.kinds[0][kind])
@@ -125,9 +128,11 @@ TEST_P(Adapters, StateAndSumsAreTheirs) {
   EXPECT_EQ(bytes.optimizer, optimizer);
   const RankRun run = train_on_ranks(spec(), options, kRanks, 1);
   const auto peak = [&](Kind kind) { return run.kinds[0][static_cast<size_t>(kind)]; };
-  EXPECT_EQ(peak(Kind::parameters), bytes.parameters);
-  EXPECT_EQ(peak(Kind::gradients), bytes.gradients);
-  EXPECT_EQ(peak(Kind::optimizer), booked);
+  if (test::test_device_name() == "cpu") {  // a card books larger blocks
+    EXPECT_EQ(peak(Kind::parameters), bytes.parameters);
+    EXPECT_EQ(peak(Kind::gradients), bytes.gradients);
+    EXPECT_EQ(peak(Kind::optimizer), booked);
+  }
   const TrafficTable& reduced = run.traffic[static_cast<size_t>(Lane::reduce)];
   int64_t sent = 0;
   for (const auto& traffic : reduced) sent += traffic.bytes_sent;
@@ -174,7 +179,7 @@ TEST(AdapterInit, IsPeftsAndOfEachByItself) {
 
 // Along the gradient itself, of all adapters together; masks are those of the first step each time.
 TEST(AdapterGradients, AreDifferencesOfTheLossWithDropoutToo) {
-  for (const char* preset : {"gpt2-tiny", "llama-tiny"})
+  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny"})
     for (const float dropout : {0.0f, 0.3f}) {
       ModelSpec spec = adapted(preset);
       spec.lora.dropout = dropout;

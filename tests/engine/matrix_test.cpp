@@ -43,6 +43,10 @@ TEST(OptimizerMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
   compare(3, "--optimizers --steps 3", 7 * 2 * 4, 240);
 }
 
+TEST(CompressionMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
+  compare(3, "--compressions --steps 3", 13 * 3, 240);
+}
+
 class WholeMatrix : public testing::TestWithParam<int> {};
 
 TEST_P(WholeMatrix, HasTheSameBitsAndPeaks) {

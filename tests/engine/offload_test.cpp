@@ -121,6 +121,7 @@ TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
   if (ranks > 2 && !std::getenv("ONEFOLD_SLOW_TESTS")) GTEST_SKIP() << "ctest -L slow runs it";
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
+  test::Combinations combinations;
   for (const int micros : {1, 3}) {
     const TierRun reference = train_tiers(spec, offload_options(0, micros), ranks);
     for (const int stage : {0, 1, 2, 3}) {
@@ -130,6 +131,7 @@ TEST_P(OffloadBits, EveryLayoutAtEveryStageGivesTheSameBitsAsPlanned) {
         if (stage > 0 && stage < 3 && layout.parameters != layout.optimizer) continue;
         for (const Order order : {Order::micro_first, Order::unit_first}) {
           if (micros == 1 && order == Order::unit_first) continue;
+          if (!combinations.take()) continue;
           SCOPED_TRACE(fmt::format("stage {}, {}, {} micro-batches {}", stage, layout.name, micros,
                                    order_name(order)));
           EngineOptions options = offload_options(stage, micros);
@@ -160,6 +162,7 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
   const ModelSpec spec = offload_model("gpt2-tiny");
   const ScratchFolder scratch;
   const std::string folder = scratch.path("state");
+  test::Combinations combinations;
   const auto check = [&](const char* what, const std::function<void(EngineOptions&)>& change) {
     for (const int ranks : {1, 2}) {
       SCOPED_TRACE(fmt::format("{} on {} ranks", what, ranks));
@@ -167,6 +170,7 @@ TEST(Offload, EveryKindOfRunGivesTheSameBits) {
       change(plain);
       const TierRun reference = train_tiers(spec, plain, ranks);
       for (const size_t layout : {4, 0, 7, 9, 10, 11}) {
+        if (!combinations.take()) continue;
         SCOPED_TRACE(kTierLayouts[layout].name);
         EngineOptions offloaded = plain;
         place(kTierLayouts[layout], folder, offloaded);
@@ -234,11 +238,11 @@ TEST(Offload, TheDeviceHoldsAFewUnitsAndTheDiskTheRest) {
   options.recompute = Recompute(true);
   const auto device = [&](Tier tier) {
     place({"", tier, tier}, "unused: plans touch no disk", options);
-    return Engine::plan(spec, options, 1, 0, Hardware{})->ledger().peak_bytes();
+    return Engine::plan(spec, options, 1, 0, test::this_processor())->ledger().peak_bytes();
   };
   const int64_t all = device(Tier::device), little = device(Tier::disk);
   EXPECT_LT(little, all / 4);
-  const auto plan = Engine::plan(spec, options, 1, 0, Hardware{});
+  const auto plan = Engine::plan(spec, options, 1, 0, test::this_processor());
   EXPECT_GE(plan->ledger().peak_bytes(Tier::disk), 16 * spec.parameter_count());
 }
 
@@ -294,7 +298,9 @@ TEST_P(OffloadFaults, EndCleanlyOrChangeNothing) {
   place(kTierLayouts[4], folder, options);
   const TierRun reference = train_tiers(spec, offload_options(0), 1, 2);
   const int seed = GetParam();
+  test::Combinations combinations;
   for (int fault = 0; fault < 25; ++fault) {
+    if (!combinations.take()) continue;
     const int skip = (seed * 25 + fault) * 7 % 400;
     SCOPED_TRACE(fmt::format("fault {}, after {} calls", fault, skip));
     test::BrokenFiles files;

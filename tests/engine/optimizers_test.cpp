@@ -89,12 +89,14 @@ TEST_P(Optimizers, FollowTheirRuleInDoubleForTwentySteps) {
 }
 
 TEST_P(Optimizers, EveryStageHasTheBitsOfStageZeroAsPlanned) {
+  test::Combinations combinations;
   for (const std::string preset : {"gpt2-tiny", "llama-tiny"})
     for (const int ranks : {2, 3}) {
       const ModelSpec spec = tiny_model(preset);
       const RankRun reference = train_on_ranks(spec, optimizer_options(GetParam()), ranks, 4);
       for (const int stage : {0, 1, 2, 3})
         for (const bool overlap : {true, false}) {
+          if (!combinations.take()) continue;
           SCOPED_TRACE(
               fmt::format("{}, {} ranks, stage {}, overlap {}", preset, ranks, stage, overlap));
           EngineOptions options = optimizer_options(GetParam(), stage);
@@ -105,7 +107,10 @@ TEST_P(Optimizers, EveryStageHasTheBitsOfStageZeroAsPlanned) {
           test::expect_planned(spec, options, ranks, run, test::test_hardware());
           const StateBytes bytes =
               state_bytes(unit_traits(Model(spec), options, ranks), options, ranks);
-          EXPECT_EQ(run.kinds[0][static_cast<size_t>(Kind::optimizer)], bytes.optimizer);
+          // A card books larger blocks; there the plan says what is held.
+          if (test::test_device_name() == "cpu") {
+            EXPECT_EQ(run.kinds[0][static_cast<size_t>(Kind::optimizer)], bytes.optimizer);
+          }
         }
     }
 }
@@ -138,12 +143,13 @@ TEST_P(Optimizers, EveryTierHasTheBitsOfTheDevice) {
   const ScratchFolder folder;
   const bool cpu = test::test_device_name() == "cpu";
   const ModelSpec spec = tiny_model("gpt2-tiny");
+  test::Combinations combinations;
   for (const int ranks : {1, 2}) {
     const RankRun reference = train_on_ranks(spec, optimizer_options(GetParam()), ranks, 3);
     for (const auto& [parameters, optimizer] :
          {std::pair{Tier::device, Tier::host}, {Tier::host, Tier::host}, {Tier::disk, Tier::disk}})
       for (const int stage : {0, 3}) {
-        if (!cpu && parameters == Tier::disk) continue;
+        if ((!cpu && parameters == Tier::disk) || !combinations.take()) continue;
         SCOPED_TRACE(fmt::format("{} ranks, stage {}, optimizer on tier {}", ranks, stage,
                                  static_cast<int>(optimizer)));
         EngineOptions options = optimizer_options(GetParam(), stage);

@@ -24,7 +24,8 @@ class Parity : public testing::TestWithParam<std::string> {
     const std::vector<int64_t>& shape = golden_.entry("tokens").shape;  // [steps, batch, sequence]
     options_.micro_batch = shape.at(1);
     options_.sequence = shape.at(2);
-    options_.device = test::test_device_name();
+    // Experts are the CPU's alone yet.
+    options_.device = spec_.experts.enabled() ? "cpu" : test::test_device_name();
     options_.threads = 2;
     options_.optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     options_.clipping = 1.0;
@@ -75,6 +76,16 @@ class Parity : public testing::TestWithParam<std::string> {
         << name << ": off by " << worst / largest << " of its largest element";
   }
 
+  // Of a model with experts, what it adds to the loss.
+  void expect_router_losses(const StepResult& result, int step, double tolerance) const {
+    if (!spec_.experts.enabled()) return;
+    const std::vector<float> both = floats("router_losses");
+    const double balance = both[static_cast<size_t>(2 * step)],
+                 z = both[static_cast<size_t>(2 * step + 1)];
+    EXPECT_NEAR(result.experts.balance_loss, balance, tolerance * balance) << step;
+    EXPECT_NEAR(result.experts.z_loss, z, tolerance * z) << step;
+  }
+
   double worst_ = 0;
   SafetensorsFile golden_;
   ModelSpec spec_;
@@ -89,6 +100,7 @@ TEST_P(Parity, LossAndEveryGradientAgreeWithPyTorch) {
   const std::vector<BatchView> micros = {first.view()};
   const StepResult result = engine.train_step(micros, 0.0);
   EXPECT_NEAR(result.loss, floats("loss")[0], 1e-5 * floats("loss")[0]);
+  expect_router_losses(result, 0, 1e-5);
   int checked = 0;
   test::for_each_gradient(engine, [&](const ParamSpec& param, std::span<const float> gradient) {
     expect_near(param.name, gradient, floats("grad/" + param.name), kGradientTolerance);
@@ -107,6 +119,7 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
     const StepResult result = engine.train_step(micros, 1e-3);
     EXPECT_NEAR(result.loss, losses[static_cast<size_t>(step)],
                 kTrajectoryTolerance * losses[static_cast<size_t>(step)]);
+    expect_router_losses(result, step, kTrajectoryTolerance);
   }
   // Without rope, a key bias shifts all scores of a row alike and softmax ignores it: its true
   // gradient is zero, and Adam turns the rounding noise there into steps that differ between
@@ -125,7 +138,8 @@ TEST_P(Parity, TwentyAdamWStepsFollowPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Goldens, Parity,
                          testing::Values("gpt2_tied", "gpt2_untied", "llama_gqa_tied",
                                          "llama_gqa_untied", "qwen2", "qwen3", "relu", "gelu",
-                                         "silu", "reglu", "geglu"),
+                                         "silu", "reglu", "geglu", "glu", "bilinear", "mixtral",
+                                         "qwen2_moe", "sigmoid_experts", "capacity"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

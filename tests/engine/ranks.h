@@ -84,7 +84,7 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
     for (size_t kind = 0; kind < kKinds; ++kind)
       run.kinds[r][kind] = engine.ledger().peak_bytes(static_cast<Kind>(kind));
     if (rank == 0)
-      for (const Lane lane : kMessageLanes)
+      for (const Lane lane : kAllLanes)
         run.traffic[static_cast<size_t>(lane)] = engine.traffic(lane);
     const Weights weights = weights_of(engine);
     if (rank == 0) run.weights = weights;
@@ -97,8 +97,10 @@ inline void expect_planned(const ModelSpec& spec, const EngineOptions& options, 
                            const RankRun& run, const Hardware& hardware,
                            int64_t comm_scratch_bytes = 0) {
   for (size_t rank = 0; rank < run.peaks.size(); ++rank) {
-    const auto plan = Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware,
-                                   static_cast<int>(rank) % options.tensor);
+    const auto plan =
+        Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware,
+                     options.pipeline.ranks > 1 ? static_cast<int>(rank)
+                                                : static_cast<int>(rank) % options.tensor);
     EXPECT_EQ(plan->ledger().peak_bytes(), run.peaks[rank]) << "rank " << rank;
     EXPECT_EQ(plan->ledger().peak_moment(), run.moments[rank]);
     for (size_t kind = 0; kind < kKinds; ++kind)

@@ -43,7 +43,7 @@ const Recompute kPolicies[] = {true,
 
 TEST(Recomputation, EveryPolicyHasTheBitsOfNoneAndThePlannedPeak) {
   constexpr int kRanks = 2;
-  for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny", "gptj-tiny"}) {
     const ModelSpec spec = deep(preset, 4);
     const RankRun reference = train_on_ranks(spec, options_for({}), kRanks, 2);
     for (const Recompute& policy : kPolicies)
@@ -56,7 +56,7 @@ TEST(Recomputation, EveryPolicyHasTheBitsOfNoneAndThePlannedPeak) {
           const RankRun run = train_on_ranks(spec, options, kRanks, 2);
           EXPECT_EQ(run.losses, reference.losses);
           expect_same_bits(run.weights, reference.weights);
-          const auto plan = Engine::plan(spec, options, kRanks);
+          const auto plan = Engine::plan(spec, options, kRanks, 0, test::this_processor());
           for (const int64_t peak : run.peaks) EXPECT_EQ(plan->ledger().peak_bytes(), peak);
         }
   }

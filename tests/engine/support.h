@@ -21,10 +21,27 @@ inline std::string test_device_name() {
   return name ? name : "cpu";
 }
 
-// What that device is planned for by.
+// What plans of this machine's processor are made for, and of the device that is tested.
+inline Hardware this_processor() { return {.multiplies_bf16 = cpu_multiplies_bf16()}; }
 inline Hardware test_hardware() {
-  return test_device_name() == "cpu" ? Hardware{} : hardware_named("h200");
+  return test_device_name() == "cpu" ? this_processor() : hardware_named("h200");
 }
+
+// Which combinations of a large matrix a test takes: all; under a sanitizer, which looks at how
+// memory is used and not for bits, one of four.
+class Combinations {
+ public:
+  bool take() {
+#if defined(ONEFOLD_SANITIZED)
+    return next_++ % 4 == 0;
+#else
+    return true;
+#endif
+  }
+
+ private:
+  [[maybe_unused]] int next_ = 0;
+};
 
 // A micro-batch that owns its tokens.
 struct OwnedBatch {

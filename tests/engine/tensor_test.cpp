@@ -88,7 +88,7 @@ TEST_P(Tensors, LearnWhatOneRankLearnsAsPlanned) {
     EXPECT_NEAR(run.norms[step], one.norms[step], 1e-5 * one.norms[step]) << step;
   }
   EXPECT_GT(distance(run.weights, alone(spec, options, c.data, 0).weights), 0.1);
-  test::expect_planned(spec, options, ranks, run, Hardware{});
+  test::expect_planned(spec, options, ranks, run, test::this_processor());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -99,7 +99,9 @@ INSTANTIATE_TEST_SUITE_P(
                     TensorCase{"llama-tiny", 6, 2, 6, 1}, TensorCase{"llama-tiny", 4, 2, 4, 1},
                     TensorCase{"llama-tiny", 4, 1, 2, 3}, TensorCase{"llama-tiny", 8, 2, 8, 1},
                     TensorCase{"qwen3-tiny", 6, 2, 2, 1}, TensorCase{"qwen3-tiny", 6, 2, 6, 1},
-                    TensorCase{"qwen3-tiny", 4, 2, 4, 2}),
+                    TensorCase{"qwen3-tiny", 4, 2, 4, 2}, TensorCase{"gemma-tiny", 6, 2, 2, 1},
+                    TensorCase{"gemma-tiny", 4, 2, 4, 2}, TensorCase{"neox-tiny", 6, 6, 2, 2},
+                    TensorCase{"gptj-tiny", 6, 6, 3, 1}, TensorCase{"gptj-tiny", 6, 2, 6, 1}),
     name_of);
 
 TEST(Tensor, StartsFromTheWeightsOfTheWholeModel) {
@@ -109,6 +111,24 @@ TEST(Tensor, StartsFromTheWeightsOfTheWholeModel) {
     for (const int tensor : {2, 6})
       test::expect_same_bits(test::train_on_ranks(spec, options_of(tensor, 0), tensor, 0).weights,
                              one);
+  }
+}
+
+// Of norms after branches, windows, and branches beside each other.
+TEST(Tensor, BitsOfOtherBlocksRepeatWithRecomputation) {
+  for (const std::string preset : {"gemma-tiny", "neox-tiny", "gptj-tiny"}) {
+    const ModelSpec spec = shape(preset, 6, 6);
+    const test::RankRun first = test::train_on_ranks(spec, options_of(2, 0), 4, 3);
+    for (const int stage : {0, 3})
+      for (const bool again : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} stage {} {}", preset, stage, again));
+        EngineOptions options = options_of(2, stage);
+        options.recompute = again;
+        const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+        EXPECT_EQ(run.losses, first.losses);
+        test::expect_same_bits(run.weights, first.weights);
+        test::expect_planned(spec, options, 4, run, test::this_processor());
+      }
   }
 }
 
@@ -128,7 +148,7 @@ TEST(Tensor, BitsRepeatAtEveryStageAndInEveryLayout) {
         EXPECT_EQ(run.losses, first.losses);
         EXPECT_EQ(run.norms, first.norms);
         test::expect_same_bits(run.weights, first.weights);
-        test::expect_planned(spec, options, 4, run, Hardware{});
+        test::expect_planned(spec, options, 4, run, test::this_processor());
         ++compared;
       }
   EXPECT_EQ(compared, 16);
@@ -145,7 +165,7 @@ TEST(Tensor, OffloadKeepsTheBits) {
     const test::RankRun run = test::train_on_ranks(spec, options, 6 * data, 3);
     EXPECT_EQ(run.losses, whole.losses);
     test::expect_same_bits(run.weights, whole.weights);
-    test::expect_planned(spec, options, 6 * data, run, Hardware{});
+    test::expect_planned(spec, options, 6 * data, run, test::this_processor());
   }
 }
 
@@ -159,7 +179,7 @@ TEST(Tensor, SixteenBitsAgreeWithOneRankAndRepeat) {
     const test::RankRun one = alone(spec, options, 1, 10);
     EXPECT_LT(distance(run.weights, one.weights), 0.02);
     EXPECT_NEAR(run.losses.back(), one.losses.back(), 0.02);
-    test::expect_planned(spec, options, 6, run, Hardware{});
+    test::expect_planned(spec, options, 6, run, test::this_processor());
     options.zero.overlap = false;
     test::expect_same_bits(test::train_on_ranks(spec, options, 6, 10).weights, run.weights);
   }
@@ -241,6 +261,7 @@ TEST(Tensor, ModelsThatCannotBeDividedAreRefusedWithAllReasons) {
   spec.hidden_size = 30;
   EXPECT_TRUE(contains(text(spec, 4), "intermediate_size of 3 leaves nothing to some"));
   EXPECT_TRUE(contains(text(spec, 4), "30 columns of hidden_size"));
+  EXPECT_TRUE(contains(text(shape("olmo2-tiny", 6, 6), 2), "go over all heads (qk_norm_whole)"));
   spec = shape("llama-tiny", 6, 2);
   spec.vocab_size = 7;
   EXPECT_TRUE(contains(text(spec, 6), "vocabulary of 7 leaves nothing to some"));

@@ -5,6 +5,7 @@
 
 Standard library only. What a fuzzer finds is added by hand, named after what it broke.
 """
+import base64
 import gzip
 import json
 import pathlib
@@ -141,7 +142,8 @@ def seeds_of_configurations():
     put("config", "not_known", '{"model": "gpt2-tiny", "optimiser": {} /* with a comment */}')
     put("config", "deep", '{"model": ' + "[" * 5000 + "]" * 5000 + "}")  # copied by recursion
     golden = pathlib.Path(__file__).parent.parent / "golden" / "hf"
-    for family in ("gpt2", "llama3", "qwen3"):
+    for family in ("gpt2", "llama3", "qwen3", "gemma2", "gemma3", "granite", "cohere2", "gpt_neox", "gptj", "opt",
+                   "falcon_new", "llama_yarn"):
         put("model_config", family, json.dumps(json.loads((golden / family / "config.json").read_text())))
 
 
@@ -214,7 +216,78 @@ def seeds_of_data():
     put("documents", "paragraphs", "pone\ntwo\n \t\nthree\n\n\nfour\n")
 
 
+def gguf(values, tensors, version=3):
+    """(type, content) of each value, as GGUF numbers types; (type, shape, bytes) of each tensor."""
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+    def one(kind, value):
+        if kind == 8:
+            return text(value)
+        if isinstance(kind, list):
+            return struct.pack("<IQ", kind[0], len(value)) + b"".join(one(kind[0], entry) for entry in value)
+        return struct.pack("<" + {4: "I", 5: "i", 6: "f", 7: "?"}[kind], value)
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values))
+    for key, (kind, value) in values.items():
+        head += text(key) + struct.pack("<I", 9 if isinstance(kind, list) else kind) + one(kind, value)
+    data = b""
+    for name, (kind, shape, content) in tensors.items():
+        data += bytes(-len(data) % 32)
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kind, len(data))
+        data += content
+    return head + bytes(-len(head) % 32) + data
+
+
+def seeds_of_gguf():
+    sizes = {"general.architecture": (8, "llama")}
+    for key, value in {"context_length": 16, "embedding_length": 32, "block_count": 1, "feed_forward_length": 32,
+                       "attention.head_count": 2, "attention.head_count_kv": 1}.items():
+        sizes[f"llama.{key}"] = (4, value)
+    sizes["llama.attention.layer_norm_rms_epsilon"] = (6, 1e-5)
+    table = {"token_embd.weight": (8, [3, 32], bytes(range(102))), "rope_freqs.weight": (0, [8], struct.pack("<8f", *[1] * 8)),
+             "wide": (12, [1, 256], bytes(range(144)))}
+    put("gguf", "llama", gguf(sizes, table))
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + ["a", "b", "ab", "\u2581"]
+    put("gguf", "sentencepiece", gguf({**sizes, "tokenizer.ggml.model": (8, "llama"), "tokenizer.ggml.tokens": ([8], pieces),
+        "tokenizer.ggml.scores": ([6], [-float(i) for i in range(len(pieces))]), "tokenizer.ggml.bos_token_id": (4, 1),
+        "tokenizer.ggml.token_type": ([5], [2, 3, 3] + [6] * 256 + [1] * 4), "tokenizer.ggml.eos_token_id": (4, 2),
+        "tokenizer.ggml.add_bos_token": (7, True), "tokenizer.chat_template": (8, "{{ messages }}")}, {}))
+    letters = [chr(byte) if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174 else None for byte in range(256)]
+    spare = iter(range(256, 400))
+    letters = [letter or chr(next(spare)) for letter in letters]
+    put("gguf", "byte_level", gguf({**sizes, "tokenizer.ggml.model": (8, "gpt2"), "tokenizer.ggml.pre": (8, "qwen2"),
+        "tokenizer.ggml.tokens": ([8], letters + ["ab", "<|end|>"]), "tokenizer.ggml.merges": ([8], ["a b"]),
+        "tokenizer.ggml.token_type": ([5], [1] * 257 + [3])}, {}, 2))
+
+
+def seeds_of_ranks():
+    tokens = [bytes([byte]) for byte in range(256)] + [b"ab", b" a", b"abc", "\u00e9".encode()]
+    lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
+    put("ranks", "tiktoken", "\n".join(lines) + "\n")
+    put("ranks", "gap", "\n".join(lines[:256]) + "\nYWI= 300\r\n")
+    put("ranks", "twice", "IQ== 0\nIQ== 0\n")
+    put("ranks", "tekken", json.dumps({"config": {"pattern": "\\\\p{L}+|\\\\s+".replace("\\\\", "\\"), "default_vocab_size": 262,
+        "default_num_special_tokens": 4}, "special_tokens": [{"rank": 1, "token_str": "<s>", "is_control": True}],
+        "vocab": [{"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None} for rank, token in enumerate(tokens)]}))
+
+
+def seeds_of_templates():
+    names = NEXT_FILE.decode() + json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\u00e9"}],
+                                             "add_generation_prompt": True, "bos_token": "<s>", "tools": None})
+    put("chat_template", "chatml", "{% for m in messages %}{{ '<|' + m.role + '|>\\n' ~ m['content'] | trim }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}" + names)
+    put("chat_template", "loops", "{%- set ns = namespace(n=0) -%}\n{%- for m in messages[::-1] if m.role in ['user'] -%}\n{% set ns.n = ns.n + loop.index %}"
+        "{{ loop.last }}{% else %}none{% endfor %}{{ ns.n // 2 ** 3 - -1 }}{% generation %}x{% endgeneration %}" + names)
+    put("chat_template", "filters", "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') | upper }}"
+        "{{ messages | tojson(indent=2) }}{{ 'a b'.split(' ')[-1].startswith('b') }}{{ missing | default('d', true) }}{{ [3, 1] | sort }}" + names)
+    put("chat_template", "macros", "{% macro m(a, b=2) %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{% call m(1) %}x{% endcall %}{% filter trim %} y {% endfilter %}"
+        "{% set t %}c{% endset %}{{ t if t is defined and t is not none else 1.5e3 }}{# c #}{% raw %}{{ }}{% endraw %}" + names)
+    put("chat_template", "refused", "{{ raise_exception('no') }}" + names)
+
+
 if __name__ == "__main__":
+    seeds_of_gguf()
+    seeds_of_ranks()
+    seeds_of_templates()
     seeds_of_sentencepiece()
     seeds_of_tensors()
     seeds_of_checkpoints()

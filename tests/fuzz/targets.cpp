@@ -7,20 +7,26 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/gguf.h"
 #include "base/json.h"
 #include "config/config.h"
 #include "data/byte_input.h"
 #include "data/byte_level.h"
 #include "data/dataset.h"
+#include "data/gguf_tokenizer.h"
 #include "data/hf_tokenizer.h"
+#include "data/jinja.h"
 #include "data/sentencepiece.h"
+#include "data/tiktoken.h"
 #include "data/tokenizer.h"
 #include "fuzz/files.h"
 #include "io/checkpoint.h"
 #include "io/half.h"
 #include "io/hf_folder.h"
+#include "io/quantized.h"
 #include "io/safetensors.h"
 #include "io/torch_file.h"
+#include "model/gguf_model.h"
 
 namespace onefold::fuzz {
 namespace {
@@ -52,6 +58,44 @@ void read_torch(std::string_view input) {
     touch(tensors.bytes(entry));
     tensors.release(entry);
   }
+}
+
+// A GGUF file: its tensors, its model and its tokenizer, each of which may be refused.
+void read_gguf(std::string_view input) {
+  static const MemoryFile memory;
+  memory.fill(input);
+  const GgufFile file(memory.path());
+  for (const GgufTensor& tensor : file.tensors()) {
+    touch(file.bytes(tensor));
+    const std::string type(tensor.type->name);
+    if (!is_readable_dtype(type) || tensor.bytes == 0) continue;
+    std::vector<float> values(static_cast<size_t>(tensor.type->elems) + 3);
+    const auto elems = static_cast<int64_t>(tensor.bytes) / tensor.type->bytes * tensor.type->elems;
+    values.resize(std::min(values.size(), static_cast<size_t>(elems)));
+    read_values(type, file.bytes(tensor), elems - static_cast<int64_t>(values.size()), values);
+  }
+  try {
+    spec_from_hf_config(hf_config_of_gguf(file), "model").complete("model");
+  } catch (const UserError&) {
+  }
+  if (!has_gguf_tokenizer(file)) return;
+  const Tokenizer tokenizer = load_gguf_tokenizer(file);
+  tokenizer.decode(tokenizer.encode("The 2 words \xC3\xA9 <s>", Tokenizer::Specials::kMatch));
+}
+
+// A template of conversations, then the names that it may use.
+void read_chat_template(std::string_view input) {
+  const size_t end = std::min(input.find(kNextFile), input.size());
+  Json variables = Json::object();
+  if (end < input.size()) variables = parse_json(input.substr(end + kNextFile.size()), "variables");
+  if (!variables.is_object()) return;
+  const JinjaTemplate chat(input.substr(0, end), "template");
+  const JinjaTemplate::Rendered rendered = chat.render(variables);
+  for (const JinjaTemplate::Span& span : rendered.generated)
+    require(span.begin <= span.end && span.end <= rendered.text.size(), "a span of {} to {}",
+            span.begin, span.end);
+  require(chat.render(variables).text == rendered.text || input.find("strftime") != input.npos,
+          "a template renders two texts");
 }
 
 // A model in shards: the index, then the files that it may name.
@@ -190,6 +234,15 @@ void read_vocabulary(std::string_view input) {
   tokenizer.decode(tokenizer.encode("The 2 words <|im_end|>", Tokenizer::Specials::kMatch));
 }
 
+// tekken.json, or a file of tiktoken's.
+void read_ranks(std::string_view input) {
+  const std::string json = input.starts_with('{')
+                               ? tokenizer_json_of_tekken(input, "tekken.json")
+                               : tokenizer_json_of_tiktoken(input, "qwen.tiktoken", "ranks");
+  const Tokenizer tokenizer = Tokenizer::parse(json, "ranks");
+  tokenizer.decode(tokenizer.encode("The 2 words \xC3\xA9 <s>", Tokenizer::Specials::kMatch));
+}
+
 // The first byte chooses what a document is; the rest is the file.
 void read_documents(std::string_view input) {
   static const MemoryFile file;
@@ -209,7 +262,7 @@ void read_documents(std::string_view input) {
   });
 }
 
-constexpr std::array<Target, 12> kTargets = {{{"safetensors", read_safetensors},
+constexpr std::array<Target, 15> kTargets = {{{"safetensors", read_safetensors},
                                               {"hf_folder", read_hf_folder},
                                               {"torch", read_torch},
                                               {"checkpoint", read_checkpoint},
@@ -220,7 +273,10 @@ constexpr std::array<Target, 12> kTargets = {{{"safetensors", read_safetensors},
                                               {"token_file", read_token_file},
                                               {"documents", read_documents},
                                               {"compressed", read_compressed},
-                                              {"vocabulary", read_vocabulary}}};
+                                              {"vocabulary", read_vocabulary},
+                                              {"gguf", read_gguf},
+                                              {"chat_template", read_chat_template},
+                                              {"ranks", read_ranks}}};
 
 }  // namespace
 

@@ -38,7 +38,8 @@ OPTIMIZER = {
 
 # ------------------------------------------------------------------------------------------ cases
 
-GATED = {"reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu}
+GATED = {"reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu, "glu": torch.sigmoid,
+         "bilinear": lambda x: x}
 PLAIN = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -69,6 +70,12 @@ SMALL_GPT2 = dict(GPT2, vocab_size=37, hidden_size=15, num_layers=1, head_dim=5,
 SMALL_LLAMA = dict(LLAMA, vocab_size=41, hidden_size=22, num_layers=1, num_heads=2, num_kv_heads=1,
                    head_dim=14, intermediate_size=31, max_sequence_length=13)
 
+EXPERTS = {
+    "experts_per_token": 2, "scores": "softmax", "normalise_weights": True,
+    "shared_intermediate_size": 0, "shared_gate": False, "every": 1, "dense_blocks": [],
+    "balance_loss": 0.0, "z_loss": 0.0, "capacity_factor": 0.0,
+}  # yapf: disable
+
 # name: (spec, batch, sequence, fraction of targets that are masked, seed)
 # Adam divides by the gradient's own size, so an element whose gradient is nearly zero turns
 # rounding noise into a step. The seeds are ones where no element is so placed; see README.md.
@@ -91,9 +98,78 @@ CASES = {
     # Biases on a gated MLP and on the attention output, which no family above has.
     "geglu": (dict(SMALL_LLAMA, activation="geglu", mlp_bias=True, attention_out_bias=True),
               2, 11, 0.15, 711),
+    "glu": (dict(SMALL_LLAMA, activation="glu"), 2, 11, 0.0, 512),
+    "bilinear": (dict(SMALL_LLAMA, activation="bilinear"), 2, 11, 0.0, 513),
+    # Mixtures of experts. Every block; a dense block and one with a shared expert and its gate;
+    # sigmoid scores, a shared expert without a gate and the router's own losses; and experts that
+    # drop what is beyond their capacity.
+    "mixtral": (dict(SMALL_LLAMA, num_layers=2,
+                     experts=dict(EXPERTS, num_experts=5, intermediate_size=13)), 2, 13, 0.0, 1107),
+    "qwen2_moe": (dict(SMALL_LLAMA, num_layers=2, qkv_bias=True, norm_eps=1e-6,
+                       rope_theta=100.0, experts=dict(
+                           EXPERTS, num_experts=6, experts_per_token=3, intermediate_size=11,
+                           normalise_weights=False, shared_intermediate_size=17, shared_gate=True,
+                           dense_blocks=[0])), 3, 11, 0.2, 1008),
+    "sigmoid_experts": (dict(SMALL_LLAMA, experts=dict(
+        EXPERTS, num_experts=4, intermediate_size=13, scores="sigmoid",
+        shared_intermediate_size=9, balance_loss=0.05, z_loss=0.02)), 3, 13, 0.0, 515),
+    "capacity": (dict(SMALL_LLAMA, experts=dict(
+        EXPERTS, num_experts=4, intermediate_size=13, balance_loss=0.03,
+        capacity_factor=0.8)), 3, 13, 0.0, 516),
 }  # yapf: disable
 
 # -------------------------------------------------------------------------------------- the model
+
+
+def has_experts(spec, block):
+    e = spec.get("experts")
+    return e is not None and (block + 1) % e["every"] == 0 and block not in e["dense_blocks"]
+
+
+def mixture(spec, p, name, x, own_losses):
+    """Every expert computes every token, and a matrix of weights says what counts. The router's own
+    losses are appended to own_losses, with their factors."""
+    e = spec["experts"]
+    count, k = e["num_experts"], e["experts_per_token"]
+    act = GATED[spec["activation"]]
+    flat = x.reshape(-1, x.shape[-1])
+    tokens = flat.shape[0]
+    logits = F.linear(flat, p[name + ".router.weight"])
+    scores = logits.softmax(-1) if e["scores"] == "softmax" else logits.sigmoid()
+    chosen = logits.argsort(dim=-1, descending=True, stable=True)[:, :k]
+    weights = scores.gather(1, chosen)
+    if e["normalise_weights"]:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    mask = torch.zeros_like(logits).scatter(1, chosen, 1.0)
+    kept = torch.ones(tokens, k, dtype=torch.bool)
+    if e["capacity_factor"]:
+        capacity = max(1, math.ceil(e["capacity_factor"] * tokens * k / count))
+        taken = [0] * count
+        for token in range(tokens):
+            for j in range(k):
+                expert = chosen[token, j].item()
+                kept[token, j] = taken[expert] < capacity
+                taken[expert] += 1
+    by_expert = torch.zeros_like(logits).scatter(1, chosen, weights * kept)
+
+    def glu(up, down):
+        gate, value = F.linear(flat, up).chunk(2, -1)
+        return F.linear(act(gate) * value, down)
+
+    ups = p[name + ".experts.up.weight"].chunk(count)
+    downs = p[name + ".experts.down.weight"].chunk(count)
+    y = sum(by_expert[:, i:i + 1] * glu(ups[i], downs[i]) for i in range(count))
+    if e["shared_intermediate_size"]:
+        shared = glu(p[name + ".shared.up.weight"], p[name + ".shared.down.weight"])
+        if e["shared_gate"]:
+            shared = shared * F.linear(flat, p[name + ".shared_gate.weight"]).sigmoid()
+        y = y + shared
+    share = scores / (scores.sum(-1, keepdim=True) + 1e-20)
+    layers = sum(has_experts(spec, i) for i in range(spec["num_layers"]))
+    balance = count * (mask.sum(0) / tokens * share.mean(0)).sum()
+    z = logits.logsumexp(-1).square().mean()
+    own_losses.append(torch.stack([e["balance_loss"] * balance, e["z_loss"] * z]) / layers)
+    return y.view_as(x)
 
 
 def parameter_shapes(spec):
@@ -123,6 +199,18 @@ def parameter_shapes(spec):
             shapes[block + "attention.k_norm.weight"] = (hd,)
         linear(block + "attention.out", d, heads * hd, spec["attention_out_bias"])
         norm(block + "mlp_norm")
+        if has_experts(spec, i):
+            e = spec["experts"]
+            count, inner, shared = e["num_experts"], e["intermediate_size"], e["shared_intermediate_size"]
+            linear(block + "mlp.router", count, d, False)
+            linear(block + "mlp.experts.up", count * 2 * inner, d, False)
+            linear(block + "mlp.experts.down", count * d, inner, False)
+            if shared:
+                linear(block + "mlp.shared.up", 2 * shared, d, False)
+                linear(block + "mlp.shared.down", d, shared, False)
+            if e["shared_gate"]:
+                linear(block + "mlp.shared_gate", 1, d, False)
+            continue
         up_rows = 2 * ff if spec["activation"] in GATED else ff
         linear(block + "mlp.up", up_rows, d, spec["mlp_bias"])
         linear(block + "mlp.down", d, ff, spec["mlp_bias"])
@@ -147,7 +235,9 @@ def rope(x, theta):
 
 
 def loss_of(spec, p, tokens, targets):
-    """Mean cross-entropy over the targets that are not -1. tokens, targets: [B, T]."""
+    """Mean cross-entropy over the targets that are not -1, and the two losses of routers. tokens,
+    targets: [B, T]."""
+    own_losses = [torch.zeros(2)]
     batch, length = tokens.shape
     heads, kv_heads, hd = spec["num_heads"], spec["num_kv_heads"], spec["head_dim"]
     future = torch.ones(length, length).triu(1).bool()
@@ -178,6 +268,8 @@ def loss_of(spec, p, tokens, targets):
         return linear(name + ".out", mixed)
 
     def mlp(name, x):
+        if name + ".router.weight" in p:
+            return mixture(spec, p, name, x, own_losses)
         up = linear(name + ".up", x)
         if spec["activation"] in GATED:
             gate, up = up.chunk(2, -1)
@@ -195,7 +287,8 @@ def loss_of(spec, p, tokens, targets):
         x = x + mlp(block + "mlp", norm(block + "mlp_norm", x))
     head = p["embedding.tokens"] if spec["tie_embeddings"] else p["head.weight"]
     logits = F.linear(norm("head.norm", x), head)
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    return loss, sum(own_losses)
 
 
 # ------------------------------------------------------------------------------------ random data
@@ -264,11 +357,12 @@ def run_case(spec, params, tokens, targets, dtype):
          {"params": vectors, "weight_decay": 0.0}],
         lr=OPTIMIZER["learning_rate"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]),
         eps=OPTIMIZER["eps"])  # yapf: disable
-    losses, norms, grads = [], [], {}
+    losses, norms, routers, grads = [], [], [], {}
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = loss_of(spec, p, tokens[step], targets[step])
-        loss.backward()
+        loss, router_losses = loss_of(spec, p, tokens[step], targets[step])
+        (loss + router_losses.sum()).backward()
+        routers.append(router_losses.tolist())
         if step == 0:
             grads = {name: x.grad.clone() for name, x in p.items()}
         norm = torch.nn.utils.clip_grad_norm_(list(p.values()), OPTIMIZER["clip_norm"])
@@ -278,6 +372,7 @@ def run_case(spec, params, tokens, targets, dtype):
     return {
         "grads": grads,
         "losses": torch.tensor(losses, dtype=torch.float64),
+        "router_losses": torch.tensor(routers, dtype=torch.float64),
         "grad_norms": torch.tensor(norms, dtype=torch.float64),
         "final": {name: x.detach() for name, x in p.items()},
     }
@@ -340,6 +435,8 @@ def write_case(case, folder):
     tensors.update({"grad/" + name: x for name, x in result["grads"].items()})
     tensors["losses"] = result["losses"]
     tensors["grad_norms"] = result["grad_norms"]
+    if "experts" in spec:
+        tensors["router_losses"] = result["router_losses"]
     tensors.update({"final/" + name: x for name, x in result["final"].items()})
     metadata = {
         "case": case,

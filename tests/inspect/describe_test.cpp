@@ -73,12 +73,35 @@ TEST_F(Describe, StatisticsAreThoseOfTheFiniteValues) {
   EXPECT_EQ(find("x").nans, 1);
   EXPECT_EQ(find("x").infinities, 2);
   EXPECT_EQ(find("none").norm, 0);
-  EXPECT_EQ(find("bad").max, 0) << "nothing is finite";
+  for (const double value : {find("bad").norm, find("bad").min, find("bad").max, find("bad").mean})
+    EXPECT_TRUE(std::isnan(value)) << "nothing is finite";
   EXPECT_EQ(d.not_finite(), 4);
   EXPECT_EQ(d.elems(), 6);
   EXPECT_EQ(d.bytes(), 24);
   EXPECT_EQ(description_json(d)["finite"], false);
   expect_in(description_text(d), {"4 values are not finite", "1 NaN", "2 infinite"});
+}
+
+// F64 beyond the square root of the largest double, and types whose values are not read.
+TEST_F(Describe, HugeNormsAndUnreadTypesAreShown) {
+  const std::string path = folder_.path("types.safetensors");
+  SafetensorsWriter writer(path, {{"huge", "F64", {2}, 0, 0},
+                                  {"tiny", "F64", {2}, 0, 0},
+                                  {"complex", "C64", {1}, 0, 0},
+                                  {"scales", "F8_E8M0", {3}, 0, 0}});
+  const std::vector<double> huge = {3e200, -4e200}, tiny = {3e-200, 4e-200};
+  writer.write("huge", std::as_bytes(std::span(huge)));
+  writer.write("tiny", std::as_bytes(std::span(tiny)));
+  writer.write("complex", std::as_bytes(std::span(huge)).first(8));
+  writer.write("scales", std::as_bytes(std::span(huge)).first(3));
+  writer.commit();
+  const Description d = look(path);
+  EXPECT_NEAR(d.tensors[0].norm, 5e200, 1e186);
+  EXPECT_NEAR(d.tensors[1].norm, 5e-200, 1e-214);
+  EXPECT_FALSE(d.tensors[2].has_values);
+  EXPECT_FALSE(description_json(d)["tensors"][3].contains("norm"));
+  expect_in(description_text(d), {"5e+200", "C64 [1]", "F8_E8M0 [3]"});
+  EXPECT_TRUE(differ(path, path).equal());
 }
 
 TEST_F(Describe, LargeTensorsHaveTheSameSumsOnAnyNumberOfThreads) {

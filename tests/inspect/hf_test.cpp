@@ -191,7 +191,11 @@ TEST_P(HfGolden, ExportHasTheTensorsThatTransformersWrote) {
 INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                          testing::Values("gpt2", "gpt2_untied", "llama", "llama_biased", "llama3",
                                          "mistral", "qwen2", "qwen3", "phi3", "smollm3",
-                                         "starcoder2"),
+                                         "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe",
+                                         "mistral_window", "ministral", "olmo2", "gemma", "gemma2",
+                                         "gemma3", "granite", "gpt_neox", "gpt_neox_sequential",
+                                         "gptj", "opt", "cohere", "cohere2", "falcon", "falcon_new",
+                                         "llama_yarn"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Copies of the golden folders, to break.
@@ -306,7 +310,8 @@ class Export : public testing::Test {
 TEST_F(Export, ARunBecomesAFolderWithTheSameWeights) {
   for (const auto& [preset, family] : {std::pair("gpt2-tiny", HfFamily::gpt2),
                                        {"llama-tiny", HfFamily::llama},
-                                       {"qwen3-tiny", HfFamily::qwen3}}) {
+                                       {"qwen3-tiny", HfFamily::qwen3},
+                                       {"mixtral-tiny", HfFamily::mixtral}}) {
     const std::string run = make_run(preset);
     const ExportResult result = run_export(run, {.max_shard_bytes = 50'000, .overwrite = true});
     EXPECT_EQ(result.family, family);
@@ -356,6 +361,15 @@ TEST_F(Export, LogitsAreTheSameAfterTheWayThroughAFolder) {
        "F16"},
       {"qwen3", R"({"preset": "qwen3-tiny"})"},
       {"qwen3_untied_bf16", R"({"preset": "qwen3-tiny", "tie_embeddings": false})", "BF16"},
+      {"llama_glu", R"({"preset": "llama-tiny", "activation": "glu"})"},
+      {"llama_bilinear", R"({"preset": "llama-tiny", "activation": "bilinear"})"},
+      {"mixtral", R"({"preset": "mixtral-tiny"})"},
+      {"mixtral_bf16", R"({"preset": "mixtral-tiny", "experts": {"balance_loss": 0.01}})", "BF16"},
+      {"qwen2_moe", R"({"preset": "llama-tiny", "qkv_bias": true, "experts": {"num_experts": 6,
+        "experts_per_token": 3, "intermediate_size": 17, "normalise_weights": false,
+        "shared_intermediate_size": 29, "shared_gate": true, "every": 2}})"},
+      {"qwen3_moe", R"({"preset": "qwen3-tiny", "experts": {"num_experts": 7,
+        "intermediate_size": 13, "dense_blocks": [1]}})"},
   };
   const char* kept = std::getenv("ONEFOLD_EXPORT_DIR");
   const int64_t batch = 2, length = 31;

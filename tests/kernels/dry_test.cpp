@@ -21,7 +21,7 @@ double causal_product_flops(const AttentionShape& s) {
 }
 
 TEST(DryKernels, CountTwoOperationsForEachMultiplicationOfAGemm) {
-  DryKernels kernels(make_cpu_scratch(1));
+  DryKernels kernels(make_cpu_scratch(1, false));
   EXPECT_EQ(kernels.work().flops, 0);
   kernels.gemm({.a = no_memory(3, 5), .b = no_memory(5, 7), .dst = no_memory(3, 7)});
   EXPECT_EQ(kernels.work().flops, 2 * 3 * 5 * 7);
@@ -35,7 +35,7 @@ TEST(DryKernels, CountTwoOperationsForEachMultiplicationOfAGemm) {
 }
 
 TEST(DryKernels, CountWhatIsAddedToAsReadAndWritten) {
-  DryKernels kernels(make_cpu_scratch(1));
+  DryKernels kernels(make_cpu_scratch(1, false));
   kernels.gemm(
       {.a = no_memory(3, 5), .b = no_memory(5, 7), .dst = no_memory(3, 7), .accumulate = true});
   EXPECT_EQ(kernels.work().bytes, 4 * (3 * 5 + 5 * 7 + 2 * 3 * 7));
@@ -46,7 +46,7 @@ TEST(DryKernels, CountWhatIsAddedToAsReadAndWritten) {
 }
 
 TEST(DryKernels, CountMoreThanAnIntegerHolds) {
-  DryKernels kernels(make_cpu_scratch(1));
+  DryKernels kernels(make_cpu_scratch(1, false));
   constexpr int64_t kSide = int64_t{1} << 22;
   kernels.gemm(
       {.a = no_memory(kSide, kSide), .b = no_memory(kSide, kSide), .dst = no_memory(kSide, kSide)});
@@ -57,7 +57,7 @@ TEST(DryKernels, CountTwoCausalProductsForwardAndFiveBackward) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, 1, 1, 1, 1}, AttentionShape{2, 64, 64, 6, 2, 16},
         AttentionShape{1, 257, 257, 3, 3, 7}, AttentionShape{2, 1, 131, 4, 1, 64}}) {
-    DryKernels kernels(make_cpu_scratch(1));
+    DryKernels kernels(make_cpu_scratch(1, false));
     const double product = causal_product_flops(shape);
     kernels.attention_forward(shape, {}, {}, {}, {}, {}, {}, {});
     EXPECT_EQ(kernels.work().flops, 2 * product);
@@ -67,7 +67,7 @@ TEST(DryKernels, CountTwoCausalProductsForwardAndFiveBackward) {
 }
 
 TEST(DryKernels, CountTheBytesThatAStepReadsAndWrites) {
-  DryKernels kernels(make_cpu_scratch(1));
+  DryKernels kernels(make_cpu_scratch(1, false));
   const Tensor x = no_memory(1, 10);
   const AdamWStep step{{}, {x, x}, x, x};
   kernels.adamw({}, {&step, 1});  // gradients are read; parameters and moments written too
@@ -78,7 +78,7 @@ TEST(DryKernels, AskForTheScratchOfTheDeviceTheyStandInFor) {
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     const auto cpu = make_cpu_kernels(pool);
-    const DryKernels dry(make_cpu_scratch(threads));
+    const DryKernels dry(make_cpu_scratch(threads, cpu_multiplies_bf16()));
     for (const int64_t rows : {1, 37, 1031})
       for (const int64_t cols : {1, 64, 769}) {
         EXPECT_EQ(dry.norm_backward_scratch_bytes(rows, cols, 1),

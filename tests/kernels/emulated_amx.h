@@ -1,4 +1,4 @@
-// The instructions that src/kernels/cpu/amx.cpp uses, in plain C++ and by the names of their
+// The instructions that src/kernels/cpu/bf16_unit.cpp uses, in plain C++ and by the names of their
 // intrinsics, so that packing and tiles are tested on processors that lack them.
 #pragma once
 

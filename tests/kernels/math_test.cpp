@@ -29,6 +29,11 @@ void SigmoidAll(const float* x, size_t n, float* y) {
   Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(Sigmoid(d, io.Load(d, x + i)), d, y + i); });
 }
 
+void TanhAll(const float* x, size_t n, float* y) {
+  const DF d;
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR { io.Store(Tanh(d, io.Load(d, x + i)), d, y + i); });
+}
+
 void NormalAll(const float* x, size_t n, float* cdf, float* pdf) {
   const DF d;
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
@@ -50,6 +55,7 @@ namespace {
 HWY_EXPORT(HasFma);
 HWY_EXPORT(ExpAll);
 HWY_EXPORT(SigmoidAll);
+HWY_EXPORT(TanhAll);
 HWY_EXPORT(NormalAll);
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -103,6 +109,27 @@ TEST(Math, SigmoidIsWithinThreeUlp) {
     std::vector<float> y(x.size());
     HWY_DYNAMIC_DISPATCH(SigmoidAll)(x.data(), x.size(), y.data());
     EXPECT_LE(worst_ulp(x, y, [](double v) { return 1 / (1 + std::exp(-v)); }), 3.0);
+  });
+}
+
+TEST(Math, TanhIsWithinFiveUlpAndHasTheRightLimits) {
+  test::for_each_target([] {
+    for (const float most : {0.01f, 1.0f, 12.0f}) {
+      const std::vector<float> x = grid(-most, most, 300007);
+      std::vector<float> y(x.size());
+      HWY_DYNAMIC_DISPATCH(TanhAll)(x.data(), x.size(), y.data());
+      EXPECT_LE(worst_ulp(x, y, [](double v) { return std::tanh(v); }), 5.0) << most;
+    }
+    const std::vector<float> x = {0.0f, -0.0f, kInf, -kInf, 3e38f, 1e-30f, kNan};
+    std::vector<float> y(x.size());
+    HWY_DYNAMIC_DISPATCH(TanhAll)(x.data(), x.size(), y.data());
+    EXPECT_EQ(y[0], 0.0f);
+    EXPECT_TRUE(y[1] == 0.0f && std::signbit(y[1]));
+    EXPECT_EQ(y[2], 1.0f);
+    EXPECT_EQ(y[3], -1.0f);
+    EXPECT_EQ(y[4], 1.0f);
+    EXPECT_EQ(y[5], 1e-30f);
+    EXPECT_TRUE(std::isnan(y[6]));
   });
 }
 

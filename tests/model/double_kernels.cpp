@@ -81,6 +81,12 @@ Slope activate(Activation act, double x) {
       const double s = 1 / (1 + std::exp(-x));
       return {x * s, s * (1 + x * (1 - s))};
     }
+    case Activation::sigmoid: {
+      const double s = 1 / (1 + std::exp(-x));
+      return {s, s * (1 - s)};
+    }
+    case Activation::identity:
+      return {x, 1};
   }
   return {};
 }
@@ -111,7 +117,8 @@ struct Head {
 // visit(b, h, head) for each sequence and head.
 template <class Visit>
 void for_each_head(const AttentionShape& s, const Visit& visit) {
-  require(s.starts.empty() && s.query_length == s.key_length, "whole sequences only");
+  require(s.starts.empty() && s.query_length == s.key_length && s.window == 0 && s.soft_cap == 0,
+          "whole sequences only");
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t h = 0; h < s.heads; ++h)
       visit(b, h,
@@ -338,6 +345,8 @@ class DoubleKernels final : public Kernels {
   void fill(Tensor, float) override { refuse(); }
   void add(Tensor, Tensor, Tensor) override { refuse(); }
   void scale(Tensor, float, Tensor) override { refuse(); }
+  void soft_cap(Tensor, float, Tensor) override { refuse(); }
+  void soft_cap_backward(Tensor, float, Tensor, Tensor) override { refuse(); }
   void sum(Tensor, Tensor) override { refuse(); }
   void sum_squares(std::span<const Squares>, Tensor, Tensor, Tensor) override { refuse(); }
   void clip(const Clip&) override { refuse(); }

@@ -18,6 +18,24 @@ ModelSpec qwen2() {
   return spec;
 }
 
+ModelSpec qwen2_moe() {
+  ModelSpec spec = qwen2();
+  spec.experts = {.count = 4,
+                  .per_token = 3,
+                  .intermediate_size = 7,
+                  .shared_intermediate_size = 9,
+                  .shared_gate = true,
+                  .normalised = false,
+                  .dense_blocks = {1}};
+  return spec;
+}
+
+ModelSpec qwen3_moe() {
+  ModelSpec spec = tiny("qwen3-tiny");
+  spec.experts = {.count = 4, .intermediate_size = 7, .every = 2, .balance_loss = 0.5f};
+  return spec;
+}
+
 // By name, where each tensor comes from.
 std::map<std::string, std::pair<std::string, HfTensor>> tensors(const ModelSpec& spec,
                                                                 HfFamily family) {
@@ -34,7 +52,10 @@ TEST(HfNames, TensorsCoverEveryParameterOnce) {
                                      {tiny("llama-tiny"), HfFamily::llama},
                                      {tiny("llama-tiny"), HfFamily::mistral},
                                      {qwen2(), HfFamily::qwen2},
-                                     {tiny("qwen3-tiny"), HfFamily::qwen3}}) {
+                                     {tiny("qwen3-tiny"), HfFamily::qwen3},
+                                     {tiny("mixtral-tiny"), HfFamily::mixtral},
+                                     {qwen2_moe(), HfFamily::qwen2_moe},
+                                     {qwen3_moe(), HfFamily::qwen3_moe}}) {
     int64_t sum = 0;
     for (const HfParameter& parameter : hf_parameters(spec, family)) {
       int64_t next = 0;
@@ -111,7 +132,10 @@ TEST(HfConfig, EveryFamilyReadsBackWhatItWrites) {
                                    {biased, "llama"},
                                    {qwen2(), "qwen2"},
                                    {tiny("qwen3-tiny"), "qwen3"},
-                                   {linear, "qwen3"}}) {
+                                   {linear, "qwen3"},
+                                   {tiny("mixtral-tiny"), "mixtral"},
+                                   {qwen2_moe(), "qwen2_moe"},
+                                   {qwen3_moe(), "qwen3_moe"}}) {
     const Json config = hf_config_json(spec, hf_family_named(type, "family"));
     EXPECT_EQ(config["model_type"], type);
     EXPECT_EQ(spec_from_hf_config(config, "config").to_json(), spec.to_json()) << config.dump(2);
@@ -123,6 +147,21 @@ TEST(HfConfig, TheFamilyFollowsFromTheModel) {
   EXPECT_EQ(hf_family_for(tiny("llama-tiny")), HfFamily::llama) << "mistral could too";
   EXPECT_EQ(hf_family_for(tiny("qwen3-tiny")), HfFamily::qwen3);
   EXPECT_EQ(hf_family_for(qwen2()), HfFamily::qwen2);
+  for (const auto& [preset, family] : {std::pair("mistral-7b", HfFamily::mistral),
+                                       {"gemma-2-2b", HfFamily::gemma2},
+                                       {"gemma-3-1b", HfFamily::gemma3},
+                                       {"olmo-2-1b", HfFamily::olmo2},
+                                       {"granite-3.3-2b", HfFamily::granite},
+                                       {"pythia-160m", HfFamily::gpt_neox},
+                                       {"gpt-j-6b", HfFamily::gptj},
+                                       {"opt-125m", HfFamily::opt},
+                                       {"command-r", HfFamily::cohere},
+                                       {"falcon-7b", HfFamily::falcon}}) {
+    const ModelSpec spec = spec_from_preset(preset, "test");
+    EXPECT_EQ(hf_family_for(spec), family) << preset;
+    EXPECT_EQ(spec_from_hf_config(hf_config_json(spec, family), "config").to_json(), spec.to_json())
+        << preset;
+  }
 }
 
 TEST(HfConfig, AModelThatNoFamilyHasIsRefusedWithEveryReason) {

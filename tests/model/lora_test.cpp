@@ -55,6 +55,8 @@ TEST(LoraTargets, UnknownOnesAreAnsweredWithThoseThereAre) {
                "gate_proj, up_proj, down_proj", "all-linear", "model.layers.0.self_attn.q_proj");
   EXPECT_ERROR(check_lora_targets(adapted("gpt2-tiny", {"c_atn"}), "lora.targets"),
                "did you mean \"c_attn\"", "c_attn, c_proj, c_fc");
+  EXPECT_ERROR(check_lora_targets(adapted("gptj-tiny", {"q_proj"}), "lora.targets"),
+               "models like gptj take no adapters yet");
   EXPECT_ERROR(check_lora_targets(adapted("gpt2-tiny", {}), "lora.targets"), "is empty");
   EXPECT_ERROR(check_lora_targets(adapted("llama-tiny", {"lm_head"}), "lora.targets"), "lm_head");
   ModelSpec neither = adapted("gpt2-tiny", {"c_attn"});

@@ -53,7 +53,11 @@ TEST(Shares, MakeUpTheWholeModel) {
     expect_whole(shaped("gpt2-tiny", 6, 6), count);
     expect_whole(shaped("llama-tiny", 6, 6), count);
   }
-  for (const int count : {2, 4, 8}) expect_whole(shaped("qwen3-tiny", 8, 2), count);
+  for (const int count : {2, 4, 8}) {
+    expect_whole(shaped("qwen3-tiny", 8, 2), count);
+    expect_whole(shaped("gemma-tiny", 8, 2), count);
+    expect_whole(shaped("gptj-tiny", 8, 8), count);
+  }
 }
 
 TEST(Shares, RunsOfARangeAreItsBoxesInOrder) {

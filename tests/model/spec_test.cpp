@@ -21,13 +21,52 @@ const char* const kSmall =
 
 TEST(Presets, HaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published = {
-      {"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"gpt2-large", 774030080},
-      {"gpt2-xl", 1557611200},      {"llama-2-7b", 6738415616},   {"llama-2-13b", 13015864320},
-      {"llama-30b", 32528943616},   {"llama-2-70b", 68976648192}, {"llama-3-8b", 8030261248},
-      {"llama-3-70b", 70553706496}, {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824},
-      {"qwen2-0.5b", 494032768},    {"qwen2-1.5b", 1543714304},   {"qwen2.5-3b", 3085938688},
-      {"qwen2-7b", 7615616512},     {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},
-      {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
+      {"gpt2", 124439808},
+      {"gpt2-medium", 354823168},
+      {"gpt2-large", 774030080},
+      {"gpt2-xl", 1557611200},
+      {"llama-2-7b", 6738415616},
+      {"llama-2-13b", 13015864320},
+      {"llama-30b", 32528943616},
+      {"llama-2-70b", 68976648192},
+      {"llama-3-8b", 8030261248},
+      {"llama-3-70b", 70553706496},
+      {"llama-3.2-1b", 1235814400},
+      {"llama-3.2-3b", 3212749824},
+      {"qwen2-0.5b", 494032768},
+      {"qwen2-1.5b", 1543714304},
+      {"qwen2.5-3b", 3085938688},
+      {"qwen2-7b", 7615616512},
+      {"qwen3-0.6b", 596049920},
+      {"qwen3-1.7b", 1720574976},
+      {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},
+      {"mistral-7b", 7241732096},
+      {"gemma-2-2b", 2614341888},
+      {"gemma-2-9b", 9241705984},
+      {"gemma-3-270m", 268098176},
+      {"gemma-3-1b", 999885952},
+      {"olmo-2-1b", 1484916736},
+      {"olmo-2-7b", 7298617344},
+      {"granite-3.3-2b", 2533539840},
+      {"pythia-70m", 70426624},
+      {"pythia-160m", 162322944},
+      {"pythia-410m", 405334016},
+      {"pythia-1b", 1011781632},
+      {"pythia-1.4b", 1414647808},
+      {"pythia-2.8b", 2775208960},
+      {"pythia-6.9b", 6857302016},
+      {"gpt-j-6b", 6050882784},
+      {"opt-125m", 125239296},
+      {"opt-1.3b", 1315758080},
+      {"opt-2.7b", 2651596800},
+      {"opt-6.7b", 6658473984},
+      {"command-r", 34980831232},
+      {"falcon-7b", 6921720704},
+      {"mixtral-8x7b", 46702792704},
+      {"mixtral-8x22b", 140620634112},
+      {"qwen3-30b-a3b", 30532122624},
+      {"qwen3-235b-a22b", 235093634560},
   };
   for (const auto& [name, count] : published)
     EXPECT_EQ(spec_from_preset(name, "model").parameter_count(), count) << name;
@@ -74,6 +113,42 @@ TEST(Spec, RoundTripsThroughJson) {
     EXPECT_EQ(spec_from_json(once, "model").to_json().dump(), once.dump()) << name;
   }
   EXPECT_EQ(spec_from_preset("qwen2-7b", "model").to_json()["norm_eps"].dump(), "1e-06");
+}
+
+TEST(Spec, WhatAnOverrideMakesIdleIsLeftOut) {
+  for (const char* text : {R"({"preset": "gemma-3-1b", "sliding_window": 0})",
+                           R"({"preset": "gemma-3-1b", "positions": "learned"})",
+                           R"({"preset": "pythia-70m", "positions": "learned"})",
+                           R"({"preset": "opt-125m", "positions": "rope"})",
+                           R"({"preset": "olmo-2-1b", "qk_norm": false})",
+                           R"({"preset": "command-r", "norm": "rmsnorm"})"}) {
+    const Json once = inline_spec(text).to_json();
+    EXPECT_EQ(spec_from_json(once, "model").to_json().dump(), once.dump()) << text;
+  }
+}
+
+TEST(Spec, OptionsThatMakeNoSenseAreNamed) {
+  const auto with = [](const char* preset, const char* key, const Json& value) {
+    return [=] { spec_from_json({{"preset", preset}, {key, value}}, "model"); };
+  };
+  EXPECT_ERROR(with("llama-tiny", "full_attention_every", 2)(), "model.full_attention_every",
+               "there is no sliding_window");
+  EXPECT_ERROR(with("llama-tiny", "qk_norm_whole", true)(), "model.qk_norm_whole",
+               "qk_norm is false");
+  EXPECT_ERROR(with("llama-tiny", "norm_bias", false)(), "only layernorm has a bias");
+  EXPECT_ERROR(with("llama-tiny", "position_offset", 2)(), "model.position_offset",
+               "there is no table");
+  EXPECT_ERROR(with("gpt2-tiny", "rotary_dim", 2)(), "model.rotary_dim", "positions are learned");
+  EXPECT_ERROR(with("llama-tiny", "rotary_dim", 5)(), "model.rotary_dim must be even");
+  EXPECT_ERROR(with("llama-tiny", "rotary_dim", 16)(), "at most head_dim 14, not 16");
+  EXPECT_ERROR(with("gemma-tiny", "local_rope_theta", 0.5)(), "local_rope_theta must be greater");
+  EXPECT_ERROR(with("llama-tiny", "sliding_window", -1)(), "model.sliding_window must be at least");
+  for (const char* key : {"attention_scale", "attention_soft_cap", "logits_soft_cap"})
+    EXPECT_ERROR(with("llama-tiny", key, -1)(), key, "must be at least 0, not -1");
+  for (const char* key : {"logits_scale", "embedding_scale", "residual_scale"})
+    EXPECT_ERROR(with("llama-tiny", key, 0)(), key, "must be greater than 0, not 0");
+  EXPECT_ERROR(with("gptj-tiny", "norm_place", "both")(), "model.parallel", "norm_place");
+  EXPECT_ERROR(with("gptj-tiny", "parallel", "yes")(), "model.parallel must be one of", "one_norm");
 }
 
 TEST(Spec, ActivationNamesSayWhetherItIsGated) {
@@ -271,14 +346,18 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
     return [config] { hf(config); };
   };
   EXPECT_ERROR(llama("model_type", "bloom")(), "config.model_type is \"bloom\"", "gpt2, llama");
-  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}})(),
-               "config.rope_scaling", "type yarn", "not supported", "llama3");
-  EXPECT_ERROR(llama("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})(), "rope_scaling");
+  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}})(),
+               "config.rope_scaling", "type longrope", "not supported", "yarn");
+  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"mscale", 1.0}})(),
+               "config.rope_scaling", "mscale is not supported");
+  EXPECT_NO_THROW(llama("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})())
+      << "within the context, the plain frequencies";
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})(),
                "config.rope_scaling.low_freq_factor is missing");
   EXPECT_ERROR(llama("hidden_act", "mish")(), "config.hidden_act is \"mish\"", "silu");
   EXPECT_ERROR(llama("attention_dropout", 0.1)(), "config.attention_dropout is 0.1");
-  EXPECT_ERROR(llama("partial_rotary_factor", 0.5)(), "config.partial_rotary_factor");
+  EXPECT_ERROR(llama("partial_rotary_factor", 0.01)(), "config.partial_rotary_factor is 0.01",
+               "pairs are needed");
   EXPECT_ERROR(llama("quantization_config", {{"bits", 4}})(), "config.quantization_config");
   EXPECT_ERROR(hf(json(R"({"hidden_size": 3})")), "has no model_type");
 
@@ -306,13 +385,30 @@ TEST(HuggingFace, ReadsScaledRotaryFrequencies) {
 TEST(Rope, Llama3StretchesTheSlowFrequenciesAlone) {
   RopeScaling scaling{RopeScaling::Type::llama3, 8.0f, 1.0f, 4.0f, 8192};
   const double turn = 2 * 3.14159265358979323846 / 8192;  // one turn of the original context
-  EXPECT_EQ(scaling.scaled(4.5 * turn), 4.5 * turn);
-  EXPECT_EQ(scaling.scaled(0.9 * turn), 0.9 * turn / 8);
+  // Of two frequencies, the second one is one over the base.
+  const auto scaled = [&](double frequency) { return scaling.frequency(1, 2, 1 / frequency); };
+  EXPECT_DOUBLE_EQ(scaled(4.5 * turn), 4.5 * turn);
+  EXPECT_DOUBLE_EQ(scaled(0.9 * turn), 0.9 * turn / 8);
   // Halfway between 1 and 4 turns: the mean of both.
-  EXPECT_NEAR(scaling.scaled(2.5 * turn), 2.5 * turn * (1 + 1.0 / 8) / 2, 1e-15);
+  EXPECT_NEAR(scaled(2.5 * turn), 2.5 * turn * (1 + 1.0 / 8) / 2, 1e-15);
   scaling.type = RopeScaling::Type::linear;
-  EXPECT_EQ(scaling.scaled(1.0), 1.0 / 8);
-  EXPECT_EQ(RopeScaling{}.scaled(1.0), 1.0);
+  EXPECT_DOUBLE_EQ(scaled(0.5), 0.5 / 8);
+  scaling = {};
+  EXPECT_DOUBLE_EQ(scaled(0.5), 0.5);
+}
+
+TEST(Rope, YarnDividesTheSlowFrequenciesAndLengthens) {
+  RopeScaling scaling{RopeScaling::Type::yarn, 4.0f};
+  scaling.original_max_sequence_length = 4096;
+  const auto plain = [](int64_t i) { return std::pow(10000.0, -static_cast<double>(i) / 64); };
+  // 128 elements: 32 turns are those of number 20.9, one turn of number 45.03; between 20 and 46
+  // the share that is divided grows evenly.
+  EXPECT_DOUBLE_EQ(scaling.frequency(20, 128, 10000), plain(20));
+  EXPECT_DOUBLE_EQ(scaling.frequency(46, 128, 10000), plain(46) / 4);
+  EXPECT_DOUBLE_EQ(scaling.frequency(33, 128, 10000), plain(33) * (1 + 0.25) / 2);
+  EXPECT_DOUBLE_EQ(scaling.length(), 0.1 * std::log(4.0) + 1);
+  scaling.attention_factor = 1.5f;
+  EXPECT_DOUBLE_EQ(scaling.length(), 1.5);
 }
 
 TEST(Rope, ScalingThatMakesNoSenseIsNamed) {
@@ -333,24 +429,22 @@ TEST(Rope, ScalingThatMakesNoSenseIsNamed) {
   EXPECT_ERROR(spec_from_json(learned, "model"), "rope_scaling has no effect");
 }
 
-TEST(HuggingFace, ASlidingWindowIsTheLongestSequence) {
+TEST(HuggingFace, ASlidingWindowIsOfAllBlocksOrOfThoseBetween) {
   Json mistral = llama_config();
   mistral["model_type"] = "mistral";
   mistral["sliding_window"] = 4096;
-  EXPECT_EQ(hf(mistral).max_sequence_length, 4096) << "within it, nothing is masked";
+  EXPECT_EQ(hf(mistral).sliding_window, 4096);
+  EXPECT_EQ(hf(mistral).max_sequence_length, llama_config()["max_position_embeddings"]);
   mistral["sliding_window"] = 0;
   EXPECT_ERROR(hf(mistral), "config.sliding_window is 0");
   mistral["sliding_window"] = 9000;
   mistral["max_position_embeddings"] = 4096;
   EXPECT_EQ(hf(mistral).max_sequence_length, 4096);
   mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(hf(mistral).sliding_window, 0);
   EXPECT_EQ(hf(mistral).num_kv_heads, 8);
   mistral.erase("sliding_window");
-  EXPECT_NO_THROW(hf(mistral)) << "the default is 4096, which masks nothing here";
-  mistral["max_position_embeddings"] = 8192;
-  EXPECT_EQ(hf(mistral).max_sequence_length, 4096) << "the default";
-  mistral["sliding_window"] = nullptr;
-  EXPECT_EQ(hf(mistral).max_sequence_length, 8192);
+  EXPECT_EQ(hf(mistral).sliding_window, 4096) << "the default";
 
   Json qwen = qwen3_config();
   qwen["sliding_window"] = 4096;
@@ -358,7 +452,18 @@ TEST(HuggingFace, ASlidingWindowIsTheLongestSequence) {
   qwen["use_sliding_window"] = true;
   EXPECT_NO_THROW(hf(qwen)) << "max_window_layers leaves no layer with a window";
   qwen["max_window_layers"] = 14;
-  EXPECT_EQ(hf(qwen).max_sequence_length, 4096);
+  EXPECT_EQ(hf(qwen).max_sequence_length, 4096)
+      << "no pattern of ours; within it, nothing is masked";
+  EXPECT_EQ(hf(qwen).sliding_window, 0);
+  qwen["max_window_layers"] = 0;
+  EXPECT_EQ(hf(qwen).sliding_window, 4096);
+  Json layers = Json::array();
+  for (int64_t i = 0; i < qwen["num_hidden_layers"]; ++i)
+    layers.push_back(i % 3 == 2 ? "full_attention" : "sliding_attention");
+  qwen["layer_types"] = layers;
+  EXPECT_EQ(hf(qwen).full_attention_every, 3);
+  EXPECT_EQ(hf(qwen).window_of(2), 0);
+  EXPECT_EQ(hf(qwen).window_of(3), 4096);
   qwen["use_sliding_window"] = false;
   qwen["layer_types"] = {"full_attention", "chunked_attention"};
   EXPECT_ERROR(hf(qwen), "config.layer_types");

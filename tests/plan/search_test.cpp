@@ -233,6 +233,31 @@ TEST(LayoutSearch, SharesStepsOutBetweenHostAndCard) {
   EXPECT_EQ(layout_changes(options, shared.best[0].options).size(), 1u);
 }
 
+// What recomputation frees on the device holds state that would otherwise be fetched from the host.
+TEST(LayoutSearch, RecomputesWhereThatBringsTheOptimizerNearer) {
+  const ModelSpec spec = spec_from_preset("llama-3.2-1b", "test");
+  const FitContext context{.order_is_given = true, .hardware = hardware_named("h200")};
+  EngineOptions options{.device = "cuda",
+                        .micro_batch = 8,
+                        .sequence = 2048,
+                        .micros = 1,
+                        .precision = {.compute = DType::bf16}};
+  EngineOptions by_hand = options;
+  by_hand.offload.optimizer = Tier::host;
+  by_hand.offload.optimizer_ratio = 0.375;
+  by_hand.recompute = true;
+  const TierLimits limits{.device = int64_t{20} << 30, .host = int64_t{100} << 30};
+  const Tried hand = planned_as(spec, by_hand, context);
+  ASSERT_LE(hand.device, limits.device);
+  Freedom freedom;
+  freedom.optimizer_home = freedom.ratio = freedom.recompute = true;
+  const SearchResult found = search_layouts(spec, options, context, freedom, limits, 3);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_TRUE(found.best[0].options.recompute.any());
+  EXPECT_LT(found.best[0].options.offload.optimizer_ratio, by_hand.offload.optimizer_ratio + 1e-9);
+  EXPECT_LE(planned_as(spec, found.best[0].options, context).seconds, hand.seconds);
+}
+
 // Neither the device nor the host holds all of the optimizer's state.
 TEST(LayoutSearch, SharesStateOutWhereNoTierHoldsIt) {
   const ModelSpec spec = small_model();

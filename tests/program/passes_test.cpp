@@ -260,6 +260,34 @@ TEST(Shard, WhatIsUsedAgainWithinTheReuseDistanceStays) {
   EXPECT_EQ(gathers(kAll, 0), each) << "no room";
 }
 
+// ---- Compress
+
+TEST(Compress, MarksReductionsAndGathersForUseAlone) {
+  for (const int stage : {0, 1, 2, 3})
+    for_each_step(stage, [](const Step& step) {
+      Program program = step.bucketed(250);
+      const size_t actions = program.actions.size();
+      compress(program, {.gradients = true, .parameters = true});
+      EXPECT_EQ(program.actions.size(), actions);
+      for (const Action& action : program.actions)
+        EXPECT_EQ(action.packed, action.verb == Verb::reduce || (action.verb == Verb::gather &&
+                                                                 action.state == State::parameters))
+            << line(action);
+      overlap(program, step.units);
+      EXPECT_EQ(problems_of(program, step.units, 2), Lines());
+      for (const Action& action : program.actions)
+        EXPECT_TRUE(action.packed || action.verb != Verb::reduce) << line(action);
+    });
+}
+
+TEST(Compress, OfNothingChangesNothing) {
+  for_each_step(3, [](const Step& step) {
+    Program program = step.bucketed(250);
+    compress(program, {});
+    EXPECT_EQ(lines(program), lines(step.bucketed(250)));
+  });
+}
+
 // ---- Bucket
 
 TEST(Bucket, OfNoElementsJoinsNothingAndDelaysNothing) {

@@ -9,11 +9,13 @@ namespace {
 using test::State;
 
 struct MeshLayout {
-  int data, tensor, stage;
+  int data, tensor, stage, pipeline = 1, interleave = 1;
+
+  int ranks() const { return data * tensor * pipeline; }
 };
 
 // Copies of key heads at four ranks, a vocabulary and an inner width that nothing divides.
-ModelSpec divided_model() {
+ModelSpec divided_model(bool tied = false) {
   ModelSpec spec = spec_from_preset("qwen3-tiny", "test");
   spec.num_layers = 2;
   spec.hidden_size = 12;
@@ -23,12 +25,15 @@ ModelSpec divided_model() {
   spec.intermediate_size = 17;
   spec.vocab_size = 23;
   spec.max_sequence_length = 11;
-  spec.tie_embeddings = false;
+  spec.tie_embeddings = tied;
   return spec;
 }
 
 EngineOptions options_for(const MeshLayout& layout) {
   EngineOptions options{.tensor = layout.tensor, .threads = 1, .micro_batch = 1, .sequence = 5};
+  options.pipeline.ranks = layout.pipeline;
+  options.pipeline.interleave = layout.interleave;
+  options.micros = 2;
   options.zero.stage = layout.stage;
   options.zero.persistence_elems = 0;
   return options;
@@ -55,25 +60,25 @@ void save(Engine& engine, const CheckpointFolder& folder) {
             std::vector<std::string>());
 }
 
-test::Weights train_and_save(const MeshLayout& layout, const CheckpointFolder& folder) {
+test::Weights train_and_save(const MeshLayout& layout, const CheckpointFolder& folder,
+                             bool tied = false) {
   test::Weights weights;
-  test::on_ranks(layout.data * layout.tensor,
-                 [&](int rank, std::shared_ptr<Communicator> communicator) {
-                   Engine engine(divided_model(), options_for(layout), std::move(communicator));
-                   for (int step = 0; step < 2; ++step) test::train_step(engine);
-                   save(engine, folder);
-                   const test::Weights all = test::weights_of(engine);
-                   if (rank == 0) weights = all;
-                 });
+  test::on_ranks(layout.ranks(), [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(divided_model(tied), options_for(layout), std::move(communicator));
+    for (int step = 0; step < 2; ++step) test::train_step(engine);
+    save(engine, folder);
+    const test::Weights all = test::weights_of(engine);
+    if (rank == 0) weights = all;
+  });
   return weights;
 }
 
 void load_and_save(const MeshLayout& layout, const CheckpointFolder& from,
-                   const CheckpointFolder& to) {
-  test::on_ranks(layout.data * layout.tensor, [&](int, std::shared_ptr<Communicator> communicator) {
+                   const CheckpointFolder& to, bool tied = false) {
+  test::on_ranks(layout.ranks(), [&](int, std::shared_ptr<Communicator> communicator) {
     EngineOptions options = options_for(layout);
     options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
-    Engine engine(divided_model(), options, std::move(communicator));
+    Engine engine(divided_model(tied), options, std::move(communicator));
     EXPECT_EQ(resume(engine, from.list()).step, 2);
     save(engine, to);
   });
@@ -98,6 +103,52 @@ TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
       load_and_save(loading, first, second);
       test::expect_same_state(saved, read_all(second.list().front().path));
     }
+  }
+}
+
+TEST(MeshReshard, AnyPipelineLoadsWhatAnotherSaved) {
+  const std::vector<MeshLayout> layouts = {{1, 1, 0},    {1, 1, 0, 2}, {2, 1, 3, 3},
+                                           {1, 2, 0, 2}, {2, 2, 1, 2}, {1, 1, 0, 2, 3},
+                                           {3, 1, 2}};
+  for (const bool tied : {false, true})
+    for (const MeshLayout& saving : layouts) {
+      const ScratchFolder scratch;
+      const CheckpointFolder first(scratch.path("first"));
+      const test::Weights weights = train_and_save(saving, first, tied);
+      const State saved = read_all(first.list().front().path);
+      EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model(tied)).size());
+      for (const auto& [name, values] : weights)
+        EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
+      int number = 0;
+      for (const MeshLayout& loading : layouts) {
+        SCOPED_TRACE(fmt::format("pipeline {} to data {} x tensor {} x pipeline {}, tied {}",
+                                 saving.pipeline, loading.data, loading.tensor, loading.pipeline,
+                                 tied));
+        const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
+        load_and_save(loading, first, second, tied);
+        test::expect_same_state(saved, read_all(second.list().front().path));
+      }
+    }
+}
+
+// With what it has saved, a pipeline goes on as one rank would that was never stopped.
+TEST(MeshReshard, AResumedPipelineHasTheBitsOfOneRank) {
+  for (const bool tied : {false, true}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("first"));
+    const MeshLayout layout{1, 1, 0, 3};
+    train_and_save(layout, folder, tied);
+    test::Weights resumed;
+    test::on_ranks(3, [&](int rank, std::shared_ptr<Communicator> communicator) {
+      Engine engine(divided_model(tied), options_for(layout), std::move(communicator));
+      EXPECT_EQ(resume(engine, folder.list()).step, 2);
+      for (int step = 0; step < 2; ++step) test::train_step(engine);
+      const test::Weights all = test::weights_of(engine);
+      if (rank == 0) resumed = all;
+    });
+    const test::RankRun one =
+        test::train_on_ranks(divided_model(tied), options_for({1, 1, 0}), 1, 4);
+    test::expect_same_bits(resumed, one.weights);
   }
 }
 

@@ -64,6 +64,17 @@ struct Silu {  // x σ(x)
   }
 };
 
+struct Logistic {  // σ(x)
+  HWY_INLINE static ValueAndSlope At(DF d, VF x) {
+    const VF s = Sigmoid(d, x);
+    return {s, hn::Mul(s, hn::Sub(hn::Set(d, 1.0f), s))};
+  }
+};
+
+struct Identity {
+  HWY_INLINE static ValueAndSlope At(DF d, VF x) { return {x, hn::Set(d, 1.0f)}; }
+};
+
 template <class F, class T>
 HWY_INLINE void ForwardWith(const T* x, const T* up, size_t n, T* dst) {
   const DF d;
@@ -125,6 +136,10 @@ HWY_INLINE void ForwardOf(Activation act, const T* x, const T* up, size_t n, T* 
       return ForwardWith<GeluTanh>(x, up, n, dst);
     case Activation::silu:
       return ForwardWith<Silu>(x, up, n, dst);
+    case Activation::sigmoid:
+      return ForwardWith<Logistic>(x, up, n, dst);
+    case Activation::identity:
+      return ForwardWith<Identity>(x, up, n, dst);
   }
 }
 
@@ -139,6 +154,10 @@ HWY_INLINE void BackwardOf(Activation act, const BackwardRow<T>& row) {
       return BackwardWith<GeluTanh>(row);
     case Activation::silu:
       return BackwardWith<Silu>(row);
+    case Activation::sigmoid:
+      return BackwardWith<Logistic>(row);
+    case Activation::identity:
+      return BackwardWith<Identity>(row);
   }
 }
 

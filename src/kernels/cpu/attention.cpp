@@ -9,9 +9,9 @@
 // price of batch * kv_heads chunks of parallelism.
 //
 // Tensors of 16 bits are widened tile by tile into a thread's scratch, where results are summed in
-// floats and rounded once. Where the processor has a matrix unit, tensors of bf16 are its operands
-// as they are, and what the softmax makes is split into three bf16 whose sum it is: products stay
-// those of fp32.
+// floats and rounded once. Where the processor multiplies bf16 (bf16_unit.h), such tensors are its
+// operands as they are, and what the softmax makes is split into three bf16 whose sum it is:
+// products stay those of fp32. (By dot products alone three take longer than one of fp32.)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include "kernels/cpu/targets.h"
@@ -36,7 +36,10 @@
 namespace onefold::cpu {
 
 constexpr int64_t kTile = 128;
-constexpr int kParts = 3;  // bf16 that a float is split into, on a matrix unit
+// bf16 that a float is split into, where such are multiplied. Two, which leave out 2^-18 of it,
+// were tried: whole models with outlying channels erred by more than their own rounding makes them.
+// To pack keys and values once for all queries was tried too, and gained nothing on 16 cores.
+constexpr int kParts = 3;
 
 // One tile of scores: rows are queries, columns keys. Row r sees columns [hidden(r), visible(r)).
 struct ScoreTile {
@@ -45,9 +48,12 @@ struct ScoreTile {
   int64_t visible_in_row0;          // may be <= 0 for rows that see nothing here
   const int32_t* starts = nullptr;  // by row: the first key of its document; null: all see from 0
   int64_t first_key = 0;            // of column 0
+  int64_t window = 0;  // columns that a row sees at most, its own being the last; 0: all
   int64_t visible(int64_t row) const { return std::clamp<int64_t>(visible_in_row0 + row, 0, cols); }
   int64_t hidden(int64_t row) const {
-    return starts ? std::clamp<int64_t>(starts[row] - first_key, 0, visible(row)) : 0;
+    const int64_t document = starts ? starts[row] - first_key : 0;
+    const int64_t in_window = window > 0 ? visible_in_row0 + row - window : 0;
+    return std::clamp<int64_t>(std::max(document, in_window), 0, visible(row));
   }
 };
 
@@ -138,7 +144,17 @@ void ScaleTile(float* tile, int64_t rows, int64_t cols, float factor) {
   for (int64_t r = 0; r < rows; ++r) ScaleRow(tile + r * kTile, static_cast<size_t>(cols), factor);
 }
 
-// A tile as the sum of three of bf16, which follow each other in `parts`, each as wide as it.
+void CapTile(float* tile, int64_t rows, int64_t cols, float cap) {
+  const DF d;
+  const VF times = hn::Set(d, cap), inverse = hn::Set(d, 1.0f / cap);
+  for (int64_t r = 0; r < rows; ++r)
+    Sweep(static_cast<size_t>(cols), [&](size_t i, auto io) HWY_ATTR {
+      const VF x = io.Load(d, tile + r * kTile + i);
+      io.Store(hn::Mul(times, Tanh(d, hn::Mul(x, inverse))), d, tile + r * kTile + i);
+    });
+}
+
+// A tile as the sum of kParts of bf16, which follow each other in `parts`, each as wide as it.
 void SplitTile(const float* tile, int64_t rows, int64_t cols, Bf16* parts) {
   const DF d;
   for (int64_t r = 0; r < rows; ++r)
@@ -176,9 +192,10 @@ void RowDots(const Tensor& a, const Tensor& b, float* dots) {
 }
 
 // Scores become probabilities (with dropout's multipliers: what the values were weighted with), and
-// `gradient`, given as dout · values', becomes the gradient of the unscaled scores.
+// `gradient`, given as dout · values', becomes the gradient of the unscaled scores, before they
+// were capped.
 void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
-                  float scale, const TileDropout& dropout) {
+                  float scale, float cap, const TileDropout& dropout) {
   const DF d;
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
@@ -197,7 +214,8 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
                            multipliers);
     Sweep(seen - hidden, [&](size_t k, auto io) HWY_ATTR {
       const size_t i = hidden + k;
-      VF probability = Exp(d, hn::Sub(io.Load(d, p + i), shift));
+      const VF score = io.Load(d, p + i);
+      VF probability = Exp(d, hn::Sub(score, shift));
       VF dprobability = io.Load(d, g + i);
       VF weight = probability;
       if (dropout.rate > 0) {
@@ -206,7 +224,12 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
         dprobability = hn::Mul(dprobability, multiplier);
       }
       io.Store(weight, d, p + i);
-      io.Store(hn::Mul(hn::Mul(probability, hn::Sub(dprobability, dot)), factor), d, g + i);
+      VF dscore = hn::Mul(hn::Mul(probability, hn::Sub(dprobability, dot)), factor);
+      if (cap > 0) {
+        const VF share = hn::Mul(score, hn::Set(d, 1.0f / cap));
+        dscore = hn::NegMulAdd(hn::Mul(share, share), dscore, dscore);
+      }
+      io.Store(dscore, d, g + i);
     });
   }
 }
@@ -216,7 +239,7 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/bf16_unit.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -228,6 +251,7 @@ namespace {
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(FinishRows);
 HWY_EXPORT(ScaleTile);
+HWY_EXPORT(CapTile);
 HWY_EXPORT(SplitTile);
 HWY_EXPORT(RowDots);
 HWY_EXPORT(BackwardTile);
@@ -266,26 +290,27 @@ int64_t room_for(const AttentionShape& s, int64_t rows) {
   return s.dtype == DType::f32 ? 0 : ceil_div(rows * s.head_dim, 16) * 16;
 }
 
-// Rows of one head that are multiplied: as floats, or as they are for a matrix unit.
+// Rows of one head that are multiplied: as floats, or as they are for the processor's bf16
+// instructions.
 struct Operand {
   Tensor tensor;
   Rows floats;
 };
 
-// The products of tiles: of floats, by the library, or of bf16, by the processor's matrix unit.
+// The products of tiles: of floats, by the library, or of bf16, by the processor's instructions.
 class TileProducts {
  public:
-  static bool on_unit(const AttentionShape& s) { return s.dtype == DType::bf16 && has_amx(); }
   // Floats of scratch.
-  static int64_t elems(const AttentionShape& s) {
-    return on_unit(s) ? (2 * packed_tile(s) + kParts * kTile * kTile) / 2 : 0;
+  static int64_t elems(const AttentionShape& s, bool on_unit) {
+    return on_unit && s.dtype == DType::bf16 ? (2 * packed_tile(s) + kParts * kTile * kTile) / 2
+                                             : 0;
   }
 
   TileProducts(const AttentionShape& s, Scratch& scratch)
-      : on_unit_(on_unit(s)), a_(reinterpret_cast<Bf16*>(scratch.take(elems(s)))) {
-    b_ = a_ + packed_tile(s);
-    parts_ = b_ + packed_tile(s);
-  }
+      : on_unit_(s.dtype == DType::bf16 && has_bf16_tiles()),
+        a_(reinterpret_cast<Bf16*>(scratch.take(elems(s, on_unit_)))),
+        b_(a_ + packed_tile(s)),
+        parts_(b_ + packed_tile(s)) {}
 
   Operand operand(const Tensor& rows, float* room) const {
     return {rows, on_unit_ ? Rows{} : read(rows, room)};
@@ -297,9 +322,9 @@ class TileProducts {
     if (!on_unit_)
       return sgemm(false, true, rows, cols, hd, factor, a.floats.data, a.floats.stride,
                    b.floats.data, b.floats.stride, 0, scores, kTile);
-    amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, false, cols, hd, b_);
-    amx_multiply(lines_of(a.tensor.as<Bf16>(), a.tensor.stride, rows, hd), b_, rows, cols, hd,
-                 false, scores, kTile);
+    unit_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, false, cols, hd, b_);
+    unit_multiply(lines_of(a.tensor.as<Bf16>(), a.tensor.stride, rows, hd), b_, rows, cols, hd,
+                  false, scores, kTile);
     if (factor != 1) HWY_DYNAMIC_DISPATCH(ScaleTile)(scores, rows, cols, factor);
   }
 
@@ -316,12 +341,12 @@ class TileProducts {
     if (!on_unit_)
       return sgemm(transposed, false, rows, hd, terms, 1, data, kTile, b.floats.data,
                    b.floats.stride, onto ? 1.0f : 0.0f, dst.data, dst.stride);
-    amx_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, true, hd, terms, b_);
+    unit_pack(Side::b, b.tensor.as<Bf16>(), b.tensor.stride, true, hd, terms, b_);
     for (int part = 0; part < kParts; ++part) {
       const Bf16* const x = parts_ + part * kTile * kTile;
-      if (transposed) amx_pack(Side::a, x, kTile, true, rows, terms, a_);
-      amx_multiply(transposed ? packed_lines(a_, terms) : lines_of(x, kTile, rows, terms), b_, rows,
-                   hd, terms, onto || part > 0, dst.data, dst.stride);
+      if (transposed) unit_pack(Side::a, x, kTile, true, rows, terms, a_);
+      unit_multiply(transposed ? packed_lines(a_, terms) : lines_of(x, kTile, rows, terms), b_,
+                    rows, hd, terms, onto || part > 0, dst.data, dst.stride);
     }
   }
 
@@ -329,7 +354,7 @@ class TileProducts {
   // Where they are if they are whole, else packed.
   LinesOfA lines_of(const Bf16* x, int64_t stride, int64_t rows, int64_t terms) const {
     if (rows % kPackedLines == 0 && terms % kPackedTerms == 0) return rows_as_lines(x, stride);
-    amx_pack(Side::a, x, stride, false, rows, terms, a_);
+    unit_pack(Side::a, x, stride, false, rows, terms, a_);
     return packed_lines(a_, terms);
   }
 
@@ -370,21 +395,23 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
   const TileProducts products(s, scratch);
   const Operand query = products.operand(head_of(q, first_query, rows, h, hd), query_room);
   const Rows result = in_room(target, result_room);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(hd));
+  const float scale = s.score_scale();
   float maxima[kTile], sums[kTile];
   std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, kTile, 0.0f);
   const int64_t last_key = queries.end + offset;
-  // No row sees a key before the first row's document: starts grow along a sequence.
+  // No row sees a key before the first row's document and window: starts grow along a sequence.
   const int32_t* starts = starts_from(s, b, queries.begin);
-  const int64_t first_key = starts ? starts[0] / kTile * kTile : 0;
+  const int64_t first_key =
+      std::max<int64_t>(starts ? starts[0] : 0, s.first_in_window(queries.begin)) / kTile * kTile;
   for (int64_t key = first_key; key < last_key; key += kTile) {
     const ScoreTile tile{
-        scores, rows, std::min(kTile, last_key - key), queries.begin + offset - key + 1,
-        starts, key};
+        scores, rows,    std::min(kTile, last_key - key), queries.begin + offset - key + 1, starts,
+        key,    s.window};
     const Operand key_tile = products.operand(keys.row_range(key, tile.cols), key_room),
                   value_tile = products.operand(values.row_range(key, tile.cols), value_room);
     products.score(scale, query, key_tile, scores);
+    if (s.soft_cap > 0) HWY_DYNAMIC_DISPATCH(CapTile)(scores, rows, tile.cols, s.soft_cap);
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
     (tile, key == first_key, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums,
      result.data, result.stride, hd);
@@ -414,9 +441,10 @@ struct BackwardScratch {
     return s.heads == s.kv_heads ? kTile : s.key_length;
   }
   static int64_t delta_elems(const AttentionShape& s) { return ceil_div(s.query_length, 16) * 16; }
-  static int64_t elems(const AttentionShape& s) {
+  static int64_t elems(const AttentionShape& s, bool on_unit) {
     return 2 * kTile * kTile + delta_elems(s) + 4 * room_for(s, kTile) +
-           room_for(s, s.query_length) + 2 * room_for(s, key_rows(s)) + TileProducts::elems(s);
+           room_for(s, s.query_length) + 2 * room_for(s, key_rows(s)) +
+           TileProducts::elems(s, on_unit);
   }
   BackwardScratch(const AttentionShape& s, Scratch all)
       : scores(all.take(kTile * kTile)),
@@ -455,7 +483,7 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
                    const BackwardScratch& room) {
   const BackwardHead t(s, b, h, tensors);
   const int64_t length = s.query_length, group = s.heads / s.kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  const float scale = s.score_scale();
   HWY_DYNAMIC_DISPATCH(RowDots)(t.dout, t.out, room.delta);
   for (int64_t key = 0; key < length; key += kTile) {
     const int64_t cols = std::min(kTile, length - key), sum = group == 1 ? 0 : room_for(s, key);
@@ -466,15 +494,19 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
     const Rows dk = in_room(dk_tile, room.dk + sum), dv = in_room(dv_tile, room.dv + sum);
     for (int64_t query = key; query < length; query += kTile) {
       const int64_t rows = std::min(kTile, length - query);
-      const ScoreTile tile{room.scores, rows, cols, query - key + 1, starts_from(s, b, query), key};
-      const bool onto_keys = member > 0 || query > key, onto_queries = key > 0;
+      const int64_t first_key = s.first_in_window(query);
+      if (first_key >= key + cols) break;  // windows of later queries begin later
+      const ScoreTile tile{room.scores, rows,    cols, query - key + 1, starts_from(s, b, query),
+                           key,         s.window};
+      const bool onto_keys = member > 0 || query > key, onto_queries = key > first_key;
       const Operand q = products.operand(t.q.row_range(query, rows), room.q),
                     dout = products.operand(t.dout.row_range(query, rows), room.dout);
       const Rows dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
       products.score(scale, q, k, room.scores);
       products.score(1, dout, v, room.gradient);
+      if (s.soft_cap > 0) HWY_DYNAMIC_DISPATCH(CapTile)(room.scores, rows, cols, s.soft_cap);
       HWY_DYNAMIC_DISPATCH(BackwardTile)
-      (tile, room.gradient, t.lse + query, room.delta + query, scale,
+      (tile, room.gradient, t.lse + query, room.delta + query, scale, s.soft_cap,
        tile_dropout(dropout, s, b, h, query, key));
       products.take(tile, room.scores);
       products.weigh(tile, room.scores, true, dout, onto_keys, dv);
@@ -515,29 +547,32 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);
+  require(s.window >= 0 && s.soft_cap >= 0, "attention: a window of {} and scores up to {}",
+          s.window, s.soft_cap);
   require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
   require(scratch.elems() >= needed, "attention: scratch of {} bytes, {} needed", scratch.elems(),
           needed);
 }
 
 // In elements of f32.
-int64_t forward_scratch_of_thread(const AttentionShape& s) {
-  return kTile * kTile + 4 * room_for(s, kTile) + TileProducts::elems(s);
+int64_t forward_scratch_of_thread(const AttentionShape& s, bool on_unit) {
+  return kTile * kTile + 4 * room_for(s, kTile) + TileProducts::elems(s, on_unit);
 }
 
 }  // namespace
 
-int64_t attention_forward_scratch_bytes(const AttentionShape& s, int threads) {
-  return threads * forward_scratch_of_thread(s) * 4;
+int64_t attention_forward_scratch_bytes(const AttentionShape& s, int threads, bool on_unit) {
+  return threads * forward_scratch_of_thread(s, on_unit) * 4;
 }
 
-int64_t attention_backward_scratch_bytes(const AttentionShape& s, int threads) {
-  return threads * BackwardScratch::elems(s) * 4;
+int64_t attention_backward_scratch_bytes(const AttentionShape& s, int threads, bool on_unit) {
+  return threads * BackwardScratch::elems(s, on_unit) * 4;
 }
 
 void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
                        Tensor out, Tensor lse, const Dropout& dropout, Tensor scratch) {
-  check(s, q, k, v, dropout, scratch, attention_forward_scratch_bytes(s, pool.threads()));
+  const bool on_unit = has_bf16_unit();
+  check(s, q, k, v, dropout, scratch, attention_forward_scratch_bytes(s, pool.threads(), on_unit));
   check_types(s, {q, k, v, out});
   const Chunks tiles{s.query_length, kTile};
   pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
@@ -546,7 +581,7 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
     const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads),
                   rest = chunk % (s.batch * s.heads);
     forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
-                       {scratch.as_f32() + thread * forward_scratch_of_thread(s)});
+                       {scratch.as_f32() + thread * forward_scratch_of_thread(s, on_unit)});
   });
 }
 
@@ -554,13 +589,14 @@ void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Ten
                         Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                         const Dropout& dropout, Tensor scratch) {
   require(s.query_length == s.key_length, "attention backward over a cache");
-  check(s, q, k, v, dropout, scratch, attention_backward_scratch_bytes(s, pool.threads()));
+  const bool on_unit = has_bf16_unit();
+  check(s, q, k, v, dropout, scratch, attention_backward_scratch_bytes(s, pool.threads(), on_unit));
   check_types(s, {q, k, v, out, dout, dq, dk, dv});
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
   const int64_t group = s.heads / s.kv_heads;
   pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
     const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    const BackwardScratch mine(s, {scratch.as_f32() + thread * BackwardScratch::elems(s)});
+    const BackwardScratch mine(s, {scratch.as_f32() + thread * BackwardScratch::elems(s, on_unit)});
     for (int64_t member = 0; member < group; ++member)
       backward_head(s, b, kv_head * group + member, member, tensors, dropout, mine);
   });

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 
+#include "kernels/cpu/bf16_unit.h"
+
 namespace onefold {
 namespace {
 
@@ -7,19 +9,20 @@ namespace {
 template <class Base>
 class CpuScratch : public Base {
  public:
-  explicit CpuScratch(int threads) : threads_(threads) {}
+  CpuScratch(int threads, bool multiplies_bf16)
+      : threads_(threads), multiplies_bf16_(multiplies_bf16) {}
 
   int64_t gemm_scratch_bytes(const Gemm& args) const override {
-    return cpu::gemm_scratch_bytes(args, threads_);
+    return cpu::gemm_scratch_bytes(args, threads_, multiplies_bf16_);
   }
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     return cpu::norm_backward_scratch_bytes(rows, cols, groups);
   }
   int64_t attention_forward_scratch_bytes(const AttentionShape& shape) const override {
-    return cpu::attention_forward_scratch_bytes(shape, threads_);
+    return cpu::attention_forward_scratch_bytes(shape, threads_, multiplies_bf16_);
   }
   int64_t attention_backward_scratch_bytes(const AttentionShape& shape) const override {
-    return cpu::attention_backward_scratch_bytes(shape, threads_);
+    return cpu::attention_backward_scratch_bytes(shape, threads_, multiplies_bf16_);
   }
   int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
     return cpu::embedding_backward_scratch_bytes(rows, vocabulary);
@@ -30,16 +33,24 @@ class CpuScratch : public Base {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return cpu::sum_squares_scratch_bytes(elems);
   }
+  int64_t grouped_gemm_scratch_bytes(const GroupedGemm& args) const override {
+    return cpu::grouped_gemm_scratch_bytes(args, threads_);
+  }
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return cpu::route_backward_scratch_bytes(tokens, experts);
+  }
   int64_t logits_bytes() const override { return kLogitsBytes; }
 
  private:
   const int threads_;
+  const bool multiplies_bf16_;
 };
 
 // Binds the free functions to the interface; nothing else.
 class CpuKernels final : public CpuScratch<Kernels> {
  public:
-  explicit CpuKernels(ThreadPool& pool) : CpuScratch(pool.threads()), pool_(pool) {}
+  explicit CpuKernels(ThreadPool& pool)
+      : CpuScratch(pool.threads(), cpu_multiplies_bf16()), pool_(pool) {}
 
   void gemm(const Gemm& args) override { cpu::gemm(pool_, args); }
   void norm_forward(Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias, float eps,
@@ -95,6 +106,26 @@ class CpuKernels final : public CpuScratch<Kernels> {
   }
   void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
     cpu::cross_entropy(pool_, logits, targets, gradient_scale, losses);
+  }
+  void route(const Route& args) override { cpu::route(pool_, args); }
+  void route_backward(const RouteBackward& args) override { cpu::route_backward(pool_, args); }
+  void gather_rows(Tensor x, const Routing& routing, Tensor dst) override {
+    cpu::gather_rows(pool_, x, routing, dst);
+  }
+  void combine_rows(Tensor rows, const Routing& routing, bool weighted, Tensor base,
+                    Tensor dst) override {
+    cpu::combine_rows(pool_, rows, routing, weighted, base, dst);
+  }
+  void weigh_rows(const Routing& routing, Tensor dy, Tensor x, Tensor dweights) override {
+    cpu::weigh_rows(pool_, routing, dy, x, dweights);
+  }
+  void grouped_gemm(const GroupedGemm& args) override { cpu::grouped_gemm(pool_, args); }
+  void jitter(Tensor x, const Dropout& noise, int64_t length, Tensor dst) override {
+    cpu::jitter(pool_, x, noise, length, dst);
+  }
+  void soft_cap(Tensor x, float cap, Tensor dst) override { cpu::soft_cap(pool_, x, cap, dst); }
+  void soft_cap_backward(Tensor y, float cap, Tensor dy, Tensor dx) override {
+    cpu::soft_cap_backward(pool_, y, cap, dy, dx);
   }
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {
     cpu::column_sum(pool_, x, dst, accumulate, scratch);
@@ -154,8 +185,10 @@ std::unique_ptr<Kernels> make_cpu_kernels(ThreadPool& pool) {
   return std::make_unique<CpuKernels>(pool);
 }
 
-std::unique_ptr<KernelScratch> make_cpu_scratch(int threads) {
-  return std::make_unique<CpuScratch<KernelScratch>>(threads);
+std::unique_ptr<KernelScratch> make_cpu_scratch(int threads, bool multiplies_bf16) {
+  return std::make_unique<CpuScratch<KernelScratch>>(threads, multiplies_bf16);
 }
+
+bool cpu_multiplies_bf16() { return cpu::has_bf16_unit(); }
 
 }  // namespace onefold

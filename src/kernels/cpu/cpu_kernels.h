@@ -12,7 +12,8 @@
 namespace onefold::cpu {
 
 void gemm(ThreadPool& pool, const Gemm& args);
-int64_t gemm_scratch_bytes(const Gemm& args, int threads);
+// `on_unit`: of a processor that multiplies bf16 itself (bf16_unit.h).
+int64_t gemm_scratch_bytes(const Gemm& args, int threads, bool on_unit);
 
 void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                   float eps, Tensor dst);
@@ -33,8 +34,8 @@ void attention_forward(ThreadPool& pool, const AttentionShape& shape, Tensor q, 
 void attention_backward(ThreadPool& pool, const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                         Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                         const Dropout& dropout, Tensor scratch);
-int64_t attention_forward_scratch_bytes(const AttentionShape& shape, int threads);
-int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads);
+int64_t attention_forward_scratch_bytes(const AttentionShape& shape, int threads, bool on_unit);
+int64_t attention_backward_scratch_bytes(const AttentionShape& shape, int threads, bool on_unit);
 
 void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
              Tensor dst);
@@ -51,6 +52,19 @@ void share_cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor
                          Tensor gradient_scale, Tensor losses);
 void cross_entropy(ThreadPool& pool, Tensor logits, Tensor targets, Tensor gradient_scale,
                    Tensor losses);
+
+void route(ThreadPool& pool, const Route& args);
+void route_backward(ThreadPool& pool, const RouteBackward& args);
+int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts);
+void gather_rows(ThreadPool& pool, Tensor x, const Routing& routing, Tensor dst);
+void combine_rows(ThreadPool& pool, Tensor rows, const Routing& routing, bool weighted, Tensor base,
+                  Tensor dst);
+void weigh_rows(ThreadPool& pool, const Routing& routing, Tensor dy, Tensor x, Tensor dweights);
+void grouped_gemm(ThreadPool& pool, const GroupedGemm& args);
+int64_t grouped_gemm_scratch_bytes(const GroupedGemm& args, int threads);
+void jitter(ThreadPool& pool, Tensor x, const Dropout& noise, int64_t length, Tensor dst);
+void soft_cap(ThreadPool& pool, Tensor x, float cap, Tensor dst);
+void soft_cap_backward(ThreadPool& pool, Tensor y, float cap, Tensor dy, Tensor dx);
 
 void column_sum(ThreadPool& pool, Tensor x, Tensor dst, bool accumulate, Tensor scratch);
 int64_t column_sum_scratch_bytes(int64_t rows, int64_t cols);

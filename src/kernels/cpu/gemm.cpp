@@ -3,7 +3,8 @@
 // what follows the product (bias, residual) is done on each tile while it is still in the core's L2
 // cache.
 //
-// Operands of bf16 are multiplied by a matrix unit where the processor has one (gemm_packed.h).
+// Operands of bf16 are multiplied by instructions for them where the processor has such
+// (gemm_packed.h).
 // Other operands of 16 bits are widened, block by block of their common dimension, to panels of
 // floats that the same sgemm multiplies: right on every processor, at the price of one conversion
 // of an operand for each tile that it has part in (1 to 5 % of the time). A result of 16 bits is
@@ -20,6 +21,7 @@
 // were wrong).
 #include <algorithm>
 
+#include "kernels/cpu/bf16_unit.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -160,7 +162,7 @@ bool one_row(const Gemm& g) {
   return g.a.dtype != DType::f32 && g.dst.rows == 1 && !g.a_transposed && g.b_transposed;
 }
 
-bool packed(const Gemm& g) { return packed_gemm_suits(g) && !one_row(g); }
+bool packed(const Gemm& g, bool on_unit) { return on_unit && packed_gemm_suits(g) && !one_row(g); }
 
 // What a thread needs for operands of 16 bits, in floats: a panel of each operand, and a tile.
 struct Room {
@@ -236,17 +238,18 @@ void end_tile(const Gemm& g, const Tile& tile) {
     narrow_rows(data, stride, panel_of(g.dst, false, rows, cols.begin, cols.size()));
 }
 
-int64_t gemm_scratch_bytes(const Gemm& g, int threads) {
-  if (packed(g)) return packed_gemm_scratch_bytes(g, threads);
+int64_t gemm_scratch_bytes(const Gemm& g, int threads, bool on_unit) {
+  if (packed(g, on_unit)) return packed_gemm_scratch_bytes(g, threads);
   return threads * room_of(g).elems() * 4;
 }
 
 void gemm(ThreadPool& pool, const Gemm& g) {
   check(g);
-  const int64_t needed = gemm_scratch_bytes(g, pool.threads());
+  const bool on_unit = has_bf16_unit();
+  const int64_t needed = gemm_scratch_bytes(g, pool.threads(), on_unit);
   require(g.scratch.elems() >= needed, "gemm: scratch of {} bytes, {} needed", g.scratch.elems(),
           needed);
-  if (packed(g)) return packed_gemm(pool, g);
+  if (packed(g, on_unit)) return packed_gemm(pool, g);
   const Tiles tiles = cut(g.dst.rows, g.dst.cols);
   const int64_t room = room_of(g).elems();
   const Chunks rows{g.dst.rows, tiles.rows}, cols{g.dst.cols, tiles.cols};

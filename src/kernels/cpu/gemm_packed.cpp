@@ -16,7 +16,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/bf16_unit.h"
 #include "kernels/cpu/gemm_tile.h"
 
 namespace onefold::cpu {
@@ -194,8 +194,8 @@ class Product {
       const Tensor part = panel_of(is_a ? g_.a : g_.b, by_terms,
                                    {of_slab.begin + lines.begin, of_slab.begin + lines.end},
                                    slab.terms.begin, slab.terms.size());
-      amx_pack(side, part.as<Bf16>(), part.stride, by_terms, lines.size(), slab.terms.size(),
-               operand(side, number) + packed_elems(lines.begin, slab.terms.size()));
+      unit_pack(side, part.as<Bf16>(), part.stride, by_terms, lines.size(), slab.terms.size(),
+                operand(side, number) + packed_elems(lines.begin, slab.terms.size()));
     }
     set(number, at);
   }
@@ -242,8 +242,8 @@ class Product {
             ? rows_as_lines(panel_of(g_.a, false, dst_rows, slab.terms.begin, terms).as<Bf16>(),
                             g_.a.stride)
             : packed_lines(operand(Side::a, number) + packed_elems(row.begin, terms), terms);
-    amx_multiply(lines, operand(Side::b, number) + packed_elems(col.begin, terms), row.size(),
-                 col.size(), terms, g_.accumulate || !first, tile.data, tile.stride);
+    unit_multiply(lines, operand(Side::b, number) + packed_elems(col.begin, terms), row.size(),
+                  col.size(), terms, g_.accumulate || !first, tile.data, tile.stride);
     if (last) end_tile(g_, tile);
   }
 
@@ -255,7 +255,7 @@ class Product {
 }  // namespace
 
 bool packed_gemm_suits(const Gemm& g) {
-  return g.a.dtype == DType::bf16 && g.dst.elems() > 0 && terms(g) > 0 && has_amx();
+  return g.a.dtype == DType::bf16 && g.dst.elems() > 0 && terms(g) > 0;
 }
 
 int64_t packed_gemm_scratch_bytes(const Gemm& g, int threads, const SlabLimits& limits) {

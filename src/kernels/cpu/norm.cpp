@@ -44,6 +44,13 @@ HWY_INLINE Stats PieceStats(Norm norm, const T* x, size_t n, float eps) {
   return {mean, 1.0f / std::sqrt(Total(squares) * inv_n + eps)};
 }
 
+template <class T, class IO>
+HWY_INLINE VF WeightAt(Norm norm, const IO& io, const T* weight) {
+  const DF d;
+  const VF w = io.Load(d, weight);
+  return norm == Norm::rmsnorm1p ? hn::Add(w, hn::Set(d, 1.0f)) : w;
+}
+
 // Both directions normalise with this, so that backward sees the bits of forward.
 HWY_INLINE VF Normalized(VF x, VF mean, VF rstd) { return hn::Mul(hn::Sub(x, mean), rstd); }
 
@@ -61,7 +68,7 @@ HWY_INLINE void ForwardRowsOf(Norm norm, const Tensor& x, int64_t groups, const 
       const VF rstd = hn::Set(d, stats.rstd);
       Sweep(n, [&](size_t i, auto io) HWY_ATTR {
         const VF xhat = Normalized(io.Load(d, src + i), mean, rstd);
-        const VF w = io.Load(d, weight + i);
+        const VF w = WeightAt(norm, io, weight + i);
         io.Store(bias ? hn::MulAdd(xhat, w, io.Load(d, bias + i)) : hn::Mul(xhat, w), d, out + i);
       });
     }
@@ -105,7 +112,7 @@ HWY_INLINE GradientMeans AddParameterGradients(const Piece<T>& piece, float* dwe
   SweepBy4(piece.n, [&](size_t i, auto io, auto k) HWY_ATTR {
     const VF dy = io.Load(d, piece.dy + i);  // zero beyond the end, and so is all below
     const VF xhat = Normalized(io.Load(d, piece.x + i), mean, rstd);
-    const VF g = hn::Mul(dy, io.Load(d, piece.weight + i));
+    const VF g = hn::Mul(dy, WeightAt(piece.norm, io, piece.weight + i));
     sums[k] = hn::Add(sums[k], g);
     dots[k] = hn::MulAdd(g, xhat, dots[k]);
     io.Store(hn::MulAdd(dy, xhat, io.Load(d, dweight + i)), d, dweight + i);
@@ -129,7 +136,8 @@ HWY_INLINE void PieceInputGradient(const Piece<T>& piece, const GradientMeans& m
   const VF mean_g_xhat = hn::Set(d, means.g_xhat);
   Sweep(piece.n, [&](size_t i, auto io) HWY_ATTR {
     const VF xhat = Normalized(io.Load(d, piece.x + i), mean, rstd);
-    const VF g = hn::MulSub(io.Load(d, piece.dy + i), io.Load(d, piece.weight + i), mean_g);
+    const VF g =
+        hn::MulSub(io.Load(d, piece.dy + i), WeightAt(piece.norm, io, piece.weight + i), mean_g);
     const VF gradient = hn::NegMulAdd(xhat, mean_g_xhat, g);
     io.Store(accumulate ? hn::MulAdd(rstd, gradient, io.Load(d, dx + i)) : hn::Mul(rstd, gradient),
              d, dx + i);

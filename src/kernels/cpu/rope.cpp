@@ -17,12 +17,13 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Turns (x[i], x[i + half]) of each head by the angle whose cosine is angles[i] and whose sine is
-// angles[i + half]; backwards if inverse.
+// angles[i + half]; backwards if inverse. What a head has beyond that stays.
 template <class T>
-HWY_INLINE void RotateRowOf(T* row, int64_t heads, size_t half, const float* angles, bool inverse) {
+HWY_INLINE void RotateRowOf(T* row, int64_t heads, int64_t head_dim, size_t half,
+                            const float* angles, bool inverse) {
   const DF d;
   for (int64_t head = 0; head < heads; ++head) {
-    T* x = row + head * 2 * static_cast<int64_t>(half);
+    T* x = row + head * head_dim;
     Sweep(half, [&](size_t i, auto io) HWY_ATTR {
       const VF a = io.Load(d, x + i);
       const VF b = io.Load(d, x + half + i);
@@ -37,7 +38,7 @@ HWY_INLINE void RotateRowOf(T* row, int64_t heads, size_t half, const float* ang
 
 void RotateRow(const Tensor& row, int64_t heads, size_t half, const float* angles, bool inverse) {
   with_type(row.dtype, "rope", [&](auto type) HWY_ATTR {
-    RotateRowOf(row.as<decltype(type)>(), heads, half, angles, inverse);
+    RotateRowOf(row.as<decltype(type)>(), heads, row.cols / heads, half, angles, inverse);
   });
 }
 
@@ -54,8 +55,8 @@ HWY_EXPORT(RotateRow);
 
 void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
           bool inverse) {
-  require(heads > 0 && x.cols == heads * table.cols && table.cols % 2 == 0,
-          "rope: {} columns for {} heads of {}", x.cols, heads, table.cols);
+  require(heads > 0 && x.cols % heads == 0 && x.cols / heads >= table.cols && table.cols % 2 == 0,
+          "rope: {} columns for {} heads of which {} elements turn", x.cols, heads, table.cols);
   check_positions(positions, x.rows, table.rows);
   const auto rotate_row = HWY_DYNAMIC_DISPATCH(RotateRow);
   const Chunks chunks = row_chunks(pool, x.rows, x.cols);

@@ -21,9 +21,21 @@ void sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k
           static_cast<int>(status));
 }
 
+namespace {
+
+bool library_has(dnnl_cpu_isa_t instructions) {
+  return (dnnl_get_effective_cpu_isa() & instructions) == instructions;
+}
+
+}  // namespace
+
 bool library_has_amx() {
-  static const bool has =
-      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+  static const bool has = library_has(dnnl_cpu_isa_avx512_core_amx);
+  return has;
+}
+
+bool library_has_bf16_dots() {
+  static const bool has = library_has(dnnl_cpu_isa_avx512_core_bf16);
   return has;
 }
 

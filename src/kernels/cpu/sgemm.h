@@ -14,5 +14,7 @@ void sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k
 // Whether the library takes the processor for one with a matrix unit for bf16 (AMX). The
 // environment variable ONEDNN_MAX_CPU_ISA (AVX512_CORE_BF16, say) makes it do without.
 bool library_has_amx();
+// The same of dot products of bf16 (AVX512_BF16).
+bool library_has_bf16_dots();
 
 }  // namespace onefold::cpu

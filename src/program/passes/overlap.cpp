@@ -72,6 +72,8 @@ class Overlapper {
         settle();
         break;
       case Verb::exchange:
+      case Verb::send:
+      case Verb::recv:
         break;
     }
     actions_.push_back(std::move(action));

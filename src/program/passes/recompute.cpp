@@ -8,13 +8,16 @@ class Recomputer {
   Recomputer(Program& program, const std::vector<UnitTraits>& units)
       : units_(units), plain_(std::move(program.actions)) {
     for (size_t i = 0; i < plain_.size(); ++i) {
-      if (plain_[i].verb == Verb::backward && is_last_of_segment(plain_[i].unit)) add_forwards(i);
+      if (begins_backward(plain_[i]) && is_last_of_segment(plain_[i].unit)) add_forwards(i);
       actions_.push_back(plain_[i]);
     }
     program.actions = std::move(actions_);
   }
 
  private:
+  static bool begins_backward(const Action& action) {
+    return action.verb == Verb::backward && action.part != Part::by_weights;
+  }
   int segment(int unit) const {
     if (unit < 0 || unit >= static_cast<int>(units_.size())) return -1;
     return units_[static_cast<size_t>(unit)].segment;
@@ -33,8 +36,8 @@ class Recomputer {
     const bool begins_run =
         i == 0 || plain_[i - 1].verb != Verb::backward || plain_[i - 1].unit != last;
     for (int unit = first; begins_run && unit < last; ++unit)
-      for (size_t j = i;
-           j < plain_.size() && plain_[j].verb == Verb::backward && plain_[j].unit == last; ++j)
+      for (size_t j = i; j < plain_.size() && begins_backward(plain_[j]) && plain_[j].unit == last;
+           ++j)
         add_forward(unit, plain_[j].micro);
     add_forward(last, plain_[i].micro);
   }

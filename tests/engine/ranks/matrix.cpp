@@ -3,6 +3,7 @@
 #include <map>
 
 #include "comm/call_record.h"
+#include "engine/compressions.h"
 #include "engine/optimizers.h"
 #include "engine/ranks.h"
 
@@ -121,12 +122,15 @@ EngineOptions Configuration::options() const {
   options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = bucket_elems;
   for (const NamedOptimizer& one : all_optimizers())
     if (optimizer == one.name && optimizer != "adamw") options.optimizer = one.spec;
+  for (const NamedCompression& one : all_compressions())
+    if (compression == one.name) options.compression = one.options;
   return options;
 }
 
 std::string Configuration::batch() const {
   return fmt::format("{}, {} micro-batches{}", model, micros,
-                     optimizer == "adamw" ? "" : ", " + optimizer);
+                     (optimizer == "adamw" ? "" : ", " + optimizer) +
+                         (compression.empty() ? "" : ", " + compression));
 }
 
 std::string Configuration::name() const {
@@ -162,6 +166,18 @@ std::vector<Configuration> optimizer_matrix() {
                        .prefetch_elems = ZeroOptions::kAuto,
                        .bucket_elems = 40000,
                        .optimizer = optimizer.name});
+  return all;
+}
+
+std::vector<Configuration> compression_matrix() {
+  std::vector<Configuration> all;
+  for (const NamedCompression& compression : all_compressions())
+    for (const int stage : {0, 1, 3})
+      all.push_back({.model = "llama-tiny",
+                     .stage = stage,
+                     .prefetch_elems = ZeroOptions::kAuto,
+                     .bucket_elems = stage == 1 ? kAll : 40000,
+                     .compression = compression.name});
   return all;
 }
 

@@ -18,6 +18,7 @@ struct Configuration {
   int micros = 1;
   Order order = Order::micro_first;
   std::string optimizer = "adamw";  // engine/optimizers.h
+  std::string compression = "";     // engine/compressions.h
 
   ModelSpec spec() const;
   EngineOptions options() const;
@@ -31,6 +32,9 @@ std::vector<Configuration> matrix(bool quick);
 
 // The same of optimizers: each at every stage.
 std::vector<Configuration> optimizer_matrix();
+
+// The same of compressions.
+std::vector<Configuration> compression_matrix();
 
 // Trains each for so many steps; rank 0 prints a line for each:
 //   name | hash of all losses and weights | planned peak bytes | each rank's measured peak bytes

@@ -1,0 +1,70 @@
+"""The plan's clock against the wall: predicted and measured seconds of a step, for runs that differ in model, precision, ranks,
+stage, recomputation and tiers. Rates come from `onefold info --save`, measured first. On an idle machine:
+
+  python3 bench/clock.py --onefold build/release/onefold
+"""
+import argparse
+
+from runs import Bench
+
+
+def case(model, batch, sequence, *, bf16=False, accumulate=1, recompute=False, stage=0, optimizer=None, parameters=None):
+    zero = {"stage": stage}
+    if optimizer:
+        zero["offload_optimizer"] = {"device": optimizer}
+    if parameters:
+        zero["stage"], zero["offload_param"] = 3, {"device": parameters}
+    return {"model": {"preset": model}, "train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": accumulate,
+            "bf16": {"enabled": bf16}, "data": {"sequence_length": sequence}, "gradient_clipping": 1.0,
+            "zero_optimization": zero, "run": {"recompute": recompute}}
+
+
+CASES = [  # name, ranks, configuration
+    ("GPT-2, 4 x 256, fp32", 1, case("gpt2", 4, 256)),
+    ("GPT-2, 1 x 1024, fp32", 1, case("gpt2", 1, 1024)),
+    ("GPT-2, 4 x 256, bf16", 1, case("gpt2", 4, 256, bf16=True)),
+    ("GPT-2, 8 x 1024, bf16", 1, case("gpt2", 8, 1024, bf16=True)),
+    ("GPT-2, 4 x (2 x 256), fp32", 1, case("gpt2", 2, 256, accumulate=4)),
+    ("GPT-2, 4 x 256, fp32, recomputed", 1, case("gpt2", 4, 256, recompute=True)),
+    ("GPT-2, 8 x 256, bf16, recomputed", 1, case("gpt2", 8, 256, bf16=True, recompute=True)),
+    ("GPT-2, 4 x 256, fp32, sqrt", 1, case("gpt2", 4, 256, recompute="sqrt")),
+    ("GPT-2 medium, 2 x 512, fp32", 1, case("gpt2-medium", 2, 512)),
+    ("Qwen2 0.5B, 2 x 256, bf16", 1, case("qwen2-0.5b", 2, 256, bf16=True)),
+    ("Llama 3.2 1B, 2 x 256, bf16", 1, case("llama-3.2-1b", 2, 256, bf16=True)),
+    ("GPT-2, 8 x 512, optimizer in the host's memory", 1, case("gpt2", 8, 512, optimizer="cpu")),
+    ("GPT-2, 8 x 512, optimizer on the disk", 1, case("gpt2", 8, 512, optimizer="nvme")),
+    ("GPT-2, 8 x 512, everything on the disk", 1, case("gpt2", 8, 512, optimizer="nvme", parameters="nvme")),
+    ("GPT-2, 2 ranks, stage 0", 2, case("gpt2", 4, 256)),
+    ("GPT-2, 2 ranks, stage 2", 2, case("gpt2", 4, 256, stage=2)),
+    ("GPT-2, 2 ranks, stage 3", 2, case("gpt2", 4, 256, stage=3)),
+    ("GPT-2, 4 ranks, stage 1", 4, case("gpt2", 2, 256, stage=1)),
+    ("GPT-2, 4 ranks, stage 3", 4, case("gpt2", 2, 256, stage=3)),
+    ("GPT-2, 4 ranks, stage 3, bf16, recomputed", 4, case("gpt2", 4, 256, stage=3, bf16=True, recompute=True)),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--onefold", required=True)
+    parser.add_argument("--steps", type=int, default=4, help="of each run; the first is not counted")
+    parser.add_argument("--only", default="", help="cases whose name has this text")
+    args = parser.parse_args()
+    bench, near, count = Bench(args.onefold), 0, 0
+    print("| run | predicted, s | measured, s | ratio |\n| --- | ---: | ---: | ---: |", flush=True)
+    for name, ranks, config in CASES:
+        if args.only not in name:
+            continue
+        try:
+            predicted, measured = bench.run(config, ranks, args.steps)
+        except RuntimeError as error:
+            print(f"| {name} | {error} | | |", flush=True)
+            continue
+        ratio = predicted / measured
+        near += abs(ratio - 1) <= 0.15
+        count += 1
+        print(f"| {name} | {predicted:.3f} | {measured:.3f} | {ratio:.2f} |", flush=True)
+    print(f"\n{near} of {count} within 15 %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+#include "comm/packed.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.h"
+#include "tensor/convert.h"
+
+namespace onefold {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::span<float> floats(float* data, int64_t elems) { return {data, static_cast<size_t>(elems)}; }
+
+std::byte* bytes_at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+// One packet of each message.
+int64_t packets_bytes(const Wire& wire, std::span<const Message> messages) {
+  int64_t bytes = 0;
+  for (const Message& message : messages) bytes += wire.packet_bytes(message.shard_elems);
+  return bytes;
+}
+
+int64_t shards_bytes(std::span<const Message> messages) {
+  int64_t bytes = 0;
+  for (const Message& message : messages) bytes += message.shard_bytes();
+  return bytes;
+}
+
+// Numbers of another type are widened a shard at a time.
+int64_t wide_bytes(std::span<const Message> messages) {
+  int64_t elems = 0;
+  for (const Message& message : messages) elems = std::max(elems, message.shard_elems);
+  return aligned(elems * int64_t{sizeof(float)});
+}
+
+std::vector<Message> plain(std::span<const PackedMessage> messages) {
+  std::vector<Message> all;
+  for (const PackedMessage& packed : messages) all.push_back(packed.message);
+  return all;
+}
+
+// Part of a slab as fp32: where it lies, or widened.
+std::span<float> as_floats(const Message& message, void* data, int64_t first, int64_t elems,
+                           float* wide) {
+  std::byte* const from = bytes_at(data, first * dtype_bytes(message.dtype));
+  if (message.dtype == DType::f32) return floats(reinterpret_cast<float*>(from), elems);
+  widen(message.dtype, {from, static_cast<size_t>(elems * dtype_bytes(message.dtype))},
+        floats(wide, elems));
+  return floats(wide, elems);
+}
+
+double squares_of(std::span<const float> values) {
+  std::array<double, 8> sums{};
+  for (size_t i = 0; i < values.size(); ++i)
+    sums[i % 8] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return sum;
+}
+
+}  // namespace
+
+double PackWork::ratio() const {
+  return whole_bytes > 0 ? static_cast<double>(packed_bytes) / static_cast<double>(whole_bytes) : 1;
+}
+
+double PackWork::error() const { return given > 0 ? std::sqrt(lost / given) : 0; }
+
+// Scratch: the packets that this rank makes, one block for each destination; those that it
+// receives, one for each source; a shard in fp32.
+struct PackedCalls::Rooms {
+  std::byte* made;
+  std::byte* received;
+  float* wide;
+  int64_t block_bytes;  // one packet of each message
+};
+
+PackedCalls::Rooms PackedCalls::rooms(const Wire& wire, std::span<const PackedMessage> messages,
+                                      int blocks_made, int blocks_received) {
+  const std::vector<Message> all = plain(messages);
+  Rooms rooms{.made = scratch_, .received = nullptr, .wide = nullptr, .block_bytes = 0};
+  rooms.block_bytes = packets_bytes(wire, all);
+  const int64_t made = aligned(rooms.block_bytes * blocks_made);
+  const int64_t received = aligned(rooms.block_bytes * blocks_received);
+  require(made + received + wide_bytes(all) <= scratch_bytes_,
+          "packets of {} bytes in scratch of {}", made + received, scratch_bytes_);
+  if (scratch_ == nullptr) return rooms;
+  rooms.received = scratch_ + made;
+  rooms.wide = reinterpret_cast<float*>(scratch_ + made + received);
+  return rooms;
+}
+
+int64_t PackedCalls::scratch_bytes(Collective collective, const Wire& wire,
+                                   std::span<const Message> messages, int ranks) {
+  const int64_t block = packets_bytes(wire, messages);
+  const int64_t made = collective == Collective::all_gather ? 1 : ranks;
+  const bool packets =
+      collective == Collective::all_reduce && gathers_packets(wire, messages, ranks);
+  return aligned(block * made) + aligned(block * ranks * (packets ? ranks : 1)) +
+         wide_bytes(messages);
+}
+
+bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks) {
+  const int64_t block = packets_bytes(wire, messages);
+  return block * ranks < block + shards_bytes(messages);
+}
+
+int64_t PackedCalls::reduce_scatter_bytes(const Wire& wire, std::span<const Message> messages,
+                                          int ranks) {
+  return packets_bytes(wire, messages) * (ranks - 1);
+}
+
+int64_t PackedCalls::all_reduce_bytes(const Wire& wire, std::span<const Message> messages,
+                                      int ranks) {
+  const int64_t block = packets_bytes(wire, messages);
+  return (gathers_packets(wire, messages, ranks) ? block * ranks : block + shards_bytes(messages)) *
+         (ranks - 1);
+}
+
+int64_t PackedCalls::all_gather_bytes(const Wire& wire, std::span<const Message> messages,
+                                      int ranks) {
+  return packets_bytes(wire, messages) * (ranks - 1);
+}
+
+// Draws differ by slab and step (the key), and by source and destination; those that ranks have in
+// common by destination alone.
+WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int destination) const {
+  const auto to = static_cast<uint32_t>(destination), from = static_cast<uint32_t>(source);
+  const PhiloxWords own = philox(packed.key, {1, to, from, 0});
+  const PhiloxWords common = philox(packed.key, {2, to, 0, 0});
+  return {.own = {own[0], own[1]}, .common = {common[0], common[1]}};
+}
+
+// What this rank gives: into what it has kept, or as it is, with nothing in the gaps.
+void PackedCalls::fold(const PackedMessage& packed, const MomentumCorrection& correction) const {
+  const Message& message = packed.message;
+  const int64_t elems = message.shard_elems * channel_.ranks(), size = dtype_bytes(message.dtype);
+  for (const SlabGap& gap : packed.gaps)
+    std::fill_n(bytes_at(message.whole, gap.begin * size), (gap.end - gap.begin) * size,
+                std::byte{0});
+  if (packed.kept == nullptr) return;
+  // A packet may hold something for them, and what it lacks then is kept: it is not carried on.
+  for (const SlabGap& gap : packed.gaps)
+    std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
+  constexpr int64_t kChunk = 4096;
+  std::array<float, kChunk> wide;
+  const auto for_each_chunk = [&](const auto& visit) {
+    for (int64_t first = 0; first < elems; first += kChunk) {
+      const int64_t count = std::min(kChunk, elems - first);
+      visit(first, as_floats(message, message.whole, first, count, wide.data()));
+    }
+  };
+  float scale = 1;
+  if (correction.limit > 0) {
+    double squares = 0;
+    for_each_chunk([&](int64_t, std::span<const float> part) { squares += squares_of(part); });
+    const double norm = std::sqrt(squares);
+    if (norm > correction.limit) scale = static_cast<float>(correction.limit / norm);
+  }
+  for_each_chunk([&](int64_t first, std::span<const float> part) {
+    float* const kept = packed.kept + first;
+    float* const velocity = packed.velocity ? packed.velocity + first : nullptr;
+    for (size_t i = 0; i < part.size(); ++i) {
+      float given = part[i] * scale;
+      if (velocity) {
+        given += correction.momentum * velocity[i];
+        velocity[i] = given;
+      }
+      kept[i] += given;
+    }
+  });
+}
+
+// The packet of one destination; what it lacks is kept, or only counted.
+void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
+                       const MomentumCorrection& correction, float* wide) {
+  const Message& message = packed.message;
+  const int64_t elems = message.shard_elems, first = destination * elems;
+  const WireDraw draw = draw_of(packed, channel_.rank(), destination);
+  const std::span<float> values = packed.kept
+                                      ? floats(packed.kept + first, elems)
+                                      : as_floats(message, message.whole, first, elems, wide);
+  wire.encode(values, draw, packet);
+  measure(wire, values, draw, packet, packed.kept ? values.data() : wide);
+  if (packed.velocity == nullptr) return;
+  const std::span<float> velocity = floats(packed.velocity + first, elems);
+  if (correction.masks) wire.apply(packet, draw, Apply::clear, velocity);
+  for (float& value : velocity)
+    if (!std::isfinite(value)) value = 0;
+}
+
+// Sums of squares of what was packed, and of what the packet lacks, which is left at `lacking`.
+void PackedCalls::measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
+                          const std::byte* packet, float* lacking) {
+  const std::span<float> left(lacking, values.size());
+  work_.given += squares_of(values);
+  if (lacking != values.data()) std::copy(values.begin(), values.end(), lacking);
+  wire.apply(packet, draw, Apply::subtract, left);
+  work_.lost += squares_of(left);
+}
+
+void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
+                           const MomentumCorrection& correction) {
+  for (const PackedMessage& packed : messages) fold(packed, correction);
+  for (int destination = 0; destination < channel_.ranks(); ++destination) {
+    std::byte* packet = rooms.made + destination * rooms.block_bytes;
+    for (const PackedMessage& packed : messages) {
+      pack(wire, packed, destination, packet, correction, rooms.wide);
+      packet += wire.packet_bytes(packed.message.shard_elems);
+    }
+  }
+}
+
+// dst = the packets of one destination from all ranks, in their order.
+template <class PacketOf>
+void PackedCalls::sum(Wire& wire, const PackedMessage& packed, int destination, void* dst,
+                      float* wide, const PacketOf& packet_of) {
+  const Message& message = packed.message;
+  const std::span<float> to =
+      floats(message.dtype == DType::f32 ? static_cast<float*>(dst) : wide, message.shard_elems);
+  for (int source = 0; source < channel_.ranks(); ++source)
+    wire.apply(packet_of(source), draw_of(packed, source, destination),
+               source == 0 ? Apply::set : Apply::add, to);
+  if (message.dtype != DType::f32)
+    narrow(message.dtype, to,
+           {static_cast<std::byte*>(dst), static_cast<size_t>(message.shard_bytes())});
+}
+
+void PackedCalls::count(const Wire& wire, std::span<const PackedMessage> messages, int shards) {
+  ++work_.calls;
+  const std::vector<Message> all = plain(messages);
+  work_.whole_bytes += shards_bytes(all) * shards;
+  work_.packed_bytes += packets_bytes(wire, all) * shards;
+}
+
+void PackedCalls::reduce_scatter(std::string_view what, Wire& wire,
+                                 std::span<const PackedMessage> messages,
+                                 const MomentumCorrection& correction) {
+  const Rooms at = rooms(wire, messages, channel_.ranks(), channel_.ranks());
+  count(wire, messages, channel_.ranks());
+  double begin = now_seconds();
+  if (!dry_) pack_all(wire, messages, at, correction);
+  work_.seconds += now_seconds() - begin;
+  channel_.all_to_all(what, at.made, at.received, at.block_bytes);
+  if (dry_) return;
+  begin = now_seconds();
+  int64_t offset = 0;
+  for (const PackedMessage& packed : messages) {
+    sum(wire, packed, channel_.rank(), packed.message.shard, at.wide,
+        [&](int source) { return at.received + source * at.block_bytes + offset; });
+    offset += wire.packet_bytes(packed.message.shard_elems);
+  }
+  work_.seconds += now_seconds() - begin;
+}
+
+// Packets of all destinations from all ranks, where they are less; else sums of packets.
+void PackedCalls::all_reduce(std::string_view what, Wire& wire,
+                             std::span<const PackedMessage> messages,
+                             const MomentumCorrection& correction) {
+  const int ranks = channel_.ranks();
+  std::vector<Message> all = plain(messages);
+  const auto place = [&](Message& message) {
+    message.shard =
+        dry_ ? nullptr : bytes_at(message.whole, channel_.rank() * message.shard_bytes());
+  };
+  if (!gathers_packets(wire, all, ranks)) {
+    std::vector<PackedMessage> own(messages.begin(), messages.end());
+    for (size_t m = 0; m < own.size(); ++m) {
+      place(all[m]);
+      own[m].message = all[m];
+    }
+    reduce_scatter(what, wire, own, correction);
+    channel_.all_gather(what, all);
+    return;
+  }
+  const Rooms at = rooms(wire, messages, ranks, ranks * ranks);
+  count(wire, messages, ranks);
+  double begin = now_seconds();
+  if (!dry_) pack_all(wire, messages, at, correction);
+  work_.seconds += now_seconds() - begin;
+  const int64_t made = at.block_bytes * ranks;
+  const Message packets{at.received, at.made, made, DType::u8};
+  channel_.all_gather(what, {&packets, 1});
+  if (dry_) return;
+  begin = now_seconds();
+  for (int destination = 0; destination < ranks; ++destination) {
+    int64_t offset = destination * at.block_bytes;
+    for (const PackedMessage& packed : messages) {
+      const Message& message = packed.message;
+      sum(wire, packed, destination, bytes_at(message.whole, destination * message.shard_bytes()),
+          at.wide, [&](int source) { return at.received + source * made + offset; });
+      offset += wire.packet_bytes(message.shard_elems);
+    }
+  }
+  work_.seconds += now_seconds() - begin;
+}
+
+void PackedCalls::all_gather(std::string_view what, Wire& wire,
+                             std::span<const PackedMessage> messages) {
+  const int ranks = channel_.ranks();
+  const Rooms at = rooms(wire, messages, 1, ranks);
+  count(wire, messages, 1);
+  double begin = now_seconds();
+  std::byte* packet = at.made;
+  for (const PackedMessage& packed : messages) {
+    if (dry_) break;
+    const Message& message = packed.message;
+    const std::span<const float> values =
+        as_floats(message, message.shard, 0, message.shard_elems, at.wide);
+    const WireDraw draw = draw_of(packed, channel_.rank(), 0);
+    wire.encode(values, draw, packet);
+    measure(wire, values, draw, packet, at.wide);
+    packet += wire.packet_bytes(message.shard_elems);
+  }
+  work_.seconds += now_seconds() - begin;
+  const Message packets{at.received, at.made, at.block_bytes, DType::u8};
+  channel_.all_gather(what, {&packets, 1});
+  if (dry_) return;
+  begin = now_seconds();
+  for (int source = 0; source < ranks; ++source) {
+    packet = at.received + source * at.block_bytes;
+    for (const PackedMessage& packed : messages) {
+      const Message& message = packed.message;
+      std::byte* const dst = bytes_at(message.whole, source * message.shard_bytes());
+      const std::span<float> to =
+          floats(message.dtype == DType::f32 ? reinterpret_cast<float*>(dst) : at.wide,
+                 message.shard_elems);
+      wire.apply(packet, draw_of(packed, source, 0), Apply::set, to);
+      if (message.dtype != DType::f32)
+        narrow(message.dtype, to, {dst, static_cast<size_t>(message.shard_bytes())});
+      packet += wire.packet_bytes(message.shard_elems);
+    }
+  }
+  work_.seconds += now_seconds() - begin;
+}
+
+}  // namespace onefold

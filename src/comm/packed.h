@@ -1,0 +1,108 @@
+// Collectives whose numbers travel in a wire format: the same results as a Channel's, of what the
+// packets hold. Each rank makes one packet of each destination's shard of each slab, whatever slabs
+// a call joins, and sums decoded packets in rank order in fp32: so bits do not depend on buckets,
+// on the transport, or on whether the sum is wanted whole or in shards.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/wire.h"
+
+namespace onefold {
+
+// Elements [begin, end) of a slab that belong to no parameter.
+struct SlabGap {
+  int64_t begin = 0, end = 0;
+};
+
+// Deep Gradient Compression (Lin et al. 2018): momentum before the sum, of what was not sent too.
+struct MomentumCorrection {
+  float momentum = 0;
+  bool masks = true;  // the momentum of what was sent ends there
+  float limit = 0;    // of the norm of a slab's own gradient, before all else; 0: none
+};
+
+// One slab of a packed call.
+struct PackedMessage {
+  Message message;  // f32, bf16 or f16
+  // Error feedback: what this rank has not sent yet, of each element of the whole slab, f32. The
+  // numbers of `whole` are added to it, and what is sent is taken from it. Null: there is none.
+  float* kept = nullptr;
+  float* velocity = nullptr;           // of MomentumCorrection, likewise; needs `kept`
+  std::span<const SlabGap> gaps = {};  // count as 0
+  PhiloxKey key;                       // of this slab and step
+};
+
+// What has been packed, since the beginning.
+struct PackWork {
+  int64_t calls = 0;
+  int64_t whole_bytes = 0, packed_bytes = 0;  // of what was packed by this rank
+  double seconds = 0;                         // for packing and unpacking
+  double given = 0, lost = 0;                 // sums of squares: of numbers, of what packets lack
+
+  double ratio() const;  // of bytes
+  double error() const;  // relative norm
+};
+
+class PackedCalls {
+ public:
+  // Without memory (dry), calls are only counted.
+  PackedCalls(Channel& channel, bool dry) : channel_(channel), dry_(dry) {}
+
+  // Scratch of one of the three calls, aligned to 64.
+  static int64_t scratch_bytes(Collective collective, const Wire& wire,
+                               std::span<const Message> messages, int ranks);
+  void set_scratch(void* memory, int64_t bytes) {
+    scratch_ = static_cast<std::byte*>(memory);
+    scratch_bytes_ = bytes;
+  }
+
+  // As Channel's. `whole` is written where there is no feedback: its gaps become 0.
+  void reduce_scatter(std::string_view what, Wire& wire, std::span<const PackedMessage> messages,
+                      const MomentumCorrection& correction = {});
+  void all_reduce(std::string_view what, Wire& wire, std::span<const PackedMessage> messages,
+                  const MomentumCorrection& correction = {});
+  // All of `whole` is what packets hold, this rank's own shard too; `shard` stays as it is where
+  // it does not lie there. Without feedback.
+  void all_gather(std::string_view what, Wire& wire, std::span<const PackedMessage> messages);
+
+  // What a rank sends by these calls.
+  static int64_t reduce_scatter_bytes(const Wire& wire, std::span<const Message> messages,
+                                      int ranks);
+  static int64_t all_reduce_bytes(const Wire& wire, std::span<const Message> messages, int ranks);
+  static int64_t all_gather_bytes(const Wire& wire, std::span<const Message> messages, int ranks);
+
+  const PackWork& work() const { return work_; }
+
+ private:
+  struct Rooms;
+  // Whether an all-reduce gathers everyone's packets, and not sums of them: what sends less.
+  static bool gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks);
+  Rooms rooms(const Wire& wire, std::span<const PackedMessage> messages, int blocks_made,
+              int blocks_received);
+  void fold(const PackedMessage& packed, const MomentumCorrection& correction) const;
+  void pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
+            const MomentumCorrection& correction, float* wide);
+  void measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
+               const std::byte* packet, float* lacking);
+  template <class PacketOf>
+  void sum(Wire& wire, const PackedMessage& packed, int destination, void* dst, float* wide,
+           const PacketOf& packet_of);
+  void pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
+                const MomentumCorrection& correction);
+  void count(const Wire& wire, std::span<const PackedMessage> messages, int shards);
+  WireDraw draw_of(const PackedMessage& packed, int source, int destination) const;
+
+  Channel& channel_;
+  const bool dry_;
+  std::byte* scratch_ = nullptr;
+  int64_t scratch_bytes_ = 0;
+  PackWork work_;
+};
+
+}  // namespace onefold

@@ -1,0 +1,37 @@
+// Numbers above a threshold that is the exact cut of a sample: every so many numbers, from a drawn
+// place on. One sweep over most of them in the place of four; about as many are above the
+// threshold as there is room for, and places that stay empty are sent empty.
+#include "comm/wire_sparse.h"
+
+namespace onefold::wire {
+namespace {
+
+class SampledWire final : public SparseWire {
+ public:
+  using SparseWire::SparseWire;
+
+ private:
+  void select(std::span<const float> values, const WireDraw& draw, int64_t room,
+              const std::function<bool(int64_t)>& send) const override {
+    // So that some dozens of the sample are above the cut.
+    constexpr int64_t kLeastSample = 1024, kShare = 64, kAboveCut = 32;
+    const auto elems = static_cast<int64_t>(values.size());
+    const int64_t wanted = std::max({kLeastSample, elems / kShare, kAboveCut * elems / room});
+    const int64_t stride = std::max<int64_t>(1, elems / std::min(wanted, elems));
+    const auto first =
+        static_cast<int64_t>(philox_word(draw.own, 1) % static_cast<uint64_t>(stride));
+    const int64_t sample = (elems - first + stride - 1) / stride;
+    const Cut cut = cut_of(sample, std::max<int64_t>(1, room * sample / elems), [&](int64_t i) {
+      return magnitude(values[static_cast<size_t>(first + i * stride)]);
+    });
+    send_from(values, draw.own, std::max(cut.magnitude, 1u), send);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> make_sampled(const WireFormat& format) {
+  return std::make_unique<SampledWire>(format);
+}
+
+}  // namespace onefold::wire

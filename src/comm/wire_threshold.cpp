@@ -1,0 +1,28 @@
+// Numbers of at least a given magnitude, as many as there is room for; places that stay empty are
+// sent empty, so that a packet's length does not depend on its numbers.
+#include "comm/wire_sparse.h"
+
+namespace onefold::wire {
+namespace {
+
+class ThresholdWire final : public SparseWire {
+ public:
+  explicit ThresholdWire(const WireFormat& format)
+      : SparseWire(format), least_(magnitude(static_cast<float>(format.least))) {}
+
+ private:
+  void select(std::span<const float> values, const WireDraw& draw, int64_t,
+              const std::function<bool(int64_t)>& send) const override {
+    send_from(values, draw.own, std::max(least_, 1u), send);
+  }
+
+  const uint32_t least_;
+};
+
+}  // namespace
+
+std::unique_ptr<Wire> make_threshold(const WireFormat& format) {
+  return std::make_unique<ThresholdWire>(format);
+}
+
+}  // namespace onefold::wire

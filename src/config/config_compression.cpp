@@ -1,0 +1,176 @@
+// "compression": what travels between ranks in a wire format; and the keys of ZeRO++ that ask for
+// the same.
+#include "base/error.h"
+#include "config/sections.h"
+
+namespace onefold {
+namespace {
+
+using Group = JsonReport::Group;
+using Wired = WireFormat::Type;
+
+bool has_blocks(Wired type) {
+  return type == Wired::int8 || type == Wired::int4 || type == Wired::sign || type == Wired::blocks;
+}
+
+bool is_rounded(Wired type) {
+  return type == Wired::bf16 || type == Wired::int8 || type == Wired::int4;
+}
+
+// What a format has beside its name; of gradients.
+void read_wire_format(JsonObject& in, WireFormat& format) {
+  if (has_blocks(format.type))
+    format.block = in.at_least("block_size", 1, format.block);
+  else
+    in.no_effect("block_size", "it is for int8, int4, 1bit and blocks");
+  if (is_rounded(format.type))
+    format.stochastic = in.choice("rounding", {"nearest", "stochastic"}, "nearest") == "stochastic";
+  else
+    in.no_effect("rounding", "it is for bf16, int8 and int4");
+  if (format.sparse()) {
+    format.density = in.positive("density", format.density);
+    if (format.density > 1) in.refuse(Group::conflict, "density", "must be at most 1: a share");
+  } else {
+    in.no_effect("density", "it is for sparse formats");
+  }
+  if (format.type != Wired::threshold)
+    in.no_effect("threshold", "it is for the format threshold");
+  else if (!in.has("threshold"))
+    in.refuse(Group::conflict, "threshold", "is missing: the least magnitude that is sent");
+  else
+    format.least = in.positive("threshold", 0);
+}
+
+void read_compressed_gradients(JsonObject& in, CompressionOptions& compression) {
+  read_wire_format(in, compression.gradients);
+  if (compression.gradients.none()) {
+    for (const char* key : {"error_feedback", "warmup_steps", "density_warmup_steps"})
+      in.no_effect(key, "gradients are not compressed");
+    return;
+  }
+  compression.feedback = in.get<bool>("error_feedback", compression.feedback);
+  compression.whole_steps = in.at_least("warmup_steps", 0, 0);
+  if (compression.gradients.sparse())
+    compression.density_steps = in.at_least("density_warmup_steps", 0, 0);
+  else
+    in.no_effect("density_warmup_steps", "it is for sparse formats");
+}
+
+// Deep Gradient Compression. Momentum is the optimizer's: it is taken before the sum, not after.
+void read_momentum_correction(JsonObject& in, Config& config) {
+  CompressionOptions& compression = config.compression;
+  compression.corrects_momentum = in.get<bool>("momentum_correction", false);
+  if (!compression.corrects_momentum) {
+    for (const char* key : {"momentum_masking", "local_clipping"})
+      in.no_effect(key, "it belongs to momentum_correction");
+    return;
+  }
+  MomentumCorrection& correction = compression.correction;
+  correction.masks = in.get<bool>("momentum_masking", true);
+  correction.limit = static_cast<float>(in.non_negative("local_clipping", 0));
+  correction.momentum = static_cast<float>(config.optimizer.momentum);
+  const OptimizerSpec& optimizer = config.optimizer;
+  if (!compression.gradients.sparse() || !compression.feedback)
+    in.refuse(Group::conflict, "momentum_correction",
+              "is true: it is of what a sparse format keeps back, with error_feedback");
+  if (optimizer.type != OptimizerSpec::Type::sgd || optimizer.momentum == 0 || optimizer.nesterov)
+    in.refuse(Group::conflict, "momentum_correction",
+              "is true: the optimizer must be SGD with momentum, and not Nesterov's");
+}
+
+// A state that holds scaled gradients would be of another scale after the next change.
+void refuse_what_is_missing(JsonObject& root, JsonObject& in, const Config& config) {
+  const CompressionOptions& compression = config.compression;
+  if (config.run.device != "cpu")
+    root.refuse(Group::missing, "compression",
+                fmt::format("is made by the processor, and run.device is {}: leave it out",
+                            config.run.device));
+  if (config.mesh.tensor > 1)
+    root.refuse(Group::missing, "compression", "does not go with mesh.tensor yet");
+  if (!compression.gradients.none() && compression.feedback &&
+      config.precision.compute == DType::f16 && config.loss_scale.dynamic())
+    in.refuse(Group::missing, "error_feedback",
+              "keeps gradients from step to step, and the loss scale of fp16 changes: train in "
+              "bf16, or set fp16.loss_scale");
+}
+
+}  // namespace
+
+void read_quantized(JsonObject& zero, int stage, CompressionOptions& compression) {
+  const auto read = [&](const char* key, Wired type, WireFormat& format) {
+    const bool on = zero.get<bool>(key, false);
+    if (!on) return zero.idle(key);
+    if (stage != 3)
+      return zero.refuse(Group::conflict, key,
+                         "is true: ZeRO++ is of stage 3; compression.gradients is of every stage");
+    format.type = type;
+  };
+  read("zero_quantized_weights", Wired::int8, compression.weights);
+  read("zero_quantized_gradients", Wired::int4, compression.gradients);
+  if (!compression.gradients.none()) compression.feedback = false;
+}
+
+void read_compression(JsonObject& root, Config& config) {
+  CompressionOptions& compression = config.compression;
+  JsonObject in = root.object("compression");
+  const auto format_of = [&](const char* key, std::initializer_list<std::string_view> names,
+                             const char* quantized, WireFormat& format) {
+    const std::string name = in.choice(key, names, wire_name(format.type));
+    if (!format.none() && name != wire_name(format.type))
+      in.refuse(Group::conflict, key,
+                fmt::format("is {}, and zero_optimization.{} asks for {}: keep one", name,
+                            quantized, wire_name(format.type)));
+    format.type = wire_type(name);
+  };
+  format_of("gradients",
+            {"none", "bf16", "int8", "int4", "1bit", "topk", "topk_sampled", "threshold", "randomk",
+             "blocks"},
+            "zero_quantized_gradients", compression.gradients);
+  format_of("weights", {"none", "bf16", "int8", "int4"}, "zero_quantized_weights",
+            compression.weights);
+  read_compressed_gradients(in, compression);
+  read_momentum_correction(in, config);
+  if (!compression.weights.none()) {
+    if (config.zero.stage != 3)
+      in.refuse(Group::conflict, "weights",
+                "has an effect at stage 3 alone, where weights are gathered for use");
+    if (compression.weights.type == Wired::bf16 && config.precision.compute != DType::f32)
+      in.refuse(Group::conflict, "weights", "is bf16, and parameters have 16 bits already");
+  }
+  if (compression.any()) refuse_what_is_missing(root, in, config);
+  in.finish();
+  if (compression.any() && config.batch.world_size == 1) {
+    root.idle("compression");
+    compression = {};
+  }
+}
+
+OptimizerSpec engine_optimizer(const Config& config) {
+  OptimizerSpec optimizer = config.optimizer;
+  optimizer.delayed = config.delay.one_step;
+  if (config.compression.corrects_momentum) optimizer.momentum = 0;
+  return optimizer;
+}
+
+Json compression_json(const Config& config) {
+  const CompressionOptions& compression = config.compression;
+  const WireFormat& format = compression.gradients;
+  Json json;
+  if (!compression.weights.none()) json["weights"] = wire_name(compression.weights.type);
+  if (format.none()) return json;
+  json["gradients"] = wire_name(format.type);
+  if (has_blocks(format.type)) json["block_size"] = format.block;
+  if (is_rounded(format.type)) json["rounding"] = format.stochastic ? "stochastic" : "nearest";
+  if (format.sparse()) json["density"] = format.density;
+  if (format.type == Wired::threshold) json["threshold"] = format.least;
+  json["error_feedback"] = compression.feedback;
+  json["warmup_steps"] = compression.whole_steps;
+  if (format.sparse()) json["density_warmup_steps"] = compression.density_steps;
+  if (!compression.corrects_momentum) return json;
+  json["momentum_correction"] = true;
+  json["momentum_masking"] = compression.correction.masks;
+  json["local_clipping"] = compression.correction.limit;
+  return json;
+}
+
+}  // namespace onefold

@@ -1,0 +1,88 @@
+// "delay": gradients that are applied a step late, and ranks that step by themselves.
+#include "base/error.h"
+#include "base/text.h"
+#include "config/sections.h"
+
+namespace onefold {
+namespace {
+
+using Group = JsonReport::Group;
+
+void read_one_step(JsonObject& in, Config& config) {
+  config.delay.one_step = in.get<bool>("one_step", false);
+  if (config.delay.one_step && !config.optimizer.elementwise())
+    in.refuse(Group::missing, "one_step",
+              fmt::format("is true: gradients of AdamW, Adam, SGD and Lion can wait, those of {} "
+                          "cannot",
+                          optimizer_json(config)["type"].get<std::string>()));
+}
+
+// All that would have to know of the other ranks in every step.
+std::vector<std::string> obstacles_to_local_steps(const Config& config) {
+  std::vector<std::string> reasons;
+  const auto refuse_if = [&](bool wrong, const char* reason) {
+    if (wrong) reasons.push_back(reason);
+  };
+  refuse_if(config.zero.stage > 0, "zero_optimization.stage must be 0");
+  refuse_if(config.offload.any(), "nothing may be offloaded");
+  refuse_if(config.compression.any(), "compression must be left out");
+  refuse_if(config.mesh.tensor > 1, "mesh.tensor must be 1");
+  refuse_if(config.run.device != "cpu", "run.device must be cpu");
+  refuse_if(config.delay.one_step, "delay.one_step must be false");
+  refuse_if(!config.optimizer.elementwise(), "the optimizer must be AdamW, Adam, SGD or Lion");
+  refuse_if(config.precision.moments != DType::f32, "moments must be fp32");
+  refuse_if(config.precision.compute != DType::f32 && !config.precision.has_master(),
+            "there must be master weights");
+  refuse_if(config.clip_rule.each() || config.clip_rule.counts_tensors() ||
+                config.clip_rule.percentile > 0,
+            "clipping is by gradient_clipping alone");
+  refuse_if(config.model.lora.enabled(), "lora must be left out");
+  refuse_if(config.run.eval_every % config.delay.local.steps != 0,
+            "run.eval_every must be a multiple of them, for between two averages each rank has "
+            "weights of its own");
+  return reasons;
+}
+
+void read_local_steps(JsonObject& in, Config& config) {
+  LocalOptions& local = config.delay.local;
+  local.steps = in.at_least("local_steps", 1, 1);
+  if (!local.on()) {
+    for (const char* key : {"outer_lr", "outer_momentum", "outer_nesterov"})
+      in.no_effect(key, "it is for local_steps");
+    return;
+  }
+  local.rate = static_cast<float>(in.positive("outer_lr", 0.7));
+  local.momentum = static_cast<float>(in.fraction("outer_momentum", 0.9));
+  local.nesterov = in.get<bool>("outer_nesterov", local.momentum > 0);
+  if (local.nesterov && local.momentum == 0)
+    in.refuse(Group::conflict, "outer_nesterov", "has no effect without outer_momentum");
+  if (const std::vector<std::string> reasons = obstacles_to_local_steps(config); !reasons.empty())
+    in.refuse(Group::missing, "local_steps",
+              fmt::format("is {}, for which {}", local.steps, join(reasons, "; ")));
+}
+
+}  // namespace
+
+void read_delay(JsonObject& root, Config& config) {
+  JsonObject in = root.object("delay");
+  read_one_step(in, config);
+  read_local_steps(in, config);
+  in.finish();
+  if (config.delay.local.on() && config.batch.world_size == 1) {
+    root.idle("delay");
+    config.delay.local = {};
+  }
+}
+
+Json delay_json(const DelayConfig& delay) {
+  Json json;
+  if (delay.one_step) json["one_step"] = true;
+  if (!delay.local.on()) return json;
+  json["local_steps"] = delay.local.steps;
+  json["outer_lr"] = delay.local.rate;
+  json["outer_momentum"] = delay.local.momentum;
+  json["outer_nesterov"] = delay.local.nesterov;
+  return json;
+}
+
+}  // namespace onefold

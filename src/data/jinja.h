@@ -1,0 +1,49 @@
+// Templates of conversations, which are written in Jinja: as transformers renders them, with its
+// settings (trim_blocks, lstrip_blocks, lenient undefined names) and nothing that could touch
+// anything outside: no imports, files, attributes of Python objects or changes of what is passed
+// in. A template is bounded in steps, depth and output. What is not interpreted is an error that
+// names line and construct.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace onefold {
+
+namespace jinja {
+struct Node;
+}
+
+class JinjaTemplate {
+ public:
+  // `source` names the template in errors.
+  JinjaTemplate(std::string_view text, std::string source);
+  ~JinjaTemplate();
+  JinjaTemplate(const JinjaTemplate&) = delete;
+  JinjaTemplate& operator=(const JinjaTemplate&) = delete;
+
+  // A stretch of the text that {% generation %} marks.
+  struct Span {
+    size_t begin, end;
+  };
+  struct Rendered {
+    std::string text;
+    std::vector<Span> generated;
+  };
+  // `variables` is an object. Any number of threads may render at a time.
+  Rendered render(const Json& variables) const;
+  // Whether the template marks what the model generates.
+  bool marks_generation() const { return marks_generation_; }
+
+ private:
+  std::string source_;
+  bool marks_generation_ = false;  // set while root_ is made
+  std::unique_ptr<const jinja::Node> root_;
+};
+
+}  // namespace onefold

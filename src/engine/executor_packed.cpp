@@ -1,0 +1,145 @@
+// Gathers and reductions whose numbers travel in a wire format.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/executor.h"
+
+namespace onefold {
+namespace {
+
+// What no parameter of a slab holds.
+std::vector<SlabGap> gaps_of(const SlabLayout& layout) {
+  std::vector<SlabGap> gaps;
+  int64_t end = 0;
+  for (const SlabPiece& piece : layout.whole_pieces()) {
+    if (piece.offset > end) gaps.push_back({end, piece.offset});
+    end = piece.offset + piece.elems;
+  }
+  if (layout.elems() > end) gaps.push_back({end, layout.elems()});
+  return gaps;
+}
+
+std::vector<Message> plain(const std::vector<PackedMessage>& messages) {
+  std::vector<Message> all;
+  for (const PackedMessage& packed : messages) all.push_back(packed.message);
+  return all;
+}
+
+// Of all shards.
+int64_t elems_of(const std::vector<Message>& messages) {
+  int64_t elems = 0;
+  for (const Message& message : messages) elems += message.shard_elems;
+  return elems;
+}
+
+}  // namespace
+
+void Executor::Packing::set(const WireFormat& now) {
+  if (now == format && wire) return;
+  format = now;
+  wire = now.none() ? nullptr : make_wire(now);
+}
+
+Message Executor::size_of(const Action& action, int unit) const {
+  const UnitState& own = state_.unit(unit);
+  if (action.verb == Verb::gather)
+    return {.shard_elems = own.layout().shard_elems(), .dtype = own.homes().parameters.dtype};
+  return {.shard_elems = own.trained_layout().shard_elems(), .dtype = own.homes().gradients.dtype};
+}
+
+// One block of memory for each lane, as large as its largest call: calls follow each other.
+void Executor::open_packing(std::span<const Program* const> programs) {
+  const CompressionOptions& compression = options_.compression;
+  if (!compression.any()) return;
+  require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
+  for (int u = 0; u < state_.units(); ++u)
+    gaps_.push_back(gaps_of(state_.unit(u).trained_layout()));
+  for (const Lane lane : {Lane::gather, Lane::reduce}) {
+    if ((lane == Lane::gather ? compression.weights : compression.gradients).none()) continue;
+    Packing& own = packing(lane);
+    Channel& channel = channels_.of(lane);
+    // The longest packets are those of the first packed step.
+    const std::unique_ptr<Wire> wire =
+        make_wire(lane == Lane::gather ? compression.weights
+                                       : compression.gradients_after(compression.whole_steps));
+    int64_t bytes = 0;
+    for (const Program* program : programs)
+      for (const Action& action : program->actions) {
+        if (!action.packed || (action.verb == Verb::gather) != (lane == Lane::gather)) continue;
+        std::vector<Message> messages;
+        for (const int unit : units_of(action)) messages.push_back(size_of(action, unit));
+        const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
+        bytes =
+            std::max(bytes, PackedCalls::scratch_bytes(lane == Lane::gather ? Collective::all_gather
+                                                       : whole              ? Collective::all_reduce
+                                                               : Collective::reduce_scatter,
+                                                       *wire, messages, channel.ranks()));
+      }
+    if (bytes == 0) continue;
+    own.calls = std::make_unique<PackedCalls>(channel, device_.dry());
+    own.scratch = ledger_.allocate(Kind::communication, bytes, "packets");
+    own.calls->set_scratch(own.scratch.data(), bytes);
+    if (lane == Lane::gather) own.set(compression.weights);
+  }
+}
+
+const PackWork* Executor::packed(Lane lane) const {
+  const Packing& own = lane == Lane::gather ? gathers_ : reduces_;
+  return (lane == Lane::gather || lane == Lane::reduce) && own.calls ? &own.calls->work() : nullptr;
+}
+
+PackedMessage Executor::packed_message(int unit, const Message& message) const {
+  return {.message = message,
+          .key = philox_key(options_.seed, Draw::wire, static_cast<uint32_t>(step_),
+                            static_cast<uint32_t>(unit))};
+}
+
+void Executor::gather_packed(const Action& action, Walk& walk) {
+  std::vector<PackedMessage> messages;
+  for (const int unit : units_of(action)) {
+    state_.unit(unit).acquire();
+    messages.push_back(packed_message(unit, state_.unit(unit).gather_message()));
+  }
+  PackedCalls& calls = *gathers_.calls;
+  Wire& wire = *gathers_.wire;
+  const int ranks = channels_.of(Lane::gather).ranks();
+  const std::vector<Message> sizes = plain(messages);
+  communicate(
+      action, walk, PackedCalls::all_gather_bytes(wire, sizes, ranks),
+      [&calls, &wire, messages](const std::string& what) {
+        calls.all_gather(what, wire, messages);
+      },
+      pack_seconds(gathers_.format, elems_of(sizes), elems_of(sizes) * ranks));
+}
+
+void Executor::reduce_packed(const Action& action, Walk& walk) {
+  std::vector<PackedMessage> messages;
+  for (const int u : units_of(action)) {
+    UnitState& own = state_.unit(u);
+    own.begin_reduce();
+    PackedMessage packed = packed_message(u, own.reduce_message());
+    packed.gaps = gaps_[static_cast<size_t>(u)];
+    if (own.own_states() > 0) packed.kept = static_cast<float*>(own.own_state(0).data);
+    if (own.own_states() > 1) packed.velocity = static_cast<float*>(own.own_state(1).data);
+    messages.push_back(packed);
+  }
+  const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
+  PackedCalls& calls = *reduces_.calls;
+  Wire& wire = *reduces_.wire;
+  const int ranks = channels_.of(Lane::reduce).ranks();
+  MomentumCorrection correction = options_.compression.correction;
+  correction.limit /= std::sqrt(static_cast<float>(ranks));
+  const auto bytes = whole ? PackedCalls::all_reduce_bytes : PackedCalls::reduce_scatter_bytes;
+  const std::vector<Message> sizes = plain(messages);
+  communicate(
+      action, walk, bytes(wire, sizes, ranks),
+      [&calls, &wire, messages, whole, correction](const std::string& what) {
+        if (whole)
+          calls.all_reduce(what, wire, messages, correction);
+        else
+          calls.reduce_scatter(what, wire, messages, correction);
+      },
+      pack_seconds(reduces_.format, elems_of(sizes) * ranks, elems_of(sizes) * ranks));
+}
+
+}  // namespace onefold

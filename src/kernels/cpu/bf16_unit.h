@@ -1,0 +1,52 @@
+// Products of bf16 by instructions that the processor has for them, on the calling thread: Intel's
+// matrix unit (AMX), or the dot products of AVX512_BF16. An operand is packed first, and may then
+// be used by many products.
+//
+// Every element is one sum in fp32 over the terms in their order, two at a time, whatever it is
+// computed with: its bits depend on its row of a and its column of b alone. The instructions take
+// subnormal numbers for zeros.
+#pragma once
+
+#include <cstdint>
+
+#include "base/half.h"
+
+namespace onefold::cpu {
+
+// Whether the processor has such instructions and the system lets this process use them.
+bool has_bf16_unit();
+// Whether they are tiles' (AMX): many times as fast as products of fp32, and not just twice.
+bool has_bf16_tiles();
+
+// A line is a row of a, or a column of b. Lines are packed in multiples of 32, terms too; what is
+// added is zero.
+inline constexpr int64_t kPackedLines = 32, kPackedTerms = 32;
+
+inline constexpr int64_t packed_elems(int64_t lines, int64_t terms) {
+  return (lines + kPackedLines - 1) / kPackedLines * kPackedLines *
+         ((terms + kPackedTerms - 1) / kPackedTerms * kPackedTerms);
+}
+
+enum class Side { a, b };
+
+// Lines [0, lines) and terms [0, terms) of an operand whose rows, `stride` apart, are lines, or
+// terms if by_terms. dst: packed_elems(), aligned to 64 bytes.
+void unit_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t lines,
+               int64_t terms, Bf16* dst);
+
+// Lines of a, from a multiple of 32 on: packed, or where they are. In elements.
+struct LinesOfA {
+  const Bf16* data;
+  int64_t stride;  // from a line to the next
+  int64_t step;    // from 32 terms to the next 32
+  int64_t next;    // from 16 lines to the next 16
+};
+LinesOfA packed_lines(const Bf16* packed_a, int64_t terms);
+// The rows of a matrix. Lines and terms must be multiples of 32: what is beyond would be read.
+LinesOfA rows_as_lines(const Bf16* x, int64_t stride);
+
+// c (+)= a · b for m by n elements; b from a multiple of 32 lines on.
+void unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
+                   bool onto, float* c, int64_t c_stride);
+
+}  // namespace onefold::cpu

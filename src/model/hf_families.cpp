@@ -1,0 +1,258 @@
+// Readers of config.json of families that are less like Llama or GPT-2.
+#include <cmath>
+
+#include "model/hf_reading.h"
+
+namespace onefold::hf {
+namespace {
+
+// Gemma's: weights of norms are stored less one, and what is looked up is lengthened.
+ModelSpec read_gemma_family(JsonObject& in, std::string_view activation_key) {
+  ModelSpec spec = read_llama_family(in, 0);
+  if (spec.head_dim == 0) spec.head_dim = 256;  // the class's default, not hidden / heads
+  spec.norm = Norm::rmsnorm1p;
+  spec.activation = activation(in, activation_key, "gelu_pytorch_tanh");
+  spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden_size)));
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  refuse_if(in, "use_bidirectional_attention",
+            optional<bool>(in, "use_bidirectional_attention", false), "attention is causal");
+  return spec;
+}
+
+void read_caps_and_scale(JsonObject& in, ModelSpec& spec, float default_scores,
+                         float default_logits) {
+  const auto cap = [&](std::string_view key, float missing) {
+    return in.value().contains(key) ? optional<float>(in, key, 0) : missing;
+  };
+  spec.attention_soft_cap = cap("attn_logit_softcapping", default_scores);
+  spec.logits_soft_cap = cap("final_logit_softcapping", default_logits);
+  const double scalar = in.get<double>("query_pre_attn_scalar", 256);
+  refuse_if(in, "query_pre_attn_scalar", !(scalar > 0), "must be greater than 0");
+  if (scalar != static_cast<double>(spec.head_dim))
+    spec.attention_scale = static_cast<float>(1 / std::sqrt(scalar));
+}
+
+// What the families with LayerNorm share, but for their names of sizes.
+void refuse_other_dropout(JsonObject& in, const ModelSpec& spec, std::string_view key) {
+  refuse_if(in, key, in.get<float>(key, 0.0f) != spec.dropout,
+            "one dropout rate is used everywhere");
+}
+
+ModelSpec read_cohere_family(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", 0);
+  spec.intermediate_size = in.require<int64_t>("intermediate_size");
+  spec.max_sequence_length = in.get<int64_t>("max_position_embeddings", 8192);
+  spec.norm_bias = false;
+  spec.norm_eps = in.get<float>("layer_norm_eps", 1e-5f);
+  spec.parallel = Parallel::one_norm;
+  spec.activation = activation(in, "hidden_act", "silu");
+  spec.gated = true;
+  spec.logits_scale = in.get<float>("logit_scale", 0.0625f);
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
+            "dropout in attention alone is not supported; set it to 0");
+  return spec;
+}
+
+}  // namespace
+
+ModelSpec read_gemma(JsonObject& in) {
+  ModelSpec spec = read_gemma_family(in, "hidden_act");
+  // The first files said "gelu" and meant its approximation.
+  if (spec.activation == Activation::gelu) spec.activation = Activation::gelu_tanh;
+  return spec;
+}
+
+ModelSpec read_gemma2(JsonObject& in) {
+  ModelSpec spec = read_gemma_family(in, "hidden_activation");
+  spec.norm_place = NormPlace::both;
+  read_caps_and_scale(in, spec, 50, 30);
+  read_windows(in, spec, 4096, 2);
+  return spec;
+}
+
+ModelSpec read_gemma3(JsonObject& in) {
+  ModelSpec spec = read_gemma_family(in, "hidden_activation");
+  spec.norm_place = NormPlace::both;
+  spec.qk_norm = true;
+  read_caps_and_scale(in, spec, 0, 0);
+  read_windows(in, spec, 4096, in.get<int64_t>("sliding_window_pattern", 6));
+  // Blocks with a window have a base of their own: rope_local_base_freq, or, as transformers 5
+  // writes it, an object for each kind of block.
+  float local = in.get<float>("rope_local_base_freq", 10000.0f);
+  if (!in.has("rope_theta")) spec.rope_theta = 1e6f;
+  const auto found = in.value().find("rope_parameters");
+  if (found != in.value().end() && found->is_object() && found->contains("full_attention")) {
+    JsonObject both = in.object("rope_parameters");
+    JsonObject full = both.object("full_attention");
+    spec.rope_theta = full.get<float>("rope_theta", 1e6f);
+    spec.rope_scaling = read_rope_scaling(in, "rope_parameters", full, spec);
+    if (found->contains("sliding_attention")) {
+      JsonObject sliding = both.object("sliding_attention");
+      local = sliding.get<float>("rope_theta", local);
+      refuse_if(in, "rope_parameters",
+                sliding.get<std::string>("rope_type", "default") != "default",
+                "blocks with a window have plain frequencies");
+    }
+  }
+  refuse_if(in, "layer_types", spec.sliding_window == 0, "windows must follow each other evenly");
+  spec.local_rope_theta = local;
+  return spec;
+}
+
+ModelSpec read_olmo2(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
+  spec.norm_place = NormPlace::after;
+  spec.qk_norm = spec.qk_norm_whole = true;
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  return spec;
+}
+
+ModelSpec read_granite(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, 0);
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
+  spec.mlp_bias = in.get<bool>("mlp_bias", false);
+  spec.embedding_scale = in.get<float>("embedding_multiplier", 1.0f);
+  spec.attention_scale = in.get<float>("attention_multiplier", 1.0f);
+  spec.residual_scale = in.get<float>("residual_multiplier", 1.0f);
+  const double divisor = in.get<double>("logits_scaling", 1.0);
+  refuse_if(in, "logits_scaling", !(divisor > 0), "must be greater than 0");
+  spec.logits_scale = static_cast<float>(1 / divisor);
+  return spec;
+}
+
+ModelSpec read_cohere(JsonObject& in) {
+  ModelSpec spec = read_cohere_family(in);
+  read_rope(in, spec, 500000.0f);
+  refuse_if(in, "use_qk_norm", optional<bool>(in, "use_qk_norm", false),
+            "norms of queries and keys with weights for each head are not supported");
+  return spec;
+}
+
+ModelSpec read_cohere2(JsonObject& in) {
+  ModelSpec spec = read_cohere_family(in);
+  read_rope(in, spec);
+  read_windows(in, spec, 4096, in.get<int64_t>("sliding_window_pattern", 4));
+  // Blocks without a window have no positions.
+  refuse_if(in, "layer_types", spec.sliding_window == 0, "windows must follow each other evenly");
+  spec.no_rope_every = spec.full_attention_every;
+  return spec;
+}
+
+ModelSpec read_gpt_neox(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.intermediate_size = in.require<int64_t>("intermediate_size");
+  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  spec.norm_eps = in.get<float>("layer_norm_eps", 1e-5f);
+  spec.activation = plain_activation(in, "hidden_act", "gelu");
+  spec.parallel = in.get<bool>("use_parallel_residual", true) ? Parallel::two_norms : Parallel::no;
+  spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", true);
+  spec.mlp_bias = true;
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  spec.dropout = in.get<float>("hidden_dropout", 0.0f);
+  refuse_other_dropout(in, spec, "attention_dropout");
+  // Its own names, where there are no rope_parameters.
+  read_rope(in, spec, in.get<float>("rotary_emb_base", 10000.0f),
+            in.get<double>("rotary_pct", 0.25));
+  return spec;
+}
+
+ModelSpec read_gptj(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("n_embd");
+  spec.num_layers = in.require<int64_t>("n_layer");
+  spec.num_heads = in.require<int64_t>("n_head");
+  spec.intermediate_size = optional<int64_t>(in, "n_inner", 0);
+  spec.max_sequence_length = in.get<int64_t>("n_positions", 2048);
+  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  spec.activation = plain_activation(in, "activation_function", "gelu_new");
+  spec.parallel = Parallel::one_norm;
+  spec.positions = Positions::rope;
+  spec.rotary_dim = in.value().contains("rotary_dim") ? optional<int64_t>(in, "rotary_dim", 0) : 64;
+  spec.mlp_bias = true;
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
+  refuse_if(in, "tie_word_embeddings", spec.tie_embeddings, "its head has a bias of its own");
+  spec.head_bias = true;
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  spec.dropout = in.get<float>("resid_pdrop", 0.0f);
+  for (const std::string_view key : {"embd_pdrop", "attn_pdrop"})
+    refuse_other_dropout(in, spec, key);
+  return spec;
+}
+
+ModelSpec read_opt(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.intermediate_size = in.require<int64_t>("ffn_dim");
+  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  spec.position_offset = 2;
+  spec.activation = plain_activation(in, "activation_function", "relu");
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = in.get<bool>("enable_bias", true);
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.init_std = in.get<float>("init_std", 0.02f);
+  // Its dropout, which all files of the family have, leaves attention and embedding out: one rate
+  // is used everywhere here, and a run says which.
+  (void)in.get<double>("dropout", 0.1);
+  refuse_if(in, "do_layer_norm_before", !in.get<bool>("do_layer_norm_before", true),
+            "norms that come after a branch and the residual are not supported");
+  refuse_if(in, "_remove_final_layer_norm", in.get<bool>("_remove_final_layer_norm", false),
+            "the last norm is always there");
+  refuse_if(in, "layer_norm_elementwise_affine",
+            !in.get<bool>("layer_norm_elementwise_affine", true), "norms have weights");
+  refuse_if(in, "word_embed_proj_dim",
+            optional<int64_t>(in, "word_embed_proj_dim", spec.hidden_size) != spec.hidden_size,
+            "the table must be as wide as the model");
+  return spec;
+}
+
+ModelSpec read_falcon(JsonObject& in) {
+  ModelSpec spec;
+  spec.vocab_size = in.require<int64_t>("vocab_size");
+  spec.hidden_size = in.require<int64_t>("hidden_size");
+  spec.num_layers = in.require<int64_t>("num_hidden_layers");
+  spec.num_heads = in.require<int64_t>("num_attention_heads");
+  spec.intermediate_size = optional<int64_t>(in, "ffn_hidden_size", 0);
+  spec.max_sequence_length = in.get<int64_t>("max_position_embeddings", 2048);
+  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  spec.activation = plain_activation(in, "activation", "gelu");
+  const bool is_new = optional<bool>(in, "new_decoder_architecture", false),
+             parallel = optional<bool>(in, "parallel_attn", true);
+  if (is_new)
+    spec.num_kv_heads = optional<int64_t>(in, "num_kv_heads", spec.num_heads);
+  else
+    spec.num_kv_heads = optional<bool>(in, "multi_query", true) ? 1 : spec.num_heads;
+  const int64_t norms = optional<int64_t>(in, "num_ln_in_parallel_attn", is_new ? 2 : 1);
+  refuse_if(in, "parallel_attn", is_new && !parallel, "not in the new architecture");
+  refuse_if(in, "num_ln_in_parallel_attn", norms != 1 && !(is_new && norms == 2),
+            "1, or 2 in the new architecture, are supported");
+  if (parallel) spec.parallel = norms == 2 ? Parallel::two_norms : Parallel::one_norm;
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = optional<bool>(in, "bias", false);
+  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  spec.init_std = in.get<float>("initializer_range", 0.02f);
+  for (const std::string_view key : {"hidden_dropout", "attention_dropout"})
+    refuse_if(in, key, optional<float>(in, key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "alibi", optional<bool>(in, "alibi", false),
+            "positions as a bias of scores are not supported");
+  read_rope(in, spec);
+  return spec;
+}
+
+}  // namespace onefold::hf

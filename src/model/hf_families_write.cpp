@@ -1,0 +1,422 @@
+#include <cmath>
+
+#include "base/error.h"
+#include "model/hf_writing.h"
+
+namespace onefold::hf {
+namespace {
+
+std::string_view is(bool value) { return value ? "is true" : "is false"; }
+
+// "" or the first that is not empty.
+template <class... Texts>
+std::string first_of(const Texts&... texts) {
+  std::string found;
+  (void)((found = texts, !found.empty()) || ...);
+  return found;
+}
+
+std::string unless(bool holds, std::string obstacle) {
+  return holds ? std::string() : std::move(obstacle);
+}
+
+// "head_dim" has no key of its own.
+std::string plain_heads(const ModelSpec& spec) {
+  return unless(spec.query_size() == spec.hidden_size, "head_dim is not hidden_size / num_heads");
+}
+
+std::string equal_biases(const ModelSpec& spec, bool mlp_too) {
+  if (spec.qkv_bias != spec.attention_out_bias)
+    return fmt::format("qkv_bias {} and attention_out_bias {}", is(spec.qkv_bias),
+                       is(spec.attention_out_bias));
+  return unless(!mlp_too || spec.mlp_bias == spec.qkv_bias,
+                "qkv_bias, attention_out_bias and mlp_bias are not equal");
+}
+
+// A family with rotary positions and a gated MLP, like Llama's.
+std::string gated_rope(const ModelSpec& spec, Norm norm) {
+  return first_of(unless(spec.norm == norm, "norm is another"),
+                  unless(spec.positions == Positions::rope, "positions is learned"),
+                  unless(spec.gated, "the activation is not gated"));
+}
+
+// A family with LayerNorm and a plain MLP.
+std::string plain_layernorm(const ModelSpec& spec, Positions positions) {
+  return first_of(unless(spec.norm == Norm::layernorm, "norm is not layernorm"),
+                  unless(spec.positions == positions, "positions is another"),
+                  unless(!spec.gated, "the activation is gated"),
+                  unless(!spec.qk_norm, "qk_norm is true"), plain_heads(spec));
+}
+
+// What query_pre_attn_scalar says.
+int64_t scalar_of(const ModelSpec& spec) {
+  if (spec.attention_scale == 0) return spec.head_dim;
+  const double scale = spec.attention_scale;
+  return std::llround(1 / (scale * scale));
+}
+
+std::string gemma_obstacle(const ModelSpec& spec, HfFamily family) {
+  const bool first = family == HfFamily::gemma, third = family == HfFamily::gemma3;
+  const uint32_t options = first ? kNormPlusOne | kEmbeddingScale
+                                 : kNormPlusOne | kEmbeddingScale | kNormPlace | kWindow |
+                                       kSomeWindows | kAttentionScale | kAttentionCap | kLogitsCap |
+                                       (third ? uint32_t{kLocalTheta} : 0u);
+  const auto length = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden_size)));
+  return first_of(
+      gated_rope(spec, Norm::rmsnorm1p), option_obstacle(spec, options),
+      unless(spec.embedding_scale == length, "embedding_scale is not sqrt(hidden_size)"),
+      unless(spec.norm_place == (first ? NormPlace::before : NormPlace::both),
+             "norm_place is another"),
+      unless(spec.qk_norm == third, fmt::format("qk_norm {}", is(spec.qk_norm))),
+      unless(!third || spec.local_rope_theta > 0, "there is no local_rope_theta"),
+      unless(spec.attention_scale == 0 ||
+                 static_cast<float>(1 / std::sqrt(static_cast<double>(scalar_of(spec)))) ==
+                     spec.attention_scale,
+             "attention_scale is not one over the root of a whole number"),
+      unless(spec.hidden_size % spec.num_heads == 0, "hidden_size is not a multiple of num_heads"),
+      unless(!spec.mlp_bias, "mlp_bias is true"), equal_biases(spec, false));
+}
+
+std::string cohere_obstacle(const ModelSpec& spec, HfFamily family) {
+  const bool second = family == HfFamily::cohere2;
+  const uint32_t options = kParallel | kNoNormBias | kLogitsScale | kYarn |
+                           (second ? kWindow | kSomeWindows | kNoRope : 0);
+  return first_of(
+      gated_rope(spec, Norm::layernorm), option_obstacle(spec, options),
+      unless(!spec.norm_bias, "norm_bias is true"),
+      unless(spec.parallel == Parallel::one_norm, "parallel is not one_norm"),
+      unless(!spec.qk_norm, "qk_norm is true"), unless(!spec.mlp_bias, "mlp_bias is true"),
+      unless(
+          !second || (spec.sliding_window > 0 && spec.no_rope_every == spec.full_attention_every),
+          "blocks without a window are not those without rotary positions"),
+      plain_heads(spec), equal_biases(spec, false));
+}
+
+std::string neox_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::rope),
+                  option_obstacle(spec, kParallel | kRotaryDim | kYarn),
+                  unless(spec.parallel != Parallel::one_norm, "parallel is one_norm"),
+                  unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"),
+                  unless(spec.mlp_bias, "mlp_bias is false"), equal_biases(spec, false));
+}
+
+std::string gptj_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::rope),
+                  option_obstacle(spec, kParallel | kRotaryDim | kHeadBias),
+                  unless(spec.parallel == Parallel::one_norm, "parallel is not one_norm"),
+                  unless(spec.head_bias && !spec.tie_embeddings, "the head has no bias of its own"),
+                  unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"),
+                  unless(spec.rope_theta == 10000, "rope_theta is not 10000"),
+                  unless(spec.rope_scaling.type == RopeScaling::Type::none, "rope_scaling is set"),
+                  unless(!spec.qkv_bias && !spec.attention_out_bias, "attention has biases"),
+                  unless(spec.mlp_bias, "mlp_bias is false"));
+}
+
+std::string opt_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::learned), option_obstacle(spec, kPositionOffset),
+                  unless(spec.position_offset == 2, "position_offset is not 2"),
+                  unless(spec.norm_eps == 1e-5f, "norm_eps is not 1e-5"),
+                  unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"),
+                  equal_biases(spec, true));
+}
+
+// The layouts of queries, keys and values are the same in both of its architectures.
+bool is_new_falcon(const ModelSpec& spec) {
+  return spec.parallel == Parallel::two_norms ||
+         (spec.num_kv_heads != 1 && spec.num_kv_heads != spec.num_heads);
+}
+
+std::string falcon_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::rope), option_obstacle(spec, kParallel | kYarn),
+                  unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
+                         "num_kv_heads is neither 1 nor num_heads"),
+                  equal_biases(spec, true));
+}
+
+Json llama_like_json(const ModelSpec& spec) {
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["hidden_size"] = spec.hidden_size;
+  json["num_hidden_layers"] = spec.num_layers;
+  json["num_attention_heads"] = spec.num_heads;
+  json["num_key_value_heads"] = spec.num_kv_heads;
+  json["intermediate_size"] = spec.intermediate_size;
+  json["max_position_embeddings"] = spec.max_sequence_length;
+  json["rope_theta"] = shortest(spec.rope_theta);
+  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  json["hidden_act"] = activation_name(spec.activation);
+  json["attention_dropout"] = 0.0;
+  return json;
+}
+
+// The name that PyTorch has for the approximation by tanh.
+std::string_view torch_activation_name(Activation activation) {
+  return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : activation_name(activation);
+}
+
+Json gemma_json(const ModelSpec& spec, HfFamily family) {
+  Json json = llama_like_json(spec);
+  json["head_dim"] = spec.head_dim;
+  json["rms_norm_eps"] = shortest(spec.norm_eps);
+  json["attention_bias"] = spec.qkv_bias;
+  json["hidden_act"] = torch_activation_name(spec.activation);
+  if (family == HfFamily::gemma) return json;
+  json["hidden_activation"] = json["hidden_act"];
+  json.erase("hidden_act");
+  const auto cap = [](float value) { return value == 0 ? Json(nullptr) : Json(shortest(value)); };
+  json["attn_logit_softcapping"] = cap(spec.attention_soft_cap);
+  json["final_logit_softcapping"] = cap(spec.logits_soft_cap);
+  json["query_pre_attn_scalar"] = scalar_of(spec);
+  if (spec.sliding_window > 0)
+    json["sliding_window"] = spec.sliding_window;
+  else
+    json["sliding_window"] = spec.max_sequence_length;  // beyond which no sequence goes
+  json["layer_types"] = layer_types_json(spec);
+  if (family == HfFamily::gemma3) json["rope_local_base_freq"] = shortest(spec.local_rope_theta);
+  return json;
+}
+
+Json cohere_json(const ModelSpec& spec, HfFamily family) {
+  Json json = llama_like_json(spec);
+  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  json["logit_scale"] = shortest(spec.logits_scale);
+  json["attention_bias"] = spec.qkv_bias;
+  if (family == HfFamily::cohere) {
+    json["use_qk_norm"] = false;
+    return json;
+  }
+  json["sliding_window"] = spec.sliding_window;
+  json["layer_types"] = layer_types_json(spec);
+  return json;
+}
+
+Json granite_json(const ModelSpec& spec) {
+  Json json = llama_like_json(spec);
+  json["rms_norm_eps"] = shortest(spec.norm_eps);
+  json["attention_bias"] = spec.qkv_bias;
+  json["mlp_bias"] = spec.mlp_bias;
+  json["embedding_multiplier"] = shortest(spec.embedding_scale);
+  // Which is 1 where nothing is said.
+  json["attention_multiplier"] = spec.attention_scale != 0
+                                     ? shortest(spec.attention_scale)
+                                     : 1 / std::sqrt(static_cast<double>(spec.head_dim));
+  json["residual_multiplier"] = shortest(spec.residual_scale);
+  // The shortest divisor that reads back as the same scale.
+  const double divisor = 1 / static_cast<double>(spec.logits_scale);
+  const double near = shortest(static_cast<float>(divisor));
+  json["logits_scaling"] = static_cast<float>(1 / near) == spec.logits_scale ? near : divisor;
+  return json;
+}
+
+Json neox_json(const ModelSpec& spec) {
+  Json json = llama_like_json(spec);
+  json.erase("num_key_value_heads");
+  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  json["use_parallel_residual"] = spec.parallel != Parallel::no;
+  json["attention_bias"] = spec.qkv_bias;
+  json["rotary_emb_base"] = shortest(spec.rope_theta);
+  json["rotary_pct"] = rotary_part(spec);
+  for (const char* key : {"attention_dropout", "hidden_dropout"})
+    json[key] = shortest(spec.dropout);
+  return json;
+}
+
+Json gptj_json(const ModelSpec& spec) {
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["n_positions"] = spec.max_sequence_length;
+  json["n_embd"] = spec.hidden_size;
+  json["n_layer"] = spec.num_layers;
+  json["n_head"] = spec.num_heads;
+  json["n_inner"] = spec.intermediate_size;
+  json["rotary_dim"] = spec.rotary_size();
+  json["activation_function"] = activation_name(spec.activation);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+    json[key] = shortest(spec.dropout);
+  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
+  return json;
+}
+
+Json opt_json(const ModelSpec& spec) {
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["hidden_size"] = spec.hidden_size;
+  json["word_embed_proj_dim"] = spec.hidden_size;
+  json["num_hidden_layers"] = spec.num_layers;
+  json["num_attention_heads"] = spec.num_heads;
+  json["ffn_dim"] = spec.intermediate_size;
+  json["max_position_embeddings"] = spec.max_sequence_length;
+  json["activation_function"] = activation_name(spec.activation);
+  json["enable_bias"] = spec.qkv_bias;
+  json["do_layer_norm_before"] = true;
+  json["dropout"] = shortest(spec.dropout);
+  json["attention_dropout"] = shortest(spec.dropout);
+  json["init_std"] = shortest(spec.init_std);
+  return json;
+}
+
+Json falcon_json(const ModelSpec& spec) {
+  const bool is_new = is_new_falcon(spec);
+  Json json;
+  json["vocab_size"] = spec.vocab_size;
+  json["hidden_size"] = spec.hidden_size;
+  json["num_hidden_layers"] = spec.num_layers;
+  json["num_attention_heads"] = spec.num_heads;
+  json["num_kv_heads"] = spec.num_kv_heads;
+  json["ffn_hidden_size"] = spec.intermediate_size;
+  json["max_position_embeddings"] = spec.max_sequence_length;
+  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
+  json["rope_theta"] = shortest(spec.rope_theta);
+  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  json["activation"] = activation_name(spec.activation);
+  json["new_decoder_architecture"] = is_new;
+  json["multi_query"] = spec.num_kv_heads == 1;
+  json["parallel_attn"] = spec.parallel != Parallel::no;
+  if (is_new) json["num_ln_in_parallel_attn"] = spec.parallel == Parallel::two_norms ? 2 : 1;
+  json["bias"] = spec.qkv_bias;
+  json["alibi"] = false;
+  json["hidden_dropout"] = json["attention_dropout"] = 0.0;
+  return json;
+}
+
+}  // namespace
+
+std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
+  using Type = RopeScaling::Type;
+  const std::pair<uint32_t, bool> had[] = {
+      {kWindow, spec.sliding_window != 0},
+      {kSomeWindows, spec.full_attention_every != 0},
+      {kLocalTheta, spec.local_rope_theta != 0},
+      {kAttentionScale, spec.attention_scale != 0},
+      {kAttentionCap, spec.attention_soft_cap != 0},
+      {kLogitsCap, spec.logits_soft_cap != 0},
+      {kLogitsScale, spec.logits_scale != 1},
+      {kEmbeddingScale, spec.embedding_scale != 1},
+      {kResidualScale, spec.residual_scale != 1},
+      {kNormPlace, spec.norm_place != NormPlace::before},
+      {kParallel, spec.parallel != Parallel::no},
+      {kNoNormBias, spec.norm == Norm::layernorm && !spec.norm_bias},
+      {kRotaryDim, spec.rotary_dim != 0},
+      {kPositionOffset, spec.position_offset != 0},
+      {kQkNormWhole, spec.qk_norm_whole},
+      {kHeadBias, spec.head_bias},
+      {kNormPlusOne, spec.norm == Norm::rmsnorm1p},
+      {kNoRope, spec.no_rope_every != 0},
+      {kYarn, spec.rope_scaling.type == Type::yarn},
+  };
+  constexpr std::string_view kNames[] = {"sliding_window is set",
+                                         "full_attention_every is set",
+                                         "local_rope_theta is set",
+                                         "attention_scale is set",
+                                         "attention_soft_cap is set",
+                                         "logits_soft_cap is set",
+                                         "logits_scale is not 1",
+                                         "embedding_scale is not 1",
+                                         "residual_scale is not 1",
+                                         "norm_place is not before",
+                                         "attention and MLP are parallel",
+                                         "norm_bias is false",
+                                         "rotary_dim is not head_dim",
+                                         "position_offset is not 0",
+                                         "qk_norm_whole is true",
+                                         "head_bias is true",
+                                         "norm is rmsnorm1p",
+                                         "no_rope_every is not 0",
+                                         "rope_scaling is yarn"};
+  for (size_t i = 0; i < std::size(had); ++i)
+    if (had[i].second && !(options & had[i].first)) return std::string(kNames[i]);
+  return "";
+}
+
+double rotary_part(const ModelSpec& spec) {
+  const auto turned = static_cast<double>(spec.rotary_size()),
+             all = static_cast<double>(spec.head_dim);
+  const double part = turned / all;
+  return all * part < turned ? std::nextafter(part, 1.0) : part;
+}
+
+Json layer_types_json(const ModelSpec& spec) {
+  Json layers = Json::array();
+  for (int block = 0; block < spec.num_layers; ++block)
+    layers.push_back(spec.window_of(block) > 0 ? "sliding_attention" : "full_attention");
+  return layers;
+}
+
+std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
+  switch (family) {
+    case HfFamily::ministral:
+      return first_of(
+          gated_rope(spec, Norm::rmsnorm), option_obstacle(spec, kWindow | kSomeWindows | kYarn),
+          unless(!spec.qk_norm, "qk_norm is true"),
+          unless(!spec.qkv_bias && !spec.attention_out_bias && !spec.mlp_bias, "there are biases"));
+    case HfFamily::gemma:
+    case HfFamily::gemma2:
+    case HfFamily::gemma3:
+      return gemma_obstacle(spec, family);
+    case HfFamily::olmo2:
+      return first_of(gated_rope(spec, Norm::rmsnorm),
+                      option_obstacle(spec, kNormPlace | kQkNormWhole | kYarn),
+                      unless(spec.norm_place == NormPlace::after, "norm_place is not after"),
+                      unless(spec.qk_norm_whole, "qk_norm_whole is false"), plain_heads(spec),
+                      unless(!spec.mlp_bias, "mlp_bias is true"), equal_biases(spec, false));
+    case HfFamily::granite:
+      return first_of(gated_rope(spec, Norm::rmsnorm),
+                      option_obstacle(spec, kEmbeddingScale | kAttentionScale | kResidualScale |
+                                                kLogitsScale | kYarn),
+                      unless(!spec.qk_norm, "qk_norm is true"), plain_heads(spec),
+                      equal_biases(spec, false));
+    case HfFamily::cohere:
+    case HfFamily::cohere2:
+      return cohere_obstacle(spec, family);
+    case HfFamily::gpt_neox:
+      return neox_obstacle(spec);
+    case HfFamily::gptj:
+      return gptj_obstacle(spec);
+    case HfFamily::opt:
+      return opt_obstacle(spec);
+    case HfFamily::falcon:
+      return falcon_obstacle(spec);
+    default:
+      internal_error("family {} is none of these", static_cast<int>(family));
+  }
+}
+
+Json family_json(const ModelSpec& spec, HfFamily family) {
+  switch (family) {
+    case HfFamily::ministral: {
+      Json json = llama_like_json(spec);
+      json["head_dim"] = spec.head_dim;
+      json["rms_norm_eps"] = shortest(spec.norm_eps);
+      json["sliding_window"] = spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+      json["layer_types"] = layer_types_json(spec);
+      return json;
+    }
+    case HfFamily::gemma:
+    case HfFamily::gemma2:
+    case HfFamily::gemma3:
+      return gemma_json(spec, family);
+    case HfFamily::olmo2: {
+      Json json = llama_like_json(spec);
+      json["rms_norm_eps"] = shortest(spec.norm_eps);
+      json["attention_bias"] = spec.qkv_bias;
+      return json;
+    }
+    case HfFamily::granite:
+      return granite_json(spec);
+    case HfFamily::cohere:
+    case HfFamily::cohere2:
+      return cohere_json(spec, family);
+    case HfFamily::gpt_neox:
+      return neox_json(spec);
+    case HfFamily::gptj:
+      return gptj_json(spec);
+    case HfFamily::opt:
+      return opt_json(spec);
+    case HfFamily::falcon:
+      return falcon_json(spec);
+    default:
+      internal_error("family {} is none of these", static_cast<int>(family));
+  }
+}
+
+}  // namespace onefold::hf

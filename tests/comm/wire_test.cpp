@@ -1,0 +1,374 @@
+// The promises of wire formats, on data that is hard on them: lengths by formula, errors within
+// the bounds that their files derive, nothing lost between what is sent and what is kept, and
+// nothing that is not finite overlooked.
+#include "comm/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/half.h"
+#include "tensor/tensor.h"
+
+namespace onefold {
+namespace {
+
+using Type = WireFormat::Type;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kMost = std::numeric_limits<float>::max();
+
+// Every format, with blocks that divide nothing too.
+std::vector<WireFormat> wire_formats() {
+  std::vector<WireFormat> formats;
+  for (const bool stochastic : {false, true}) {
+    formats.push_back({.type = Type::bf16, .stochastic = stochastic});
+    for (const Type type : {Type::int8, Type::int4})
+      for (const int64_t block : {256, 37})
+        formats.push_back({.type = type, .block = block, .stochastic = stochastic});
+  }
+  for (const int64_t block : {256, 37}) formats.push_back({.type = Type::sign, .block = block});
+  for (const double density : {0.01, 0.3, 1.0}) {
+    formats.push_back({.type = Type::topk, .density = density});
+    formats.push_back({.type = Type::sampled, .density = density});
+    formats.push_back({.type = Type::threshold, .density = density, .least = 0.5});
+    formats.push_back({.type = Type::randomk, .density = density});
+    formats.push_back({.type = Type::blocks, .block = 7, .density = density});
+  }
+  return formats;
+}
+
+struct HardData {
+  const char* name;
+  std::function<float(int64_t)> value;
+};
+
+// Uniform in [-1, 1).
+float drawn_number(int64_t i) {
+  return 2 * philox_uniform(philox_word(philox_key(3, Draw::test), static_cast<uint64_t>(i))) - 1;
+}
+
+std::vector<HardData> hard_data() {
+  return {
+      {"ordinary", drawn_number},
+      {"zeros", [](int64_t) { return 0.0f; }},
+      {"one spike", [](int64_t i) { return i == 5 ? 1e30f : 1e-8f * drawn_number(i); }},
+      {"many spikes", [](int64_t i) { return drawn_number(i) * (i % 97 == 0 ? 1e6f : 1.0f); }},
+      {"denormals", [](int64_t i) { return drawn_number(i) * 0x1p-140f; }},
+      {"least denormals", [](int64_t i) { return i % 3 == 0 ? 0x1p-149f : -0.0f; }},
+      {"ranges of 2^60", [](int64_t i) { return std::ldexp(drawn_number(i), int(i % 61) - 30); }},
+      {"all sizes", [](int64_t i) { return std::ldexp(drawn_number(i), int(i % 250) - 125); }},
+      {"the largest", [](int64_t i) { return i % 2 == 0 ? kMost : -kMost; }},
+      {"nearly the largest", [](int64_t i) { return drawn_number(i) * kMost; }},
+      {"equal", [](int64_t) { return -0.75f; }},
+      {"alternating", [](int64_t i) { return i % 2 == 0 ? 1.0f : -1.0f; }},
+  };
+}
+
+std::vector<float> values_of(const HardData& data, int64_t elems) {
+  std::vector<float> values(static_cast<size_t>(elems));
+  for (int64_t i = 0; i < elems; ++i) values[static_cast<size_t>(i)] = data.value(i);
+  return values;
+}
+
+constexpr int64_t kSizes[] = {1, 2, 7, 16, 37, 255, 256, 257, 1024, 4099};
+
+WireDraw some_draw(uint32_t number = 0) {
+  return {.own = philox_key(11, Draw::wire, 1, number), .common = philox_key(11, Draw::wire, 2)};
+}
+
+std::vector<std::byte> packet_of(Wire& wire, std::span<const float> values, const WireDraw& draw,
+                                 std::byte before = std::byte{0xA5}) {
+  std::vector<std::byte> packet(
+      static_cast<size_t>(wire.packet_bytes(static_cast<int64_t>(values.size()))), before);
+  wire.encode(values, draw, packet.data());
+  return packet;
+}
+
+// Calls check(format, wire, values) for all of them.
+template <class Check>
+void for_each_case(const Check& check) {
+  for (const WireFormat& format : wire_formats()) {
+    const std::unique_ptr<Wire> wire = make_wire(format);
+    for (const HardData& data : hard_data())
+      for (const int64_t elems : kSizes) {
+        SCOPED_TRACE(fmt::format("{}: {}, {} elements", describe(format), data.name, elems));
+        check(format, *wire, values_of(data, elems));
+        if (testing::Test::HasFailure()) return;
+      }
+  }
+}
+
+int64_t up_to_four(int64_t bytes) { return (bytes + 3) / 4 * 4; }
+
+int64_t expected_bytes(const WireFormat& format, int64_t n) {
+  const int64_t blocks = (n + format.block - 1) / format.block;
+  const auto share = [&](int64_t of) {
+    return std::max<int64_t>(1,
+                             static_cast<int64_t>(std::ceil(format.density * double(of) - 1e-9)));
+  };
+  switch (format.type) {
+    case Type::none:
+      break;
+    case Type::bf16:
+      return up_to_four(2 * n);
+    case Type::int8:
+      return up_to_four(n + 2 * blocks);
+    case Type::int4:
+      return up_to_four((n + 1) / 2 + 2 * blocks);
+    case Type::sign:
+      return up_to_four((n + 7) / 8 + 2 * blocks);
+    case Type::topk:
+    case Type::sampled:
+    case Type::threshold:
+      return 8 * share(n);
+    case Type::randomk:
+      return 4 * share(n);
+    case Type::blocks:
+      return share(blocks) * (4 * format.block + 4);
+  }
+  return -1;
+}
+
+TEST(WireFormats, PacketsHaveTheLengthOfTheirFormula) {
+  for (const WireFormat& format : wire_formats())
+    for (const int64_t elems : {int64_t{1}, int64_t{3}, int64_t{16}, int64_t{1000}, int64_t{65536}})
+      EXPECT_EQ(make_wire(format)->packet_bytes(elems), expected_bytes(format, elems))
+          << describe(format) << " of " << elems;
+}
+
+// Nothing beyond a packet is written, and all of it is, whatever was there before.
+TEST(WireFormats, TheSameNumbersMakeTheSamePacket) {
+  for_each_case([](const WireFormat&, Wire& wire, const std::vector<float>& values) {
+    const auto bytes = static_cast<size_t>(wire.packet_bytes(static_cast<int64_t>(values.size())));
+    std::vector<std::byte> one(bytes + 8, std::byte{0}), other(bytes + 8, std::byte{0xFF});
+    wire.encode(values, some_draw(), one.data());
+    wire.encode(values, some_draw(), other.data());
+    EXPECT_EQ(std::memcmp(one.data(), other.data(), bytes), 0);
+    for (size_t i = bytes; i < one.size(); ++i) {
+      EXPECT_EQ(one[i], std::byte{0});
+      EXPECT_EQ(other[i], std::byte{0xFF});
+    }
+  });
+}
+
+// The bounds that the formats' files derive.
+double bound_of(const WireFormat& format, std::span<const float> values, size_t i) {
+  const double x = std::abs(double{values[i]});
+  const auto begin = static_cast<int64_t>(i) / format.block * format.block;
+  double most = 0;
+  for (int64_t j = begin; j < std::min(begin + format.block, int64_t(values.size())); ++j)
+    most = std::max(most, std::abs(double{values[static_cast<size_t>(j)]}));
+  const double whole = format.stochastic ? 2 : 1;  // of the distance of neighbours, in halves
+  switch (format.type) {
+    case Type::none:
+      return 0;
+    case Type::bf16:
+      return x > 0x1.FEp127 ? 0x1p-7 * x : whole * (0x1p-8 * x + 0x1p-134);
+    case Type::int8:
+    case Type::int4: {
+      const double levels = format.type == Type::int8 ? 127 : 7;
+      const double bound = whole / 2 * (most / levels * (1 + 0x1p-7) * (1 + 0x1p-22) + 0x1p-133);
+      return most * (1 + 0x1p-7) > kMost ? std::max(bound, 0x1p-7 * x) : bound;
+    }
+    case Type::sign:
+      return most * (1 + 0x1p-7) + 0x1p-133;
+    default:
+      return x;
+  }
+}
+
+TEST(WireFormats, WhatIsDecodedIsWithinTheBound) {
+  for_each_case([](const WireFormat& format, Wire& wire, const std::vector<float>& values) {
+    const std::vector<std::byte> packet = packet_of(wire, values, some_draw());
+    std::vector<float> decoded(values.size(), 7.0f);
+    wire.apply(packet.data(), some_draw(), Apply::set, decoded);
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_LE(std::abs(double{values[i]} - double{decoded[i]}), bound_of(format, values, i))
+          << "element " << i << ": " << values[i] << " became " << decoded[i];
+  });
+}
+
+// Where the result is rounded: 1 bit, and stochastic levels far above a small number.
+bool keeps_exactly(const WireFormat& format) {
+  if (format.type == Type::sign) return false;
+  return !format.stochastic || (format.type != Type::int8 && format.type != Type::int4);
+}
+
+TEST(WireFormats, WhatIsSentAndWhatIsKeptIsWhatWasGiven) {
+  for_each_case([](const WireFormat& format, Wire& wire, const std::vector<float>& values) {
+    const std::vector<std::byte> packet = packet_of(wire, values, some_draw());
+    std::vector<float> decoded(values.size()), kept = values;
+    wire.apply(packet.data(), some_draw(), Apply::set, decoded);
+    wire.apply(packet.data(), some_draw(), Apply::subtract, kept);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float left = values[i] - decoded[i];  // rounded once, as fp32 does
+      ASSERT_EQ(kept[i], std::isfinite(left) ? left : 0.0f) << "element " << i;
+      if (!keeps_exactly(format)) continue;
+      // Nothing was rounded: the three numbers add up in any precision that holds them.
+      const double whole = double{values[i]}, sent = double{decoded[i]};
+      ASSERT_EQ(whole - sent, double{kept[i]}) << "element " << i << ": " << whole;
+    }
+  });
+}
+
+TEST(WireFormats, AddingIsSettingOnZeros) {
+  for_each_case([](const WireFormat&, Wire& wire, const std::vector<float>& values) {
+    const std::vector<std::byte> packet = packet_of(wire, values, some_draw());
+    std::vector<float> set(values.size(), 3.0f), added(values.size(), 0.0f);
+    wire.apply(packet.data(), some_draw(), Apply::set, set);
+    wire.apply(packet.data(), some_draw(), Apply::add, added);
+    EXPECT_EQ(set, added);
+  });
+}
+
+TEST(WireFormats, WhatIsNotFiniteIsFoundAndNotKept) {
+  for (const WireFormat& format : wire_formats()) {
+    const std::unique_ptr<Wire> wire = make_wire(format);
+    for (const int64_t elems : {int64_t{1}, int64_t{256}, int64_t{1000}})
+      for (const float bad : {kInf, -kInf, std::nanf("")})
+        for (const int64_t place : {int64_t{0}, elems / 2, elems - 1}) {
+          SCOPED_TRACE(fmt::format("{}: {} at {} of {}", describe(format), bad, place, elems));
+          std::vector<float> values = values_of(hard_data()[0], elems);
+          values[static_cast<size_t>(place)] = bad;
+          const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+          std::vector<float> sum(values.size(), 1.0f);
+          wire->apply(packet.data(), some_draw(), Apply::add, sum);
+          EXPECT_TRUE(
+              std::any_of(sum.begin(), sum.end(), [](float v) { return !std::isfinite(v); }));
+          wire->apply(packet.data(), some_draw(), Apply::subtract, values);
+          EXPECT_TRUE(
+              std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
+        }
+  }
+}
+
+// More of them than a packet has room for leave nothing behind either.
+TEST(WireFormats, ManyThatAreNotFiniteAreAllDropped) {
+  for (const WireFormat& format : wire_formats()) {
+    SCOPED_TRACE(describe(format));
+    const std::unique_ptr<Wire> wire = make_wire(format);
+    std::vector<float> values(1000, kInf);
+    const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+    wire->apply(packet.data(), some_draw(), Apply::subtract, values);
+    EXPECT_EQ(std::count(values.begin(), values.end(), 0.0f), 1000);
+  }
+}
+
+TEST(SparseWires, TopkSendsTheLargestAndOfEqualOnesTheFirst) {
+  for (const HardData& data : hard_data())
+    for (const int64_t elems : kSizes)
+      for (const double density : {0.01, 0.1, 0.5}) {
+        SCOPED_TRACE(fmt::format("{}, {} of {}", data.name, density, elems));
+        const std::vector<float> values = values_of(data, elems);
+        const WireFormat format{.type = Type::topk, .density = density};
+        const std::unique_ptr<Wire> wire = make_wire(format);
+        const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+        std::vector<size_t> order(values.size());
+        for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+          return std::abs(values[a]) > std::abs(values[b]);
+        });
+        std::vector<float> expected(values.size(), 0.0f), decoded(values.size());
+        for (int64_t k = 0; k < sent_elems(density, elems); ++k)
+          expected[order[static_cast<size_t>(k)]] = values[order[static_cast<size_t>(k)]];
+        wire->apply(packet.data(), some_draw(), Apply::set, decoded);
+        EXPECT_EQ(decoded, expected);
+      }
+}
+
+// On numbers without structure, between half and all of the room is used.
+TEST(SparseWires, ASampledThresholdFillsMostOfItsRoom) {
+  constexpr int64_t kElems = 100000;
+  const std::vector<float> values = values_of(hard_data()[0], kElems);
+  for (const double density : {0.001, 0.01, 0.1}) {
+    const std::unique_ptr<Wire> wire = make_wire({.type = Type::sampled, .density = density});
+    for (uint32_t draw = 0; draw < 5; ++draw) {
+      const std::vector<std::byte> packet = packet_of(*wire, values, some_draw(draw));
+      std::vector<float> decoded(values.size());
+      wire->apply(packet.data(), some_draw(draw), Apply::set, decoded);
+      const auto sent = kElems - std::count(decoded.begin(), decoded.end(), 0.0f);
+      EXPECT_LE(sent, sent_elems(density, kElems));
+      EXPECT_GE(sent, sent_elems(density, kElems) / 2);
+      for (size_t i = 0; i < values.size(); ++i)
+        if (decoded[i] != 0) {
+          ASSERT_GT(std::abs(values[i]), 1 - 2 * density - 0.01);
+        }
+    }
+  }
+}
+
+TEST(SparseWires, AThresholdSendsNothingBelowIt) {
+  const std::vector<float> values = values_of(hard_data()[0], 4099);
+  const std::unique_ptr<Wire> wire =
+      make_wire({.type = Type::threshold, .density = 1, .least = 0.9});
+  const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+  std::vector<float> decoded(values.size());
+  wire->apply(packet.data(), some_draw(), Apply::set, decoded);
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(decoded[i], std::abs(values[i]) >= 0.9f ? values[i] : 0.0f);
+}
+
+// Different ranks choose the same places, different steps others, and in the long run all.
+TEST(SparseWires, RandomPlacesAreThoseOfAllRanksAndChange) {
+  const std::unique_ptr<Wire> wire = make_wire({.type = Type::randomk, .density = 0.1});
+  const std::vector<float> ones(1000, 1.0f);
+  std::vector<float> often(ones.size(), 0.0f);
+  for (uint32_t step = 0; step < 200; ++step) {
+    const WireDraw mine{.own = philox_key(1, Draw::wire, step),
+                        .common = philox_key(2, Draw::wire, step)};
+    const WireDraw yours{.own = philox_key(9, Draw::wire, step), .common = mine.common};
+    const std::vector<std::byte> packet = packet_of(*wire, ones, mine);
+    wire->apply(packet.data(), yours, Apply::add, often);
+  }
+  for (const float count : often) {
+    EXPECT_GE(count, 3.0f);  // 20 on average; a deviation is 4.2
+    EXPECT_LE(count, 45.0f);
+  }
+}
+
+TEST(SparseWires, ClearForgetsWhatWasSentAlone) {
+  for (const Type type :
+       {Type::topk, Type::sampled, Type::threshold, Type::randomk, Type::blocks}) {
+    SCOPED_TRACE(wire_name(type));
+    const std::unique_ptr<Wire> wire =
+        make_wire({.type = type, .block = 7, .density = 0.1, .least = 0.5});
+    const std::vector<float> values = values_of(hard_data()[0], 1000);
+    const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+    std::vector<float> decoded(values.size()), marks(values.size(), 2.0f);
+    wire->apply(packet.data(), some_draw(), Apply::set, decoded);
+    wire->apply(packet.data(), some_draw(), Apply::clear, marks);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(marks[i], decoded[i] != 0 ? 0.0f : 2.0f) << i;
+  }
+}
+
+// The mean of many draws is the number: the deviation of one is half a level at most.
+TEST(DenseWires, StochasticRoundingIsRightOnAverage) {
+  constexpr int kDraws = 4000;
+  for (const Type type : {Type::bf16, Type::int8, Type::int4}) {
+    SCOPED_TRACE(wire_name(type));
+    const std::unique_ptr<Wire> wire = make_wire({.type = type, .stochastic = true});
+    const std::vector<float> values = values_of(hard_data()[0], 64);
+    std::vector<double> sums(values.size());
+    std::vector<float> decoded(values.size());
+    for (uint32_t draw = 0; draw < kDraws; ++draw) {
+      const std::vector<std::byte> packet = packet_of(*wire, values, some_draw(draw));
+      wire->apply(packet.data(), some_draw(draw), Apply::set, decoded);
+      for (size_t i = 0; i < values.size(); ++i) sums[i] += decoded[i];
+    }
+    const double level = type == Type::bf16 ? 0x1p-8 : type == Type::int8 ? 1.0 / 126 : 1.0 / 6.9;
+    for (size_t i = 0; i < values.size(); ++i)  // five deviations of the mean
+      EXPECT_NEAR(sums[i] / kDraws, values[i], 5 * level / 2 / std::sqrt(double(kDraws))) << i;
+  }
+}
+
+TEST(WireFormats, HaveNamesThatReadBack) {
+  for (const std::string& name : wire_names()) EXPECT_EQ(wire_name(wire_type(name)), name);
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,157 @@
+// "compression" and ZeRO++'s keys, each by its effect.
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "config/config.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+using Type = WireFormat::Type;
+
+Config compressed(const Json& section, const Json& rest = Json::object(), int64_t ranks = 4) {
+  Json root = {{"model", {{"preset", "gpt2-tiny"}, {"vocab_size", 101}}},
+               {"train_micro_batch_size_per_gpu", 2},
+               {"compression", section}};
+  root.update(rest);
+  const Config config = Config::from_json(root, ranks);
+  // What is in force reads back to itself.
+  EXPECT_EQ(Config::from_json(config.effective(), ranks).effective(), config.effective());
+  return config;
+}
+
+TEST(CompressionKeys, WithoutThemNothingIsCompressed) {
+  const Config config = compressed(Json::object());
+  EXPECT_FALSE(config.compression.any());
+  EXPECT_FALSE(config.effective().contains("compression"));
+  EXPECT_FALSE(compressed({{"gradients", "none"}, {"weights", "none"}}).compression.any());
+}
+
+TEST(CompressionKeys, EveryFormatHasItsName) {
+  for (const std::string& name : wire_names()) {
+    Json section = {{"gradients", name}};
+    if (name == "threshold") section["threshold"] = 0.5;
+    EXPECT_EQ(compressed(section).compression.gradients.type, wire_type(name)) << name;
+  }
+  EXPECT_ERROR(compressed({{"gradients", "int7"}}), "compression.gradients must be one of");
+}
+
+TEST(CompressionKeys, HaveTheirEffects) {
+  const Config config = compressed({{"gradients", "int8"},
+                                    {"block_size", 64},
+                                    {"rounding", "stochastic"},
+                                    {"error_feedback", false},
+                                    {"warmup_steps", 9}});
+  const CompressionOptions options = engine_options(config).compression;
+  EXPECT_EQ(options.gradients, (WireFormat{.type = Type::int8, .block = 64, .stochastic = true}));
+  EXPECT_FALSE(options.feedback);
+  EXPECT_EQ(options.whole_steps, 9);
+  const CompressionOptions sparse = compressed({{"gradients", "threshold"},
+                                                {"density", 0.25},
+                                                {"threshold", 0.125},
+                                                {"density_warmup_steps", 40}})
+                                        .compression;
+  EXPECT_EQ(sparse.gradients.density, 0.25);
+  EXPECT_EQ(sparse.gradients.least, 0.125);
+  EXPECT_EQ(sparse.density_steps, 40);
+  EXPECT_TRUE(sparse.feedback);
+}
+
+TEST(CompressionKeys, RefuseWhatHasNoEffect) {
+  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"density", 0.1}}),
+               "compression.density has no effect");
+  EXPECT_ERROR(compressed({{"gradients", "topk"}, {"block_size", 8}}),
+               "compression.block_size has no effect");
+  EXPECT_ERROR(compressed({{"gradients", "1bit"}, {"rounding", "nearest"}}),
+               "compression.rounding has no effect");
+  EXPECT_ERROR(compressed({{"error_feedback", true}}), "gradients are not compressed");
+  EXPECT_ERROR(compressed({{"gradients", "topk"}, {"threshold", 1}}),
+               "compression.threshold has no effect");
+  EXPECT_ERROR(compressed({{"gradients", "threshold"}}), "compression.threshold is missing");
+  EXPECT_ERROR(compressed({{"gradients", "topk"}, {"density", 2}}), "must be at most 1");
+  EXPECT_ERROR(compressed({{"gradients", "topk"}, {"local_clipping", 1}}),
+               "belongs to momentum_correction");
+  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"density_warmup_steps", 1}}),
+               "it is for sparse formats");
+  EXPECT_ERROR(compressed({{"gradient", "int8"}}), "gradient", "did you mean \"gradients\"");
+}
+
+TEST(CompressionKeys, MomentumIsTakenBeforeTheSum) {
+  const Json sgd = {{"optimizer", {{"type", "SGD"}, {"params", {{"momentum", 0.9}}}}}};
+  const Json section = {{"gradients", "topk"},
+                        {"momentum_correction", true},
+                        {"momentum_masking", false},
+                        {"local_clipping", 0.5}};
+  const EngineOptions options = engine_options(compressed(section, sgd));
+  EXPECT_EQ(options.optimizer.momentum, 0);
+  EXPECT_FLOAT_EQ(options.compression.correction.momentum, 0.9f);
+  EXPECT_FLOAT_EQ(options.compression.correction.limit, 0.5f);
+  EXPECT_FALSE(options.compression.correction.masks);
+  EXPECT_ERROR(compressed(section), "the optimizer must be SGD with momentum");
+  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"momentum_correction", true}}, sgd),
+               "of what a sparse format keeps back");
+}
+
+TEST(CompressionKeys, WeightsAreOfStageThree) {
+  const Json third = {{"zero_optimization", {{"stage", 3}}}};
+  EXPECT_EQ(compressed({{"weights", "int4"}}, third).compression.weights.type, Type::int4);
+  EXPECT_ERROR(compressed({{"weights", "int8"}}), "compression.weights has an effect at stage 3");
+  EXPECT_ERROR(compressed({{"weights", "topk"}}, third), "compression.weights must be one of");
+  Json half = third;
+  half["bf16"] = {{"enabled", true}};
+  EXPECT_ERROR(compressed({{"weights", "bf16"}}, half), "parameters have 16 bits already");
+}
+
+TEST(CompressionKeys, ZeroPlusPlusMeansTheSame) {
+  const auto zero = [](const Json& keys, int stage = 3) {
+    Json section = {{"stage", stage}};
+    section.update(keys);
+    return Json{{"zero_optimization", section}};
+  };
+  const Config config = compressed(
+      Json::object(), zero({{"zero_quantized_weights", true}, {"zero_quantized_gradients", true}}));
+  EXPECT_EQ(config.compression.weights.type, Type::int8);
+  EXPECT_EQ(config.compression.gradients.type, Type::int4);
+  EXPECT_FALSE(config.compression.feedback);
+  EXPECT_FALSE(
+      compressed(Json::object(), zero({{"zero_quantized_weights", false}}, 1)).compression.any());
+  EXPECT_ERROR(compressed(Json::object(), zero({{"zero_quantized_gradients", true}}, 2)),
+               "zero_optimization.zero_quantized_gradients is true: ZeRO++ is of stage 3");
+  EXPECT_ERROR(compressed({{"weights", "int4"}}, zero({{"zero_quantized_weights", true}})),
+               "asks for int8: keep one");
+}
+
+TEST(CompressionKeys, RefuseWhatDoesNotCombine) {
+  EXPECT_ERROR(compressed({{"gradients", "int8"}}, {{"run", {{"device", "cuda"}}}}),
+               "compression is made by the processor");
+  EXPECT_ERROR(compressed({{"gradients", "int8"}}, {{"mesh", {{"tensor", 2}}}}),
+               "compression does not go with mesh.tensor");
+  const Json half = {{"fp16", {{"enabled", true}}}};
+  EXPECT_ERROR(compressed({{"gradients", "int8"}}, half), "the loss scale of fp16 changes");
+  EXPECT_TRUE(
+      compressed({{"gradients", "int8"}, {"error_feedback", false}}, half).compression.any());
+}
+
+TEST(CompressionKeys, ChangeNothingOnOneRank) {
+  const Config config = compressed({{"gradients", "int8"}}, Json::object(), 1);
+  EXPECT_FALSE(config.compression.any());
+  EXPECT_NE(std::find(config.notes.idle.begin(), config.notes.idle.end(), "compression"),
+            config.notes.idle.end());
+}
+
+TEST(CompressionKeys, AreDocumented) {
+  const std::string docs = read_file(std::string(ONEFOLD_SOURCE_DIR) + "/docs/config.md");
+  const Json sgd = {{"optimizer", {{"type", "SGD"}, {"params", {{"momentum", 0.9}}}}},
+                    {"zero_optimization", {{"stage", 3}}}};
+  for (const Json& section :
+       {Json{{"gradients", "threshold"}, {"threshold", 1}, {"momentum_correction", true}},
+        Json{{"gradients", "int8"}, {"weights", "int8"}}}) {
+    const Json all = compressed(section, sgd).effective();
+    for (const auto& [key, value] : all["compression"].items())
+      EXPECT_NE(docs.find("`compression." + key + "`"), std::string::npos) << key;
+  }
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,68 @@
+// "delay", by its effect.
+#include <gtest/gtest.h>
+
+#include "config/config.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+Config delayed_config(const Json& change) {
+  Json root = {{"model", {{"preset", "gpt2-tiny"}, {"vocab_size", 101}}},
+               {"train_micro_batch_size_per_gpu", 2}};
+  root.update(change);
+  return Config::from_json(root, 2);
+}
+
+TEST(DelayKey, LetsGradientsWaitAStep) {
+  EXPECT_FALSE(engine_options(delayed_config(Json::object())).optimizer.delayed);
+  const Config config = delayed_config({{"delay", {{"one_step", true}}}});
+  EXPECT_TRUE(engine_options(config).optimizer.delayed);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+  EXPECT_TRUE(config.effective().contains("delay"));
+  EXPECT_FALSE(delayed_config({{"delay", {{"one_step", false}}}}).effective().contains("delay"));
+}
+
+TEST(DelayKey, RefusesOptimizersThatKnowWholeTensors) {
+  for (const char* type : {"Lamb", "LARS", "Adafactor", "Muon"})
+    EXPECT_ERROR(delayed_config({{"delay", {{"one_step", true}}}, {"optimizer", {{"type", type}}}}),
+                 "delay.one_step is true");
+  EXPECT_ERROR(delayed_config({{"delay", {{"one_stop", true}}}}), "did you mean \"one_step\"");
+}
+
+TEST(DelayKey, RanksMayStepByThemselves) {
+  const Config config = delayed_config({{"delay",
+                                         {{"local_steps", 50},
+                                          {"outer_lr", 0.5},
+                                          {"outer_momentum", 0.25},
+                                          {"outer_nesterov", false}}}});
+  const LocalOptions local = engine_options(config).local;
+  EXPECT_EQ(local.steps, 50);
+  EXPECT_EQ(local.rate, 0.5f);
+  EXPECT_EQ(local.momentum, 0.25f);
+  EXPECT_FALSE(local.nesterov);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+  EXPECT_FALSE(engine_options(delayed_config({{"delay", {{"local_steps", 1}}}})).local.on());
+}
+
+TEST(DelayKey, LocalStepsRefuseWhatDoesNotCombine) {
+  const auto refused = [](const Json& change, const char* reason) {
+    Json all = {{"delay", {{"local_steps", 4}}}};
+    all.update(change);
+    EXPECT_ERROR(delayed_config(all), "delay.local_steps is 4", reason);
+  };
+  refused({{"zero_optimization", {{"stage", 1}}}}, "stage must be 0");
+  refused({{"compression", {{"gradients", "int8"}}}}, "compression must be left out");
+  refused({{"optimizer", {{"type", "Lamb"}}}}, "the optimizer must be");
+  refused({{"clipping", {{"value", 1}}}}, "clipping is by gradient_clipping alone");
+  refused({{"data_types", {{"moments", "8bit"}}}}, "moments must be fp32");
+  refused({{"delay", {{"local_steps", 4}, {"one_step", true}}}}, "one_step must be false");
+  EXPECT_ERROR(delayed_config({{"delay", {{"outer_lr", 1}}}}), "delay.outer_lr has no effect");
+  EXPECT_ERROR(
+      delayed_config(
+          {{"delay", {{"local_steps", 4}, {"outer_momentum", 0}, {"outer_nesterov", true}}}}),
+      "has no effect without outer_momentum");
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,267 @@
+// Templates of conversations: rendered as transformers renders them, bounded, and answers found in
+// them. tests/golden/README.md says how the golden file was made.
+#include "data/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "base/json.h"
+#include "data/hf_tokenizer.h"
+#include "data/jinja.h"
+#include "data/scratch.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+const Json& chat_goldens() {
+  static const Json kGoldens = read_json(std::string(ONEFOLD_GOLDEN_DIR) + "/chat_templates.json");
+  return kGoldens;
+}
+
+std::string jinja_text(const std::string& text, const Json& variables = Json::object()) {
+  return JinjaTemplate(text, "t.jinja").render(variables).text;
+}
+
+TEST(ChatTemplateGolden, EveryConversationIsRenderedAsTransformersDoes) {
+  const Json& goldens = chat_goldens();
+  int rendered = 0;
+  for (const auto& [name, golden] : goldens["templates"].items()) {
+    const JinjaTemplate chat(golden["template"].get<std::string>(), name);
+    for (size_t c = 0; c < goldens["conversations"].size(); ++c)
+      for (const bool prompt : {false, true}) {
+        Json variables = goldens["tokens"];
+        variables["messages"] = goldens["conversations"][c];
+        variables["add_generation_prompt"] = prompt;
+        variables["tools"] = variables["documents"] = nullptr;
+        const Json& wanted = golden["rendered"][c][prompt ? 1 : 0];
+        std::string text;
+        const std::string error = error_text([&] { text = chat.render(variables).text; });
+        if (wanted.is_null()) {
+          EXPECT_NE(error, "") << name << " " << c;
+          continue;
+        }
+        EXPECT_EQ(error, "") << name << " " << c;
+        EXPECT_EQ(text, wanted.get<std::string>()) << name << " " << c;
+        ++rendered;
+      }
+  }
+  EXPECT_GE(rendered, 1000);
+}
+
+TEST(ChatTemplateGolden, EverySnippetIsWhatJinjaMakesOfIt) {
+  for (const Json& snippet : chat_goldens()["snippets"]) {
+    const auto source = snippet["template"].get<std::string>();
+    std::string text;
+    const std::string error =
+        error_text([&] { text = jinja_text(source, chat_goldens()["variables"]); });
+    if (snippet.contains("error")) {
+      EXPECT_TRUE(error.starts_with("t.jinja:1: ")) << source << ": " << error;
+    } else {
+      EXPECT_EQ(error, "") << source;
+      EXPECT_EQ(text, snippet["text"].get<std::string>()) << source;
+    }
+  }
+}
+
+TEST(Jinja, WhatIsNotInterpretedIsNamedWithItsLine) {
+  const auto error = [](const std::string& text) {
+    return error_text([&] { jinja_text(text, {{"x", 1}, {"list", {1}}}); });
+  };
+  EXPECT_EQ(error("a\n\n{% include 'x' %}"),
+            "t.jinja:3: the statement {% include %} is not interpreted");
+  EXPECT_EQ(error("{{ x\n | nosuch }}"), "t.jinja:2: the filter \"nosuch\" is not interpreted");
+  EXPECT_EQ(error("{{ x is nosuch }}"), "t.jinja:1: the test \"is nosuch\" is not interpreted");
+  EXPECT_EQ(error("\n{{ 'a'.nosuch() }}"),
+            "t.jinja:2: a string has no method nosuch() that is interpreted");
+  EXPECT_EQ(error("{{ list.pop() }}"), "t.jinja:1: pop() would change a value; templates may not");
+  EXPECT_EQ(error("{{ raise_exception('no ' ~ x) }}"),
+            "t.jinja:1: the template refuses the conversation: no 1");
+  EXPECT_EQ(error("{% for x in list recursive %}{% endfor %}"),
+            "t.jinja:1: {% for ... recursive %} is not interpreted");
+  EXPECT_EQ(error("{{ loop.depth }}"),
+            "t.jinja:1: \"loop\" is undefined, and its \"depth\" is asked for");
+  EXPECT_EQ(error("{{ nothing.at.all }}"),
+            "t.jinja:1: \"nothing\" is undefined, and its \"at\" is asked for");
+}
+
+// Nothing that a template does takes more than a moment, or more memory than a bound.
+TEST(Jinja, IsBounded) {
+#if defined(ONEFOLD_SANITIZED)  // whose code takes many times as long
+  static constexpr std::chrono::seconds kMoment(200);
+#else
+  static constexpr std::chrono::seconds kMoment(20);
+#endif
+  const auto error = [](const std::string& text) {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string message = error_text([&] { jinja_text(text); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kMoment) << text;
+    return message;
+  };
+  const auto repeated = [](std::string_view part, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += part;
+    return text;
+  };
+  EXPECT_TRUE(contains(error("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}"
+                             "{% endfor %}"),
+                       "more than 1000000 steps"));
+  EXPECT_TRUE(contains(error("{% set ns = namespace(s='x') %}{% for i in range(99) %}"
+                             "{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+                       "steps"));
+  EXPECT_TRUE(contains(error("{{ 'x' * 999999999999 }}"), "too long"));
+  EXPECT_TRUE(contains(error("{% set ns = namespace(l=[1]) %}{% for i in range(99) %}"
+                             "{% set ns.l = [ns.l, ns.l] %}{% endfor %}"),
+                       "steps"));
+  EXPECT_TRUE(contains(error("{% set ns = namespace(l=[1]) %}{% for i in range(99) %}"
+                             "{% set ns.l = [ns.l] %}{% endfor %}"),
+                       "too deep"));
+  EXPECT_TRUE(contains(error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), "too deeply"));
+  EXPECT_TRUE(
+      contains(error("{{ " + repeated("(", 200) + "1" + repeated(")", 200) + " }}"), "too deep"));
+  EXPECT_TRUE(contains(error("{{ 1" + repeated(" + 1", 5000) + " }}"), "too long"));
+  EXPECT_TRUE(
+      contains(error(repeated("{% if true %}", 500) + repeated("{% endif %}", 500)), "too deep"));
+  EXPECT_TRUE(contains(error("{{ 9223372036854775807 + 1 }}"), "too large"));
+  EXPECT_TRUE(contains(error("{{ (-9223372036854775807 - 1) // -1 }}"), "too large"));
+  EXPECT_TRUE(contains(error("{{ range(1000001) }}"), "range()"));
+  EXPECT_TRUE(contains(error("{% set ns = namespace() %}{% set ns.a = ns %}"), "namespace"));
+  EXPECT_EQ(jinja_text("{{ 'abc'[::9223372036854775807] }}{{ 'abc'[::-9223372036854775807] }}"),
+            "ac");
+}
+
+// A tokenizer of bytes with the special tokens of all these templates.
+class ChatTemplateTokens : public testing::Test {
+ protected:
+  static Tokenizer with_template(const std::string& name) {
+    Json json = Json::parse(Tokenizer::bytes().to_json());
+    int64_t id = 257;
+    for (const char* token :
+         {"<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>",
+          "<|end_header_id|>", "<start_of_turn>", "<end_of_turn>", "<|end|>", "<|user|>",
+          "<|assistant|>", "<|system|>", "[INST]", "[/INST]", "<\uff5cUser\uff5c>",
+          "<\uff5cAssistant\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"})
+      json["added_tokens"].push_back({{"id", id++},
+                                      {"content", token},
+                                      {"special", true},
+                                      {"single_word", false},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"normalized", false}});
+    Tokenizer tokenizer = Tokenizer::parse(json.dump(), "bytes");
+    tokenizer.set_chat_template({chat_goldens()["templates"][name]["template"].get<std::string>(),
+                                 name, chat_goldens()["tokens"]});
+    return tokenizer;
+  }
+  // What is trained on, one answer after the other.
+  static std::vector<std::string> trained(const Tokenizer& tokenizer, const ChatTokens& tokens) {
+    std::vector<std::string> answers;
+    for (size_t i = 0; i < tokens.tokens.size(); ++i) {
+      if (!tokens.counted[i]) continue;
+      if (i == 0 || !tokens.counted[i - 1]) answers.emplace_back();
+      answers.back() += tokenizer.decode({&tokens.tokens[i], 1});
+    }
+    return answers;
+  }
+  const Conversation turns_ = {
+      {"user", "Hi"}, {"assistant", "Hello."}, {"user", "Why?"}, {"assistant", "Because."}};
+};
+
+TEST_F(ChatTemplateTokens, AnswersAndTheirEndsAreTrainedOn) {
+  const std::map<std::string, std::pair<std::string, std::string>> wanted = {
+      {"chatml", {"Hello.<|im_end|>", "Because.<|im_end|>"}},
+      {"chatml_system", {"Hello.<|im_end|>", "Because.<|im_end|>"}},
+      {"marked", {"Hello.<|end|>\n", "Because.<|end|>\n"}},  // as it is marked
+      {"llama2", {" Hello. </s>", " Because. </s>"}},
+      {"llama3", {"Hello.<|eot_id|>", "Because.<|eot_id|>"}},
+      {"llama31", {"Hello.<|eot_id|>", "Because.<|eot_id|>"}},
+      {"mistral", {" Hello.</s>", " Because.</s>"}},
+      {"gemma", {"Hello.<end_of_turn>", "Because.<end_of_turn>"}},
+      {"gemma3", {"Hello.<end_of_turn>", "Because.<end_of_turn>"}},
+      {"qwen25", {"Hello.<|im_end|>", "Because.<|im_end|>"}},
+      {"qwen3", {"Hello.<|im_end|>", "<think>\n\n</think>\n\nBecause.<|im_end|>"}},
+  };
+  for (const auto& [name, answers] : wanted) {
+    SCOPED_TRACE(name);
+    const Tokenizer tokenizer = with_template(name);
+    const ChatFormat format(tokenizer, std::nullopt);
+    EXPECT_TRUE(format.has_template());
+    const ChatTokens tokens = format.render(turns_, "here");
+    const ChatTemplate chat(*tokenizer.chat_template());
+    EXPECT_EQ(tokenizer.decode(tokens.tokens), chat.render(turns_, false));
+    EXPECT_EQ(trained(tokenizer, tokens),
+              (std::vector<std::string>{answers.first, answers.second}));
+    EXPECT_EQ(tokenizer.decode(format.prompt(turns_)), chat.render(turns_, true));
+    if (name != "marked") {
+      EXPECT_GE(format.end_of_answer(), 257);
+    }
+  }
+}
+
+// Its prompt begins to think, which an answer that is there does not.
+TEST_F(ChatTemplateTokens, ATemplateThatHidesAnswersStillConverses) {
+  const Tokenizer tokenizer = with_template("deepseek");
+  const ChatFormat format(tokenizer, std::nullopt);
+  EXPECT_ERROR(format.render(turns_, "here"), "here: message 2", "{% generation %}");
+  EXPECT_TRUE(tokenizer.decode(format.prompt({turns_.begin(), 3})).ends_with("<think>\n"));
+  ASSERT_GE(format.end_of_answer(), 257);
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{format.end_of_answer()}),
+            "<\uff5cend\u2581of\u2581sentence\uff5c>");
+}
+
+TEST_F(ChatTemplateTokens, AnAnswerMayBeLeftOut) {
+  const Tokenizer tokenizer = with_template("chatml");
+  Conversation turns = turns_;
+  turns[1].counted = false;
+  const ChatTokens tokens = ChatFormat(tokenizer, std::nullopt).render(turns, "here");
+  EXPECT_EQ(trained(tokenizer, tokens), (std::vector<std::string>{"Because.<|im_end|>"}));
+}
+
+TEST_F(ChatTemplateTokens, WhatCannotBeFoundOrIsRefusedIsSaid) {
+  Tokenizer tokenizer = with_template("gemma");
+  const Conversation system = {{"system", "x"}, {"user", "y"}};
+  EXPECT_ERROR(ChatFormat(tokenizer, std::nullopt).render(system, "file:3"),
+               "file:3: gemma:1:", "System role not supported");
+  // The prompt has what the answer later has not.
+  tokenizer.set_chat_template(
+      {"{% for m in messages %}<{{ m.content }}>{% endfor %}"
+       "{% if add_generation_prompt %}!{% endif %}",
+       "odd", Json::object()});
+  EXPECT_ERROR(ChatFormat(tokenizer, std::nullopt).render(turns_, "file:4"), "file:4: message 2",
+               "{% generation %}");
+  tokenizer.set_chat_template({"{% for x in", "broken", Json::object()});
+  EXPECT_ERROR(ChatFormat(tokenizer, std::nullopt), "broken:1:");
+}
+
+TEST_F(ChatTemplateTokens, MarkersOfOnesOwnComeFirst) {
+  const Tokenizer tokenizer = with_template("llama3");
+  const ChatFormat format(tokenizer, ChatMarkers::chatml());
+  EXPECT_FALSE(format.has_template());
+  EXPECT_TRUE(contains(tokenizer.decode(format.render(turns_, "here").tokens), "<|im_start|>"));
+}
+
+TEST(ChatTemplateFiles, AFoldersTemplateComesWithItsTokenizer) {
+  const ScratchFolder folder;
+  const std::string json = Tokenizer::bytes().to_json();
+  folder.write("tokenizer.json", json);
+  const auto loaded = [&] { return load_tokenizer(folder.path("tokenizer.json")); };
+  EXPECT_EQ(loaded().chat_template(), nullptr);
+  folder.write("tokenizer_config.json",
+               R"({"eos_token": "<|endoftext|>", "bos_token": {"content": "<|endoftext|>"},
+                   "chat_template": [{"name": "tool_use", "template": "no"},
+                                     {"name": "default", "template": "{{ bos_token }}!"}]})");
+  const Tokenizer first = loaded();
+  ASSERT_NE(first.chat_template(), nullptr);
+  EXPECT_EQ(ChatTemplate(*first.chat_template()).render({}, false), "<|endoftext|>!");
+  folder.write("chat_template.json", R"({"chat_template": "second"})");
+  const Tokenizer second = loaded();
+  EXPECT_EQ(second.chat_template()->text, "second");
+  folder.write("chat_template.jinja", "third");
+  const Tokenizer third = loaded();
+  EXPECT_EQ(third.chat_template()->text, "third");
+  EXPECT_TRUE(contains(third.chat_template()->source, "chat_template.jinja"));
+}
+
+}  // namespace
+}  // namespace onefold

@@ -1,0 +1,247 @@
+// Training whose gradients, or weights, travel in wire formats: the same bits at every stage and in
+// every bucket, as planned, at the volume of the formulas; and what it learns.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/compressions.h"
+#include "engine/ranks.h"
+#include "error_text.h"
+#include "model/zoo.h"
+
+namespace onefold {
+namespace {
+
+using test::all_compressions;
+using test::expect_same_bits;
+using test::NamedCompression;
+using test::RankRun;
+using test::train_on_ranks;
+using Type = WireFormat::Type;
+
+ModelSpec packed_model() {
+  ModelSpec spec = spec_from_preset("gpt2-tiny", "test");
+  if (spec.vocab_size == 0) spec.vocab_size = 101;
+  return spec;
+}
+
+EngineOptions packed_options(const CompressionOptions& compression, int stage, int micros = 1) {
+  EngineOptions options{
+      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
+  options.zero.stage = stage;
+  options.zero.persistence_elems = 0;
+  options.compression = compression;
+  return options;
+}
+
+// Traffic beyond the scratch and states of a plan is in the test of volumes.
+void expect_planned_packed(const EngineOptions& options, int ranks, const RankRun& run) {
+  test::expect_planned(packed_model(), options, ranks, run, this_machine(1));
+}
+
+class Compression : public testing::TestWithParam<NamedCompression> {};
+
+TEST_P(Compression, HasTheSameBitsAtEveryStageAndInEveryBucketAsPlanned) {
+  constexpr int kRanks = 3, kSteps = 3;
+  const RankRun reference =
+      train_on_ranks(packed_model(), packed_options(GetParam().options, 0), kRanks, kSteps);
+  struct Travel {
+    int64_t bucket;
+    bool overlap;
+  };
+  for (const int stage : {0, 1, 2, 3})
+    for (const Travel& travel : {Travel{0, true}, Travel{5000, false}, Travel{1 << 30, true}}) {
+      SCOPED_TRACE(fmt::format("stage {}, buckets of {}", stage, travel.bucket));
+      EngineOptions options = packed_options(GetParam().options, stage);
+      options.zero.reduce_bucket_elems = options.zero.gather_bucket_elems = travel.bucket;
+      options.zero.overlap = travel.overlap;
+      const RankRun run = train_on_ranks(packed_model(), options, kRanks, kSteps);
+      EXPECT_EQ(run.losses, reference.losses);
+      EXPECT_EQ(run.norms, reference.norms);
+      expect_same_bits(run.weights, reference.weights);
+      expect_planned_packed(options, kRanks, run);
+    }
+}
+
+TEST_P(Compression, ChangesResultsAndAccumulatesInOneOrder) {
+  const RankRun packed =
+      train_on_ranks(packed_model(), packed_options(GetParam().options, 2, 3), 2, 2);
+  EngineOptions unit_first = packed_options(GetParam().options, 2, 3);
+  unit_first.order = Order::unit_first;
+  expect_same_bits(train_on_ranks(packed_model(), unit_first, 2, 2).weights, packed.weights);
+  const RankRun whole = train_on_ranks(packed_model(), packed_options({}, 2, 3), 2, 2);
+  EXPECT_NE(packed.weights, whole.weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Compression, testing::ValuesIn(all_compressions()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A packet of everything loses nothing: the bits are those of no compression.
+TEST(CompressionOfEverything, HasTheBitsOfNone) {
+  CompressionOptions all;
+  all.gradients = {.type = Type::topk, .density = 1};
+  for (const int stage : {0, 3})
+    expect_same_bits(train_on_ranks(packed_model(), packed_options(all, stage), 3, 3).weights,
+                     train_on_ranks(packed_model(), packed_options({}, stage), 3, 3).weights);
+}
+
+TEST(CompressionWarmup, SendsWholeGradientsFirst) {
+  CompressionOptions late;
+  late.gradients = {.type = Type::sign};
+  late.whole_steps = 2;
+  const RankRun whole = train_on_ranks(packed_model(), packed_options({}, 1), 2, 4);
+  const RankRun warm = train_on_ranks(packed_model(), packed_options(late, 1), 2, 4);
+  // The losses of three steps are of weights that two steps have changed.
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(warm.losses[i], whole.losses[i]) << i;
+  EXPECT_NE(warm.losses[3], whole.losses[3]);
+}
+
+TEST(CompressionWarmup, LowersTheDensityByFours) {
+  CompressionOptions warm;
+  warm.gradients = {.type = Type::topk, .density = 0.001};
+  warm.whole_steps = 10;
+  warm.density_steps = 40;
+  EXPECT_TRUE(warm.gradients_after(9).none());
+  const double expected[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.001};
+  for (int stage = 0; stage < 5; ++stage) {
+    EXPECT_EQ(warm.gradients_after(10 + 10 * stage).density, expected[stage]);
+    EXPECT_EQ(warm.gradients_after(19 + 10 * stage).density, expected[stage]);
+  }
+}
+
+int64_t reduce_lane_bytes(const RankRun& run) {
+  int64_t bytes = 0;
+  for (const Traffic& traffic : run.traffic[static_cast<size_t>(Lane::reduce)])
+    bytes += traffic.bytes_sent;
+  return bytes;
+}
+
+// By a formula that knows nothing of packets: int8 is a byte for each element and two for each
+// block of 256 of each shard.
+TEST(CompressionVolume, IsThatOfTheFormula) {
+  constexpr int kRanks = 3, kSteps = 2;
+  CompressionOptions int8;
+  int8.gradients = {.type = Type::int8};
+  for (const int stage : {0, 2}) {
+    int64_t expected = 0;
+    for (const auto& unit : Model(packed_model()).units) {
+      const int64_t shard = SlabLayout(unit->params(), kRanks).shard_elems();
+      const int64_t packet = (shard + 2 * ((shard + 255) / 256) + 3) / 4 * 4;
+      // Everyone's packets of everything are less than packets and sums where 3 < 1 + 4.
+      expected += packet * (kRanks - 1) * (stage == 0 ? kRanks : 1) * kSteps;
+    }
+    const RankRun run = train_on_ranks(packed_model(), packed_options(int8, stage), kRanks, kSteps);
+    EXPECT_EQ(reduce_lane_bytes(run), expected) << "stage " << stage;
+    const auto plan = Engine::plan(packed_model(), packed_options(int8, stage), kRanks);
+    int64_t planned = 0;
+    for (const Traffic& traffic : plan->traffic(Lane::reduce)) planned += traffic.bytes_sent;
+    EXPECT_EQ(planned * kSteps, expected);
+  }
+}
+
+// What is kept is an element of fp32 for each of a gradient, on each rank.
+TEST(CompressionMemory, OfWhatIsKeptIsThatOfAGradient) {
+  CompressionOptions topk;
+  topk.gradients = {.type = Type::topk};
+  int64_t elems = 0;
+  for (const auto& unit : Model(packed_model()).units)
+    elems += SlabLayout(unit->params(), 2).elems();
+  for (const int stage : {0, 3}) {
+    const auto bytes = [&](const CompressionOptions& compression) {
+      return Engine::plan(packed_model(), packed_options(compression, stage), 2)
+          ->ledger()
+          .peak_bytes(Kind::optimizer);
+    };
+    EXPECT_EQ(bytes(topk) - bytes({}), 4 * elems);
+    CompressionOptions lost = topk;
+    lost.feedback = false;
+    EXPECT_EQ(bytes(lost), bytes({}));
+    const EngineOptions options = packed_options(topk, stage);
+    const auto traits = unit_traits(Model(packed_model()), options, 2);
+    EXPECT_EQ(state_bytes(traits, options, 2).optimizer, bytes(topk));
+  }
+}
+
+TEST(CompressedWeights, HaveTheSameBitsHoweverTheyTravelAndChangeResults) {
+  CompressionOptions int8;
+  int8.weights = {.type = Type::int8};
+  const RankRun reference = train_on_ranks(packed_model(), packed_options(int8, 3), 3, 3);
+  EngineOptions options = packed_options(int8, 3);
+  options.zero.prefetch_elems = 1 << 30;
+  options.zero.reduce_bucket_elems = 0;
+  const RankRun ahead = train_on_ranks(packed_model(), options, 3, 3);
+  expect_same_bits(ahead.weights, reference.weights);
+  expect_planned_packed(options, 3, ahead);
+  options.zero.overlap = false;
+  expect_same_bits(train_on_ranks(packed_model(), options, 3, 3).weights, reference.weights);
+  const RankRun whole = train_on_ranks(packed_model(), packed_options({}, 3), 3, 3);
+  EXPECT_NE(whole.losses, reference.losses);
+  for (size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(whole.losses[i], reference.losses[i], 0.01 * whole.losses[i]);
+}
+
+TEST(CompressedWeights, TakeAQuarterOfTheGathers) {
+  CompressionOptions int8;
+  int8.weights = {.type = Type::int8};
+  const auto bytes = [](const CompressionOptions& compression) {
+    const auto plan = Engine::plan(packed_model(), packed_options(compression, 3), 4);
+    double sum = 0;
+    for (const Traffic& traffic : plan->traffic(Lane::gather)) sum += double(traffic.bytes_sent);
+    return sum;
+  };
+  EXPECT_NEAR(bytes(int8) / bytes({}), (1 + 2.0 / 256) / 4, 0.005);
+}
+
+TEST(CompressionPrecision, GradientsOf16BitsHaveTheSameBitsAtEveryStage) {
+  for (const NamedCompression& named : all_compressions()) {
+    if (std::string(named.name) != "int8" && std::string(named.name) != "topk" &&
+        std::string(named.name) != "int8_lost")
+      continue;
+    SCOPED_TRACE(named.name);
+    EngineOptions options = packed_options(named.options, 0);
+    options.precision = {.compute = DType::bf16, .gradients = DType::bf16};
+    const RankRun reference = train_on_ranks(packed_model(), options, 3, 2);
+    for (const int stage : {1, 3}) {
+      options.zero.stage = stage;
+      const RankRun run = train_on_ranks(packed_model(), options, 3, 2);
+      expect_same_bits(run.weights, reference.weights);
+      expect_planned_packed(options, 3, run);
+    }
+  }
+}
+
+// A gradient that is not finite is found through every format, and named.
+TEST(CompressionDivergence, IsFoundAndWeightsStay) {
+  for (const NamedCompression& named : all_compressions()) {
+    SCOPED_TRACE(named.name);
+    EngineOptions options = packed_options(named.options, 2);
+    options.compression.whole_steps = 0;
+    options.initial = [](const ParamSpec& param, int64_t, std::span<float> dst) {
+      std::fill(dst.begin(), dst.end(), param.cols > 1 ? 0.1f : 1.0f);
+      if (param.name.starts_with("block.1.mlp")) dst[0] = std::nanf("");
+    };
+    EXPECT_THROW(train_on_ranks(packed_model(), options, 2, 1), DivergedError);
+  }
+}
+
+// Momentum before the sum, with everything sent and nothing masked, is SGD's own.
+TEST(CompressionMomentum, OfEverythingIsThatOfTheOptimizer) {
+  CompressionOptions dgc;
+  dgc.gradients = {.type = Type::topk, .density = 1};
+  dgc.corrects_momentum = true;
+  dgc.correction = {.momentum = 0.9f, .masks = false};
+  EngineOptions before = packed_options(dgc, 1);
+  before.clipping = 0;
+  before.optimizer = {.type = OptimizerSpec::Type::sgd};
+  EngineOptions after = packed_options({}, 1);
+  after.clipping = 0;
+  after.optimizer = {.type = OptimizerSpec::Type::sgd, .momentum = 0.9};
+  const RankRun a = train_on_ranks(packed_model(), before, 2, 6),
+                b = train_on_ranks(packed_model(), after, 2, 6);
+  for (const auto& [name, values] : a.weights)
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(values[i], b.weights.at(name)[i], 1e-6) << name;
+}
+
+}  // namespace
+}  // namespace onefold

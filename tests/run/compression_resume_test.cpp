@@ -1,0 +1,162 @@
+// Checkpoints of what ranks keep back: a run that was stopped has the bits of one that was not, and
+// on other ranks nothing of it is lost.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "data/scratch.h"
+#include "engine/compressions.h"
+#include "error_text.h"
+#include "run/saved_state.h"
+
+namespace onefold {
+namespace {
+
+using test::all_compressions;
+using test::expect_same_state;
+using test::NamedCompression;
+using test::on_ranks;
+using test::State;
+using test::StateCollector;
+
+EngineOptions compressed_options(const CompressionOptions& compression, int stage) {
+  EngineOptions options = test::options_of(stage);
+  options.compression = compression;
+  if (compression.corrects_momentum) options.optimizer = {.type = OptimizerSpec::Type::sgd};
+  return options;
+}
+
+void compressed_step(Engine& engine) {
+  test::OwnedBatch batch = test::random_rows(engine.steps_done() * engine.ranks() + engine.rank(),
+                                             engine.options(), engine.model().spec.vocab_size);
+  const BatchView view = batch.view();
+  engine.train_step({&view, 1}, 1e-2);
+}
+
+// Steps, a checkpoint, and steps again: while it is written, as in a training.
+State train_and_save(const EngineOptions& options, int ranks, int before,
+                     const CheckpointFolder& folder, int after) {
+  StateCollector collector;
+  const ModelSpec spec = test::small_model();
+  on_ranks(ranks, [&](int, std::shared_ptr<Communicator> communicator) {
+    std::optional<CheckpointWriter> writer;
+    EngineOptions own = options;
+    own.before_action = [&writer](const Action& action) {
+      if (writer) writer->before(action);
+    };
+    Engine engine(spec, own, std::move(communicator));
+    for (int i = 0; i < before; ++i) compressed_step(engine);
+    writer.emplace(engine, folder);
+    writer->begin();
+    for (int i = 0; i < after; ++i) compressed_step(engine);
+    writer->wait();
+    EXPECT_EQ(writer->finish({{"position", before}, {"model", spec.to_json()}}),
+              std::vector<std::string>());
+    collector.add(engine);
+  });
+  return collector.state();
+}
+
+State load_and_train(const EngineOptions& options, int ranks, const CheckpointFolder& folder,
+                     int after) {
+  StateCollector collector;
+  on_ranks(ranks, [&](int, std::shared_ptr<Communicator> communicator) {
+    Engine engine(test::small_model(), options, std::move(communicator));
+    resume(engine, folder.list());
+    for (int i = 0; i < after; ++i) compressed_step(engine);
+    collector.add(engine);
+  });
+  return collector.state();
+}
+
+class CompressionResume : public testing::TestWithParam<NamedCompression> {};
+
+TEST_P(CompressionResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int stage : {0, 2}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    const EngineOptions options = compressed_options(GetParam().options, stage);
+    const State whole = train_and_save(options, 2, 3, folder, 3);
+    expect_same_state(load_and_train(options, 2, folder, 3), whole);
+    // Another stage has the same bits too.
+    EngineOptions other = options;
+    other.zero.stage = 3;
+    expect_same_state(load_and_train(other, 2, folder, 3), whole);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompressionResume, testing::ValuesIn(all_compressions()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(DelayResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int stage : {0, 2}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    EngineOptions options = compressed_options({}, stage);
+    options.optimizer.delayed = true;
+    const State whole = train_and_save(options, 2, 3, folder, 3);
+    expect_same_state(load_and_train(options, 2, folder, 3), whole);
+  }
+}
+
+// In the middle between two averages, and just after one.
+TEST(LocalStepsResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const Precision& precision : {Precision{}, Precision{.compute = DType::bf16}})
+    for (const int before : {2, 3, 4}) {
+      const ScratchFolder scratch;
+      const CheckpointFolder folder(scratch.path("checkpoints"));
+      EngineOptions options = compressed_options({}, 0);
+      options.local = {.steps = 3};
+      options.precision = precision;
+      const State whole = train_and_save(options, 2, before, folder, 5);
+      expect_same_state(load_and_train(options, 2, folder, 5), whole);
+      EXPECT_ERROR(load_and_train(options, 3, folder, 1), "goes on with as many");
+    }
+}
+
+// The sum over ranks of what they keep back, by parameter.
+std::map<std::string, std::vector<double>> kept_by_all(const State& state) {
+  std::map<std::string, std::vector<double>> sums;
+  for (const auto& [name, values] : state) {
+    if (!name.starts_with("residual.")) continue;
+    std::vector<double>& sum = sums[name.substr(name.find('/'))];
+    sum.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) sum[i] += double{values[i]};
+  }
+  return sums;
+}
+
+TEST(CompressionReshard, KeepsTheSumOfWhatRanksKeepBack) {
+  CompressionOptions topk;
+  topk.gradients = {.type = WireFormat::Type::topk, .density = 0.05};
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path("checkpoints"));
+  const auto saved = kept_by_all(train_and_save(compressed_options(topk, 1), 3, 2, folder, 0));
+  ASSERT_FALSE(saved.empty());
+  for (const int ranks : {2, 4, 5}) {
+    const auto loaded = kept_by_all(load_and_train(compressed_options(topk, 2), ranks, folder, 0));
+    ASSERT_EQ(loaded.size(), saved.size());
+    double size = 0;
+    for (const auto& [name, values] : saved)
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_NEAR(loaded.at(name)[i], values[i], 1e-6) << name;
+        size += std::abs(values[i]);
+      }
+    EXPECT_GT(size, 0);
+  }
+}
+
+// A run that begins to compress has kept nothing back yet.
+TEST(CompressionReshard, WithoutSavedStatesBeginsWithNothing) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path("checkpoints"));
+  train_and_save(compressed_options({}, 1), 2, 2, folder, 0);
+  CompressionOptions topk;
+  topk.gradients = {.type = WireFormat::Type::topk};
+  for (const auto& [name, values] :
+       kept_by_all(load_and_train(compressed_options(topk, 1), 2, folder, 0)))
+    for (const double value : values) EXPECT_EQ(value, 0) << name;
+}
+
+}  // namespace
+}  // namespace onefold
