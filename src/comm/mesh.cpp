@@ -1,27 +1,45 @@
 #include "comm/mesh.h"
 
+#include <algorithm>
+
+#include "base/text.h"
+
 namespace onefold {
 
 const char* axis_name(Axis axis) {
-  return axis == Axis::data ? "data" : axis == Axis::tensor ? "tensor" : "pipeline";
+  constexpr const char* kNames[kAxes] = {"tensor", "context", "expert", "data", "pipeline"};
+  return kNames[static_cast<size_t>(axis)];
 }
 
-Mesh::Mesh(int ranks, int tensor, int pipeline)
-    : data_(ranks / (tensor * pipeline)), tensor_(tensor), pipeline_(pipeline) {
-  const auto refuse = [&](const std::string& axes) {
-    user_error("{}, and the {} rank{} cannot be divided by it", axes, ranks, ranks == 1 ? "" : "s");
-  };
-  if (ranks % (tensor * pipeline) == 0) return;
-  if (pipeline == 1) refuse(fmt::format("mesh.tensor is {}", tensor));
-  if (tensor == 1) refuse(fmt::format("mesh.pipeline is {}", pipeline));
-  refuse(
-      fmt::format("mesh.tensor {} x mesh.pipeline {} is {}", tensor, pipeline, tensor * pipeline));
+Mesh::Mesh(int ranks, const MeshAxes& axes)
+    : sizes_{axes.tensor, axes.context, axes.expert, 1, axes.pipeline} {
+  int others = 1;
+  std::vector<std::string> named;  // those above 1
+  for (const Axis axis : {Axis::tensor, Axis::context, Axis::expert, Axis::pipeline}) {
+    others *= size(axis);
+    if (size(axis) > 1) named.push_back(fmt::format("mesh.{} {}", axis_name(axis), size(axis)));
+  }
+  if (ranks % others != 0)
+    user_error("{} is {}, and the {} rank{} cannot be divided by it",
+               named.size() == 1 ? named[0].substr(0, named[0].find(' ')) : join(named, " x "),
+               others, ranks, ranks == 1 ? "" : "s");
+  sizes_[static_cast<size_t>(Axis::data)] = ranks / others;
 }
 
-RankGroup Mesh::group(Axis axis, int rank) const {
-  RankGroup group{.name = axis_name(axis), .members = {}};
-  const int first = rank - place(axis, rank) * stride(axis);
-  for (int i = 0; i < size(axis); ++i) group.members.push_back(first + i * stride(axis));
+RankGroup Mesh::group(std::initializer_list<Axis> axes, int rank) const {
+  RankGroup group;
+  for (const Axis axis : axes) {
+    if (!group.name.empty()) group.name += " x ";
+    group.name += axis_name(axis);
+    rank -= place(axis, rank) * stride(axis);
+  }
+  group.members = {rank};
+  for (const Axis axis : axes) {
+    const std::vector<int> first = group.members;
+    for (int i = 1; i < size(axis); ++i)
+      for (const int member : first) group.members.push_back(member + i * stride(axis));
+  }
+  std::sort(group.members.begin(), group.members.end());
   return group;
 }
 

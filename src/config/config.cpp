@@ -160,7 +160,7 @@ Json Config::effective() const {
   if (model.lora.enabled()) json["lora"] = lora_section(*this);
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
-  if (mesh.tensor > 1 || mesh.pipeline > 1) json["mesh"] = mesh_json(mesh);
+  if (mesh.others() > 1) json["mesh"] = mesh_json(mesh);
   if (mesh.pipeline > 1) json["pipeline"] = pipeline_json(pipeline);
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;
@@ -186,6 +186,8 @@ EngineOptions engine_options(const Config& config) {
   return {.device = config.run.device,
           .library_sums = config.run.library_sums,
           .tensor = static_cast<int>(config.mesh.tensor),
+          .context = static_cast<int>(config.mesh.context),
+          .expert = static_cast<int>(config.mesh.expert),
           .pipeline = config.pipeline,
           .threads = config.run.threads,
           .seed = config.run.seed,

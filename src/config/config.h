@@ -21,9 +21,10 @@ namespace onefold {
 
 // The axes of the mesh of ranks.
 struct MeshConfig {
-  int64_t data = 1, tensor = 1, pipeline = 1;
+  int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
 
-  int ranks() const { return static_cast<int>(data * tensor * pipeline); }
+  int64_t others() const { return tensor * pipeline * context * expert; }  // than data
+  int ranks() const { return static_cast<int>(data * others()); }
 };
 
 // global = micro * accumulation * world_size, in sequences.

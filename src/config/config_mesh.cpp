@@ -28,9 +28,9 @@ constexpr const char* kTensorKeys[] = {"dtype",
 
 // So that no product of axes overflows.
 int64_t at_most(JsonObject& in, std::string_view key, int64_t size) {
-  constexpr int64_t kMost = int64_t{1} << 20;
-  if (size <= kMost) return size;
-  in.refuse(Group::conflict, key, fmt::format("is {}; the largest is {}", size, kMost));
+  const int64_t most = int64_t{1} << (key == "data" ? 20 : 10);
+  if (size <= most) return size;
+  in.refuse(Group::conflict, key, fmt::format("is {}; the largest is {}", size, most));
   return 1;
 }
 
@@ -64,23 +64,26 @@ void refuse_axis(JsonObject& mesh, std::string_view axis) {
 
 // Axes that do not multiply to the ranks; data of 0: it was left out.
 void refuse_mesh(JsonObject& root, const MeshConfig& mesh, int64_t world_size) {
-  const auto [data, tensor, pipeline] = mesh;
-  const int64_t others = tensor * pipeline;
-  if (data == 0) {
-    const bool one = tensor == 1 || pipeline == 1;
-    return root.refuse(
-        Group::conflict,
-        pipeline == 1 ? "mesh.tensor"
-        : tensor == 1 ? "mesh.pipeline"
-                      : "mesh",
-        fmt::format("{} {}, and {} rank(s) cannot be divided by it; they can with --ranks {}",
-                    one ? "is" : "has tensor x pipeline =", others, world_size, others));
+  const int64_t others = mesh.others();
+  std::vector<std::string> names;
+  std::string sizes;
+  for (const auto& [name, size] :
+       {std::pair("tensor", mesh.tensor), std::pair("context", mesh.context),
+        std::pair("expert", mesh.expert), std::pair("pipeline", mesh.pipeline)}) {
+    if (size > 1) names.emplace_back(name);
+    if (size > 1 || name == std::string_view("tensor"))
+      sizes += fmt::format(" x {} {}", name, size);
   }
-  const std::string stages = pipeline > 1 ? fmt::format(" x pipeline {}", pipeline) : "";
+  if (mesh.data == 0)
+    return root.refuse(
+        Group::conflict, names.size() == 1 ? "mesh." + names[0] : "mesh",
+        fmt::format("{} {}, and {} rank(s) cannot be divided by it; they can with --ranks {}",
+                    names.size() == 1 ? "is" : fmt::format("has {} =", join(names, " x ")), others,
+                    world_size, others));
   root.refuse(Group::conflict, "mesh",
-              fmt::format("has data {} x tensor {}{} = {} ranks, and there are {}; they agree with "
-                          "--ranks {}, or leave one axis out",
-                          data, tensor, stages, data * others, world_size, data * others));
+              fmt::format("has data {}{} = {} ranks, and there are {}; they agree with --ranks {}, "
+                          "or leave one axis out",
+                          mesh.data, sizes, mesh.data * others, world_size, mesh.data * others));
 }
 
 // An axis that two keys name.
@@ -96,40 +99,49 @@ void agree(JsonObject& root, const char* key, int64_t other, const char* mesh_ke
 
 void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
   JsonObject in = root.object("mesh");
-  int64_t data = read_axis(in, "data"), tensor = read_axis(in, "tensor"),
-          pipeline = read_axis(in, "pipeline");
+  // 0: left out.
+  MeshConfig mesh{.data = read_axis(in, "data"),
+                  .tensor = read_axis(in, "tensor"),
+                  .pipeline = read_axis(in, "pipeline")};
   for (const char* axis : {"context", "expert"}) refuse_axis(in, axis);
   in.finish();
-  agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", tensor);
-  agree(root, "pipeline.stages", read_pipeline(root, config.pipeline), "mesh.pipeline", pipeline);
-  // One that is left out follows from the others: data first.
-  const auto left = [&](int64_t one, int64_t other) {
-    return world_size % (one * other) == 0 ? world_size / (one * other) : 0;
-  };
-  if (pipeline == 0 && data > 0 && tensor > 0) pipeline = left(data, tensor);
-  if (pipeline == 0) pipeline = 1;
-  if (tensor == 0 && data > 0) tensor = left(data, pipeline);
-  if (tensor == 0) tensor = 1;
-  if (data == 0) data = left(tensor, pipeline);
-  if (data * tensor * pipeline != world_size) {
-    refuse_mesh(root, {data, tensor, pipeline}, world_size);
-    data = world_size, tensor = pipeline = 1;
+  agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
+  agree(root, "pipeline.stages", read_pipeline(root, config.pipeline), "mesh.pipeline",
+        mesh.pipeline);
+  // One that is left out follows from the others: data, or the first of these. The rest are 1.
+  int64_t* open = mesh.data == 0 ? &mesh.data : nullptr;
+  for (int64_t* axis : {&mesh.tensor, &mesh.pipeline, &mesh.context, &mesh.expert}) {
+    if (*axis > 0) continue;
+    *axis = 1;
+    if (open == nullptr) open = axis;
   }
-  config.mesh = {data, tensor, pipeline};
-  config.pipeline.ranks = static_cast<int>(pipeline);
+  if (open != nullptr) {
+    *open = 1;
+    const int64_t given = mesh.data * mesh.others();
+    if (world_size % given == 0)
+      *open = world_size / given;
+    else if (open == &mesh.data)
+      *open = 0;
+  }
+  if (mesh.data * mesh.others() != world_size) {
+    refuse_mesh(root, mesh, world_size);
+    mesh = {.data = world_size};
+  }
+  config.mesh = mesh;
+  config.pipeline.ranks = static_cast<int>(mesh.pipeline);
 }
 
 int64_t mesh_ranks(const Json& root) {
   const Json mesh = root.is_object() ? root.value("mesh", Json()) : Json();
   int64_t ranks = 1;
-  for (const char* axis : {"data", "tensor", "pipeline"})
+  for (const char* axis : {"data", "tensor", "pipeline", "context", "expert"})
     if (mesh.is_object() && mesh.value(axis, Json()).is_number_integer())
-      ranks *= std::max<int64_t>(1, mesh[axis].get<int64_t>());
+      ranks *= std::clamp<int64_t>(mesh[axis].get<int64_t>(), 1, int64_t{1} << 12);  // of five
   return ranks;
 }
 
 void check_mesh(const Config& config) {
-  if (config.mesh.tensor == 1 && config.mesh.pipeline == 1) return;
+  if (config.mesh.others() == 1) return;
   // A vocabulary that only the tokenizer knows is checked when it is known.
   constexpr int64_t kAnyVocabulary = int64_t{1} << 21;
   ModelSpec spec = config.model;
@@ -144,6 +156,8 @@ void check_mesh(const Config& config) {
 Json mesh_json(const MeshConfig& mesh) {
   Json json = {{"data", mesh.data}, {"tensor", mesh.tensor}};
   if (mesh.pipeline > 1) json["pipeline"] = mesh.pipeline;
+  if (mesh.context > 1) json["context"] = mesh.context;
+  if (mesh.expert > 1) json["expert"] = mesh.expert;
   return json;
 }
 

@@ -30,7 +30,10 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options);
 
 inline Mesh mesh_of(const EngineOptions& options, int ranks) {
-  return Mesh(ranks, options.tensor, options.pipeline.ranks);
+  return Mesh(ranks, {.tensor = options.tensor,
+                      .context = options.context,
+                      .expert = options.expert,
+                      .pipeline = options.pipeline.ranks});
 }
 // Ranks of the data axis.
 inline int data_ranks(const EngineOptions& options, int ranks) {

@@ -115,8 +115,11 @@ struct EngineOptions {
   std::string device = "cpu";  // device/device_name.h
   // Where ranks have a card each: NCCL's own sums (comm/nccl.h) in place of ordered ones.
   bool library_sums = false;
-  int tensor = 1;  // ranks among which each unit is divided; the others are the data axis, in
-                   // each stage of the pipeline
+  // Ranks along the axes of the mesh that divide a model or its sequences (comm/mesh.h); with those
+  // of the pipeline, the others are the data axis.
+  int tensor = 1;   // each unit is divided among them
+  int context = 1;  // each sequence is
+  int expert = 1;   // each mixture's experts are
   PipelineOptions pipeline;
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;

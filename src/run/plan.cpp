@@ -227,7 +227,7 @@ std::string lora_text(const ModelSpec& model) {
 
 std::string mesh_text(const Config& config) {
   const MeshConfig& mesh = config.mesh;
-  if (mesh.tensor == 1 && mesh.pipeline == 1) return "";
+  if (mesh.others() == 1) return "";
   std::string text = fmt::format("mesh     data {}", mesh.data);
   std::vector<std::string> meaning;
   if (mesh.tensor > 1) {
@@ -262,7 +262,7 @@ std::string batch_text(const Config& config, const EngineOptions& options) {
                   counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
                   batch.accumulation,
                   counted(batch.world_size,
-                          config.mesh.tensor > 1 || config.mesh.pipeline > 1 ? "group" : "rank"));
+                          config.mesh.others() > 1 ? "group" : "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1 && config.mesh.pipeline == 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"

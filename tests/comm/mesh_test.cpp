@@ -13,7 +13,7 @@ namespace {
 using Members = std::vector<int>;
 
 TEST(Mesh, TensorIsInnermost) {
-  const Mesh mesh(6, 2);
+  const Mesh mesh(6, {.tensor = 2});
   EXPECT_EQ(mesh.size(Axis::data), 3);
   EXPECT_EQ(mesh.group(Axis::tensor, 3).members, (Members{2, 3}));
   EXPECT_EQ(mesh.group(Axis::data, 3).members, (Members{1, 3, 5}));
@@ -23,7 +23,7 @@ TEST(Mesh, TensorIsInnermost) {
 }
 
 TEST(Mesh, PipelineIsOutermost) {
-  const Mesh mesh(12, 2, 3);
+  const Mesh mesh(12, {.tensor = 2, .pipeline = 3});
   EXPECT_EQ(mesh.size(Axis::data), 2);
   EXPECT_EQ(mesh.stage_ranks(), 4);
   EXPECT_EQ(mesh.group(Axis::pipeline, 5).members, (Members{1, 5, 9}));
@@ -34,11 +34,30 @@ TEST(Mesh, PipelineIsOutermost) {
   EXPECT_EQ(mesh.group(Axis::pipeline, 5).text(), "pipeline group of ranks 1, 5, 9");
 }
 
+TEST(Mesh, HasFiveAxes) {
+  const Mesh mesh(2 * 3 * 2 * 2 * 2, {.tensor = 2, .context = 3, .expert = 2, .pipeline = 2});
+  EXPECT_EQ(mesh.ranks(), 48);
+  EXPECT_EQ(mesh.size(Axis::data), 2);
+  EXPECT_EQ(mesh.group(Axis::context, 1).members, (Members{1, 3, 5}));
+  EXPECT_EQ(mesh.group(Axis::expert, 1).members, (Members{1, 7}));
+  EXPECT_EQ(mesh.group(Axis::data, 1).members, (Members{1, 13}));
+  EXPECT_EQ(mesh.group(Axis::pipeline, 1).members, (Members{1, 25}));
+}
+
+TEST(Mesh, AGroupMayHaveSeveralAxes) {
+  const Mesh mesh(24, {.tensor = 2, .context = 2, .expert = 2});
+  EXPECT_EQ(mesh.group({Axis::context, Axis::data}, 5).members, (Members{5, 7, 13, 15, 21, 23}));
+  EXPECT_EQ(mesh.group({Axis::data, Axis::context}, 5).members,
+            mesh.group({Axis::context, Axis::data}, 23).members);
+  EXPECT_EQ(mesh.group({Axis::context, Axis::data}, 1).text(),
+            "context x data group of ranks 1, 3, 9, 11, 17, 19");
+}
+
 TEST(Mesh, EveryRankIsInOneGroupOfEachAxis) {
   for (const auto& [tensor, pipeline] :
        {std::pair(1, 1), std::pair(2, 1), std::pair(3, 2), std::pair(4, 3), std::pair(6, 1),
         std::pair(12, 1), std::pair(1, 12), std::pair(2, 3)}) {
-    const Mesh mesh(12, tensor, pipeline);
+    const Mesh mesh(12, {.tensor = tensor, .pipeline = pipeline});
     for (const Axis axis : {Axis::data, Axis::tensor, Axis::pipeline})
       for (int rank = 0; rank < 12; ++rank) {
         const RankGroup group = mesh.group(axis, rank);
@@ -51,22 +70,24 @@ TEST(Mesh, EveryRankIsInOneGroupOfEachAxis) {
 }
 
 TEST(Mesh, ReplicasAreNeighboursInATensorGroup) {
-  const Mesh mesh(12, 6);
+  const Mesh mesh(12, {.tensor = 6});
   EXPECT_EQ(mesh.replicas(1, 3).members, (Members{0, 1, 2}));
   EXPECT_EQ(mesh.replicas(10, 3).members, (Members{9, 10, 11}));
 }
 
 TEST(Mesh, ThatDoesNotDivideTheRanksIsRefused) {
-  EXPECT_ERROR(Mesh(6, 4), "mesh.tensor is 4, and the 6 ranks cannot be divided by it");
-  EXPECT_ERROR(Mesh(6, 1, 4), "mesh.pipeline is 4, and the 6 ranks cannot be divided by it");
-  EXPECT_ERROR(Mesh(6, 2, 2), "mesh.tensor 2 x mesh.pipeline 2 is 4, and the 6 ranks");
+  EXPECT_ERROR(Mesh(6, {.tensor = 4}), "mesh.tensor is 4, and the 6 ranks cannot be divided by it");
+  EXPECT_ERROR(Mesh(6, {.pipeline = 4}),
+               "mesh.pipeline is 4, and the 6 ranks cannot be divided by it");
+  EXPECT_ERROR(Mesh(6, {.tensor = 2, .pipeline = 2}),
+               "mesh.tensor 2 x mesh.pipeline 2 is 4, and the 6 ranks");
 }
 
 class Groups : public testing::TestWithParam<std::pair<int, int>> {};
 
 TEST_P(Groups, OfEachAxisHaveTheBitsOfTheOracle) {
   const auto [ranks, tensor] = GetParam();
-  const Mesh mesh(ranks, tensor);
+  const Mesh mesh(ranks, {.tensor = tensor});
   const auto errors =
       test::run_ranks(ranks, {}, [&](Communicator& all) { test::check_groups(all, mesh); });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
@@ -78,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Groups,
 
 // Ranks are named by their numbers among all, and the group by its own.
 TEST(GroupFaults, ARankThatDoesNotComeIsNamedWithItsGroup) {
-  const Mesh mesh(4, 2);
+  const Mesh mesh(4, {.tensor = 2});
   const auto errors = test::run_ranks(4, {.timeout_seconds = 0.3}, [&](Communicator& all) {
     const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
     const auto channel = group->open("exchange", nullptr);
@@ -93,7 +114,7 @@ TEST(GroupFaults, ARankThatDoesNotComeIsNamedWithItsGroup) {
 }
 
 TEST(GroupFaults, CallsThatDifferAreNamedByAllRanks) {
-  const Mesh mesh(4, 2);
+  const Mesh mesh(4, {.tensor = 2});
   const auto errors = test::run_ranks(4, {}, [&](Communicator& all) {
     const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
     const auto channel = group->open("exchange", nullptr);
@@ -105,7 +126,7 @@ TEST(GroupFaults, CallsThatDifferAreNamedByAllRanks) {
 
 // A failure in one group ends the calls of the others too.
 TEST(GroupFaults, AFailureReachesEveryGroup) {
-  const Mesh mesh(4, 2);
+  const Mesh mesh(4, {.tensor = 2});
   const double begin = now_seconds();
   const auto errors = test::run_ranks(4, {.timeout_seconds = 60}, [&](Communicator& all) {
     const auto group = all.group(mesh.group(Axis::tensor, all.rank()));
@@ -122,11 +143,11 @@ TEST(GroupFaults, AFailureReachesEveryGroup) {
 
 TEST(Groups, OfADryCommunicatorHaveTheirSizes) {
   const auto all = make_dry_communicator(6, 100, 4);
-  const auto data = all->group(Mesh(6, 2).group(Axis::data, 4));
+  const auto data = all->group(Mesh(6, {.tensor = 2}).group(Axis::data, 4));
   EXPECT_EQ(data->rank(), 2);
   EXPECT_EQ(data->ranks(), 3);
   EXPECT_EQ(data->scratch_bytes(), 100);
-  EXPECT_EQ(all->group(Mesh(6, 6).group(Axis::data, 4))->scratch_bytes(), 0);
+  EXPECT_EQ(all->group(Mesh(6, {.tensor = 6}).group(Axis::data, 4))->scratch_bytes(), 0);
 }
 
 }  // namespace

@@ -148,9 +148,9 @@ TEST(MeshKey, MustMultiplyToTheRanks) {
   EXPECT_ERROR(config_with({{"mesh", {{"tensor", 0}}}}, 2), "mesh.tensor");
   constexpr int64_t kHuge = int64_t{1} << 62;
   EXPECT_ERROR(config_with({{"mesh", {{"tensor", kHuge}, {"data", kHuge}}}}, 2),
-               "mesh.tensor is 4611686018427387904; the largest is 1048576");
+               "mesh.tensor is 4611686018427387904; the largest is 1024");
   EXPECT_ERROR(config_with({{"tensor_parallel", {{"autotp_size", kHuge}}}}, 2),
-               "tensor_parallel.autotp_size is 4611686018427387904; the largest is 1048576");
+               "tensor_parallel.autotp_size is 4611686018427387904; the largest is 1024");
   EXPECT_ERROR(config_with({{"mesh", {{"tenser", 2}}}}, 2), "tenser", "tensor");
 }
 
