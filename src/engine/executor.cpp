@@ -132,16 +132,8 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
 // reading it.
 void Executor::abandon(Walk& walk) {
   if (channels_.stages() == nullptr) return;
-  std::vector<Buffer> held;
-  const auto keep = [&](Buffer& buffer) {
-    if (buffer) held.push_back(std::move(buffer));
-  };
-  for (Walk::Held& of : walk.held) {
-    for (Buffer* buffer : {&of.input, &of.saved, &of.leaving, &of.leaving_back}) keep(*buffer);
-    if (of.later) keep(of.later->doutput);
-  }
-  for (Buffer& gradient : walk.gradients) keep(gradient);
-  state_.keep_to_the_end(std::move(held));
+  state_.keep_to_the_end(std::make_shared<std::vector<Walk::Held>>(std::move(walk.held)));
+  state_.keep_to_the_end(std::make_shared<std::vector<Buffer>>(std::move(walk.gradients)));
 }
 
 // A device that fails says what it could not do; where that was is the next question.

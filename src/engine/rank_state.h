@@ -86,8 +86,8 @@ class RankState {
   std::vector<OptimizerState> saved_states(int unit, const ParamSpec& param) const;
 
   // What lanes may use until they end, which is before this does.
-  void keep_to_the_end(std::vector<Buffer> buffers) {
-    for (Buffer& buffer : buffers) kept_to_the_end_.push_back(std::move(buffer));
+  void keep_to_the_end(std::shared_ptr<void> memory) {
+    kept_to_the_end_.push_back(std::move(memory));
   }
 
  private:
@@ -129,7 +129,7 @@ class RankState {
   const int rank_, ranks_;  // along the data axis
   const int among_all_;     // the rank's number among all ranks
   Channel *shares_ = nullptr, *stages_ = nullptr;
-  std::vector<Buffer> kept_to_the_end_;
+  std::vector<std::shared_ptr<void>> kept_to_the_end_;
   std::vector<std::unique_ptr<UnitState>> units_;
 };
 
