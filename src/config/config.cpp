@@ -171,8 +171,6 @@ Json Config::effective() const {
   json["zero_optimization"] = zero_json(zero, offload);
   if (Json section = compression_json(*this); !section.is_null()) json["compression"] = section;
   if (Json section = delay_json(delay); !section.is_null()) json["delay"] = section;
-  if (offload.activations == Tier::host)
-    json["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   json["optimizer"] = optimizer_json(*this);
   json["scheduler"] = schedule_json(schedule, learning_rate);
   json["steps_per_print"] = steps_per_print;

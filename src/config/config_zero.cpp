@@ -29,8 +29,8 @@ Tier read_offload(JsonObject& zero, std::string_view key, OffloadOptions& option
     in.refuse(Group::conflict, "nvme_path", "is missing: name a folder on the disk");
   else if (disk && !options.folder.empty() && options.folder != folder)
     in.refuse(Group::conflict, "nvme_path",
-              fmt::format("is \"{}\", and that of offload_optimizer \"{}\": one folder serves both",
-                          folder, options.folder));
+              fmt::format("is \"{}\", and another section's \"{}\": one folder serves all", folder,
+                          options.folder));
   else if (disk)
     options.folder = folder;
   else
@@ -45,7 +45,7 @@ Tier read_offload(JsonObject& zero, std::string_view key, OffloadOptions& option
     in.idle("ratio");
     in.idle("super_offload");
   }
-  if (!optimizer && disk)
+  if (key == "offload_param" && disk)
     options.host_parameter_elems = in.at_least("max_in_cpu", 0, 0);
   else
     in.idle("max_in_cpu");
@@ -69,6 +69,13 @@ Tier read_old_offload(JsonObject& zero, const char* key, Tier tier) {
 void read_offloads(JsonObject& zero, OffloadOptions& options) {
   options.optimizer = read_offload(zero, "offload_optimizer", options);
   options.parameters = read_offload(zero, "offload_param", options);
+  // Not DeepSpeed's, whose activation_checkpointing.cpu_checkpointing has been read before.
+  if (const Tier tier = read_offload(zero, "offload_activations", options); tier != Tier::device) {
+    if (options.activations != Tier::device && tier != options.activations)
+      zero.refuse(Group::conflict, "offload_activations",
+                  "says nvme, and activation_checkpointing.cpu_checkpointing the host: keep one");
+    options.activations = tier;
+  }
   options.optimizer = read_old_offload(zero, "cpu_offload", options.optimizer);
   for (const char* key : {"cpu_offload_param", "cpu_offload_params"})
     options.parameters = read_old_offload(zero, key, options.parameters);
@@ -172,6 +179,8 @@ Json zero_json(const ZeroOptions& zero, const OffloadOptions& offload) {
     if (offload.host_parameter_elems > 0)
       json["offload_param"]["max_in_cpu"] = offload.host_parameter_elems;
   }
+  if (offload.activations != Tier::device)
+    json["offload_activations"] = offload_json(offload.activations, offload);
   json["stage"] = zero.stage;
   json["overlap_comm"] = zero.overlap;
   json["reduce_bucket_size"] = zero.reduce_bucket_elems;

@@ -18,9 +18,10 @@ constexpr auto kBlock = static_cast<size_t>(kDiskBlock);
 void* address_of(int64_t at) { return reinterpret_cast<void*>(at + kDiskBlock); }
 int64_t place_of(const void* address) { return reinterpret_cast<int64_t>(address) - kDiskBlock; }
 
-bool is_whole_blocks(int64_t at, const void* memory, size_t length) {
-  return at % kDiskBlock == 0 && reinterpret_cast<uintptr_t>(memory) % kBlock == 0 &&
-         length % kBlock == 0;
+// How much of a transfer can go straight: whole blocks, if it begins at one on both sides.
+size_t straight_bytes(int64_t at, const void* memory, size_t length) {
+  const bool aligned = at % kDiskBlock == 0 && reinterpret_cast<uintptr_t>(memory) % kBlock == 0;
+  return aligned ? length / kBlock * kBlock : 0;
 }
 
 // Memory that begins at a block.
@@ -126,8 +127,12 @@ void Disk::write_blocks(int64_t at, std::span<const std::byte> src) {
 }
 
 void Disk::read(const void* from, std::span<std::byte> dst) const {
-  const int64_t at = place_of(from);
-  if (is_whole_blocks(at, dst.data(), dst.size())) return read_blocks(at, dst);
+  int64_t at = place_of(from);
+  const size_t straight = straight_bytes(at, dst.data(), dst.size());
+  if (straight > 0) read_blocks(at, dst.first(straight));
+  at += static_cast<int64_t>(straight);
+  dst = dst.subspan(straight);
+  if (dst.empty()) return;
   const Bounce bounce;
   for_each_piece(at, dst.size(),
                  [&](int64_t first, size_t blocks, size_t within, size_t bytes, size_t done) {
@@ -138,8 +143,12 @@ void Disk::read(const void* from, std::span<std::byte> dst) const {
 
 // Blocks that are written in part keep the rest.
 void Disk::write(void* to, std::span<const std::byte> src) {
-  const int64_t at = place_of(to);
-  if (is_whole_blocks(at, src.data(), src.size())) return write_blocks(at, src);
+  int64_t at = place_of(to);
+  const size_t straight = straight_bytes(at, src.data(), src.size());
+  if (straight > 0) write_blocks(at, src.first(straight));
+  at += static_cast<int64_t>(straight);
+  src = src.subspan(straight);
+  if (src.empty()) return;
   const Bounce bounce;
   for_each_piece(at, src.size(),
                  [&](int64_t first, size_t blocks, size_t within, size_t bytes, size_t done) {

@@ -25,8 +25,8 @@ class Disk final : public MemorySource {
   void* take(int64_t block_bytes) override;
   void give_back(void* block, int64_t block_bytes) override;
 
-  // Any part of a block. Of whole disk blocks in memory that begins at one, bytes go straight;
-  // others through a buffer. From any thread; a part is not read while it is written.
+  // Any part of a block. Whole disk blocks go straight where they begin at one in memory too, and
+  // the rest through a buffer. From any thread; a part is not read while it is written.
   void read(const void* from, std::span<std::byte> dst) const;
   void write(void* to, std::span<const std::byte> src);
 

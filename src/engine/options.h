@@ -46,7 +46,9 @@ struct OffloadOptions {
   double host_step_ratio = 1;        // how much of the host tier's states the host's cores step
   std::string folder;                // of the disk tier's file
 
-  bool uses(Tier tier) const { return parameters == tier || optimizer == tier; }
+  bool uses(Tier tier) const {
+    return parameters == tier || optimizer == tier || activations == tier;
+  }
   bool any() const {
     return parameters != Tier::device || optimizer != Tier::device || activations != Tier::device;
   }

@@ -200,6 +200,18 @@ TEST(Offload, DevicesAreTiers) {
   EXPECT_EQ(disk.parameters, Tier::disk);
   EXPECT_EQ(disk.folder, "/d");
   EXPECT_EQ(disk.host_parameter_elems, 5);
+  const OffloadOptions kept =
+      read(R"({"offload_activations": {"device": "nvme", "nvme_path": "/d"}})");
+  EXPECT_EQ(kept.activations, Tier::disk);
+  EXPECT_EQ(kept.folder, "/d");
+  EXPECT_EQ(kept.host_parameter_elems, 0);
+  EXPECT_EQ(
+      read_keys({{"activation_checkpointing", {{"cpu_checkpointing", true}}}}).offload.activations,
+      Tier::host);
+  EXPECT_ERROR(read_keys({{"activation_checkpointing", {{"cpu_checkpointing", true}}},
+                          {"zero_optimization",
+                           {{"offload_activations", {{"device", "nvme"}, {"nvme_path", "/d"}}}}}}),
+               "offload_activations says nvme", "cpu_checkpointing the host: keep one");
   EXPECT_EQ(read(R"({"cpu_offload": true})").optimizer, Tier::host);
   EXPECT_EQ(read(R"({"cpu_offload_params": true})").parameters, Tier::host);
 }
@@ -213,6 +225,8 @@ TEST(Offload, WhatCannotBeIsRefused) {
   EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
                                 "offload_param": {"device": "nvme", "nvme_path": "/b"}})"),
                        "one folder serves both"));
+  EXPECT_TRUE(contains(said(R"({"offload_activations": {"device": "nvme"}})"),
+                       "zero_optimization.offload_activations.nvme_path is missing"));
   EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "cpu", "ratio": 1.5}})"),
                        "ratio must be from 0 to 1"));
   EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "cpu", "super_offload": true}})"),

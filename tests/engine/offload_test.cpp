@@ -43,6 +43,8 @@ constexpr TierLayout kTierLayouts[] = {
     {"optimizer on the host, half of it stepped there", Tier::device, Tier::host, 1, 0, 0.5},
     {"kept activations on the host", Tier::device, Tier::device, 1, 0, 1, Tier::host},
     {"everything on the host", Tier::host, Tier::host, 1, 0, 1, Tier::host},
+    {"kept activations on the disk", Tier::device, Tier::device, 1, 0, 1, Tier::disk},
+    {"everything on the disk", Tier::disk, Tier::disk, 1, 0, 1, Tier::disk},
 };
 
 EngineOptions offload_options(int stage, int micros = 1) {
@@ -253,17 +255,20 @@ TEST(Offload, KeptActivationsLeaveTheDevice) {
   options.micro_batch = 4;
   for (const Recompute& recompute : {Recompute(), Recompute(true)}) {
     options.recompute = recompute;
-    const auto planned = [&](Tier tier) {
-      options.offload.activations = tier;
+    const auto planned = [&](Tier activations, Tier tier) {
+      options.offload.activations = activations;
+      options.offload.folder = "unused: plans touch no disk";
       const auto plan = Engine::plan(spec, options, 1, 0, test::test_hardware());
       return std::pair(plan->ledger().peak_bytes(Kind::activations),
-                       plan->ledger().peak_bytes(Tier::host));
+                       plan->ledger().peak_bytes(tier));
     };
-    const auto [all, none] = planned(Tier::device);
-    const auto [few, away] = planned(Tier::host);
-    EXPECT_EQ(none, 0);
-    EXPECT_LT(few, all / 2);
-    EXPECT_GT(away, all / 2);
+    for (const Tier tier : {Tier::host, Tier::disk}) {
+      const auto [all, none] = planned(Tier::device, tier);
+      const auto [few, away] = planned(tier, tier);
+      EXPECT_EQ(none, 0);
+      EXPECT_LT(few, all / 2);
+      EXPECT_GT(away, all / 2);
+    }
   }
 }
 
