@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/sections.h"
 #include "engine/lines.h"
 #include "engine/stages.h"
