@@ -224,7 +224,7 @@ TEST(Offload, WhatCannotBeIsRefused) {
                        "zero_optimization.offload_param.nvme_path is missing"));
   EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "nvme", "nvme_path": "/a"},
                                 "offload_param": {"device": "nvme", "nvme_path": "/b"}})"),
-                       "one folder serves both"));
+                       "one folder serves all"));
   EXPECT_TRUE(contains(said(R"({"offload_activations": {"device": "nvme"}})"),
                        "zero_optimization.offload_activations.nvme_path is missing"));
   EXPECT_TRUE(contains(said(R"({"offload_optimizer": {"device": "cpu", "ratio": 1.5}})"),
