@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/hf_config.h"
+#include "model/hf_sizes.h"
 #include "model/hf_writing.h"
 
 namespace onefold {
@@ -172,36 +173,9 @@ Json experts_json(const ModelSpec& spec, HfFamily family) {
   return json;
 }
 
-Json gpt2_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["n_positions"] = spec.max_sequence_length;
-  json["n_embd"] = spec.hidden_size;
-  json["n_layer"] = spec.num_layers;
-  json["n_head"] = spec.num_heads;
-  json["n_inner"] = spec.intermediate_size;
-  json["activation_function"] = activation_name(spec.activation);
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    json[key] = shortest(spec.dropout);
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
-  return json;
-}
-
 Json llama_family_json(const ModelSpec& spec, HfFamily family) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["num_key_value_heads"] = spec.num_kv_heads;
+  Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
-  json["intermediate_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
-  json["rope_theta"] = shortest(spec.rope_theta);
-  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
-  json["hidden_act"] = activation_name(spec.activation);
-  json["attention_dropout"] = 0.0;
   const bool smollm3 = family == HfFamily::smollm3;
   if (family == HfFamily::llama || family == HfFamily::qwen3 || smollm3)
     json["attention_bias"] = spec.qkv_bias;
@@ -214,7 +188,7 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
     }
   }
   if (family != HfFamily::llama)  // mistral's default is 4096
-    json["sliding_window"] = spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+    json["sliding_window"] = window_json(spec);
   if (smollm3) {
     Json layers = Json::array();
     for (int block = 0; block < spec.num_layers; ++block)
@@ -232,10 +206,8 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json starcoder2_json(const ModelSpec& spec) {
-  Json json = llama_family_json(spec, HfFamily::starcoder2);
-  json.erase("head_dim");
-  json.erase("rms_norm_eps");
-  json["norm_epsilon"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::starcoder2);
+  json["sliding_window"] = window_json(spec);
   json["use_bias"] = spec.qkv_bias;
   // Its name for the approximation by tanh is PyTorch's.
   if (spec.activation == Activation::gelu_tanh) json["hidden_act"] = "gelu_pytorch_tanh";
@@ -245,7 +217,7 @@ Json starcoder2_json(const ModelSpec& spec) {
 }
 
 Json json_of(const ModelSpec& spec, HfFamily family) {
-  if (family == HfFamily::gpt2) return gpt2_json(spec);
+  if (family == HfFamily::gpt2) return gpt2_json(spec, family);
   if (family == HfFamily::starcoder2) return starcoder2_json(spec);
   if (family >= HfFamily::ministral) return hf::family_json(spec, family);
   Json json = llama_family_json(spec, dense_family(family));
@@ -271,6 +243,27 @@ std::string_view hf::activation_name(Activation activation) {
       return "linear";
   }
   internal_error("no name for activation {}", static_cast<int>(activation));
+}
+
+Json hf::gpt2_json(const ModelSpec& spec, HfFamily family) {
+  Json json = sizes_json(spec, family);
+  json["activation_function"] = activation_name(spec.activation);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+    json[key] = shortest(spec.dropout);
+  return json;
+}
+
+Json hf::rope_model_json(const ModelSpec& spec, HfFamily family) {
+  Json json = sizes_json(spec, family);
+  json["rope_theta"] = shortest(spec.rope_theta);
+  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  json["hidden_act"] = activation_name(spec.activation);
+  json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json hf::window_json(const ModelSpec& spec) {
+  return spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
 }
 
 // The form of transformers 4, which 5 reads too.

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/hf_sizes.h"
 #include "model/hf_writing.h"
 
 namespace onefold::hf {
@@ -133,31 +134,14 @@ std::string falcon_obstacle(const ModelSpec& spec) {
                   equal_biases(spec, true));
 }
 
-Json llama_like_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["num_key_value_heads"] = spec.num_kv_heads;
-  json["intermediate_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["rope_theta"] = shortest(spec.rope_theta);
-  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
-  json["hidden_act"] = activation_name(spec.activation);
-  json["attention_dropout"] = 0.0;
-  return json;
-}
-
 // The name that PyTorch has for the approximation by tanh.
 std::string_view torch_activation_name(Activation activation) {
   return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : activation_name(activation);
 }
 
 Json gemma_json(const ModelSpec& spec, HfFamily family) {
-  Json json = llama_like_json(spec);
+  Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
   json["attention_bias"] = spec.qkv_bias;
   json["hidden_act"] = torch_activation_name(spec.activation);
   if (family == HfFamily::gemma) return json;
@@ -177,8 +161,7 @@ Json gemma_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json cohere_json(const ModelSpec& spec, HfFamily family) {
-  Json json = llama_like_json(spec);
-  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, family);
   json["logit_scale"] = shortest(spec.logits_scale);
   json["attention_bias"] = spec.qkv_bias;
   if (family == HfFamily::cohere) {
@@ -191,8 +174,7 @@ Json cohere_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json granite_json(const ModelSpec& spec) {
-  Json json = llama_like_json(spec);
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::granite);
   json["attention_bias"] = spec.qkv_bias;
   json["mlp_bias"] = spec.mlp_bias;
   json["embedding_multiplier"] = shortest(spec.embedding_scale);
@@ -209,9 +191,7 @@ Json granite_json(const ModelSpec& spec) {
 }
 
 Json neox_json(const ModelSpec& spec) {
-  Json json = llama_like_json(spec);
-  json.erase("num_key_value_heads");
-  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::gpt_neox);
   json["use_parallel_residual"] = spec.parallel != Parallel::no;
   json["attention_bias"] = spec.qkv_bias;
   json["rotary_emb_base"] = shortest(spec.rope_theta);
@@ -222,30 +202,14 @@ Json neox_json(const ModelSpec& spec) {
 }
 
 Json gptj_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["n_positions"] = spec.max_sequence_length;
-  json["n_embd"] = spec.hidden_size;
-  json["n_layer"] = spec.num_layers;
-  json["n_head"] = spec.num_heads;
-  json["n_inner"] = spec.intermediate_size;
+  Json json = gpt2_json(spec, HfFamily::gptj);
   json["rotary_dim"] = spec.rotary_size();
-  json["activation_function"] = activation_name(spec.activation);
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    json[key] = shortest(spec.dropout);
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
   return json;
 }
 
 Json opt_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
+  Json json = sizes_json(spec, HfFamily::opt);
   json["word_embed_proj_dim"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["ffn_dim"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
   json["activation_function"] = activation_name(spec.activation);
   json["enable_bias"] = spec.qkv_bias;
   json["do_layer_norm_before"] = true;
@@ -257,15 +221,8 @@ Json opt_json(const ModelSpec& spec) {
 
 Json falcon_json(const ModelSpec& spec) {
   const bool is_new = is_new_falcon(spec);
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
+  Json json = sizes_json(spec, HfFamily::falcon);
   json["num_kv_heads"] = spec.num_kv_heads;
-  json["ffn_hidden_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
   json["rope_theta"] = shortest(spec.rope_theta);
   json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
   json["activation"] = activation_name(spec.activation);
@@ -384,10 +341,9 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
 Json family_json(const ModelSpec& spec, HfFamily family) {
   switch (family) {
     case HfFamily::ministral: {
-      Json json = llama_like_json(spec);
+      Json json = rope_model_json(spec, family);
       json["head_dim"] = spec.head_dim;
-      json["rms_norm_eps"] = shortest(spec.norm_eps);
-      json["sliding_window"] = spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+      json["sliding_window"] = window_json(spec);
       json["layer_types"] = layer_types_json(spec);
       return json;
     }
@@ -396,8 +352,7 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
     case HfFamily::gemma3:
       return gemma_json(spec, family);
     case HfFamily::olmo2: {
-      Json json = llama_like_json(spec);
-      json["rms_norm_eps"] = shortest(spec.norm_eps);
+      Json json = rope_model_json(spec, family);
       json["attention_bias"] = spec.qkv_bias;
       return json;
     }

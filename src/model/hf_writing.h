@@ -38,6 +38,11 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options);
 
 std::string_view activation_name(Activation activation);
 Json rope_scaling_json(const RopeScaling& scaling);
+// What families with the names of GPT-2's sizes share, and those with rotary positions.
+Json gpt2_json(const ModelSpec& spec, HfFamily family);
+Json rope_model_json(const ModelSpec& spec, HfFamily family);
+// "sliding_window", of all blocks that have one
+Json window_json(const ModelSpec& spec);
 // The share of a head that is turned, which times head_dim is no less than what is.
 double rotary_part(const ModelSpec& spec);
 // "layer_types"
