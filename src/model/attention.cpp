@@ -186,8 +186,12 @@ class Attention final : public Branch {
 
   // This block's columns of rope's table.
   Tensor angles_of(const UnitCall& call) const {
-    const bool local = spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0;
-    return call.rope.col_range(local ? spec_.rotary_size() : 0, spec_.rotary_size());
+    const int64_t size = spec_.rotary_size();
+    if (spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0)
+      return call.rope.col_range(spec_.rope_cols() - size, size);
+    const bool in_long =
+        call.cache ? call.cache->in_long : spec_.rope_scaling.is_long(call.batch.sequence);
+    return call.rope.col_range(in_long ? size : 0, size);
   }
 
   void attend(UnitCall& call, const Saved& saved) const {

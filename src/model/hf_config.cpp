@@ -44,6 +44,28 @@ Activation plain_activation(JsonObject& in, std::string_view key, std::string_vi
   return act;
 }
 
+namespace {
+
+// What is missing follows from the two contexts, of which Phi-3's files have the first beside the
+// object.
+RopeScaling read_longrope(JsonObject& in, JsonObject& rope, const ModelSpec& spec) {
+  RopeScaling scaling;
+  scaling.type = RopeScaling::Type::longrope;
+  scaling.short_factor = rope.require<std::vector<double>>("short_factor");
+  scaling.long_factor = rope.require<std::vector<double>>("long_factor");
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  scaling.original_max_sequence_length = optional<int64_t>(
+      rope, kOriginal, optional<int64_t>(in, kOriginal, spec.max_sequence_length));
+  refuse_if(in, kOriginal, scaling.original_max_sequence_length < 2, "must be at least 2");
+  const double stretched = static_cast<double>(spec.max_sequence_length) /
+                           static_cast<double>(scaling.original_max_sequence_length);
+  scaling.factor = std::max(1.0f, optional<float>(rope, "factor", static_cast<float>(stretched)));
+  scaling.attention_factor = optional<float>(rope, "attention_factor", 0);
+  return scaling;
+}
+
+}  // namespace
+
 RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& rope,
                               const ModelSpec& spec) {
   RopeScaling scaling;
@@ -52,10 +74,13 @@ RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& 
   if (type == "default") return scaling;
   // They change where sequences are longer than the context, and those are refused.
   if (type == "dynamic") return scaling;
+  // "su" is Phi-3's first name for it, and so was "yarn".
+  if (type == "longrope" || type == "su" || (type == "yarn" && rope.has("long_factor")))
+    return read_longrope(in, rope, spec);
   // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
   refuse_if(in, key, type != "linear" && type != "llama3" && type != "yarn",
             fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
-                        "wrong; linear, dynamic, llama3 and yarn are",
+                        "wrong; linear, dynamic, llama3, yarn and longrope are",
                         type));
   scaling.factor = rope.require<float>("factor");
   scaling.type = type == "linear" ? RopeScaling::Type::linear

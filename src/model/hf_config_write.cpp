@@ -83,7 +83,9 @@ std::string head_obstacle(const ModelSpec& spec) {
 }
 
 std::string phi3_obstacle(const ModelSpec& spec) {
-  if (spec.rope_scaling.type != RopeScaling::Type::none) return "rope_scaling is set";
+  using Type = RopeScaling::Type;
+  if (const Type type = spec.rope_scaling.type; type != Type::none && type != Type::longrope)
+    return "rope_scaling is neither longrope nor none";
   if (spec.qkv_bias) return "qkv_bias is true";
   if (spec.attention_out_bias) return "attention_out_bias is true";
   return head_obstacle(spec);
@@ -92,7 +94,8 @@ std::string phi3_obstacle(const ModelSpec& spec) {
 std::string starcoder2_obstacle(const ModelSpec& spec) {
   if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
   if (spec.positions != Positions::rope) return "positions is learned";
-  if (const std::string option = option_obstacle(spec, kWindow | kYarn); !option.empty())
+  if (const std::string option = option_obstacle(spec, kWindow | kYarn | kLongRope);
+      !option.empty())
     return option;
   if (spec.gated) return "the activation is gated";
   if (spec.qk_norm) return "qk_norm is true";
@@ -109,7 +112,8 @@ std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool smollm3 = family == HfFamily::smollm3, phi3 = family == HfFamily::phi3;
   const uint32_t options = (family == HfFamily::llama ? 0u : uint32_t{kWindow}) |
                            (qwen2 || qwen3 || smollm3 ? uint32_t{kSomeWindows} : 0u) |
-                           (smollm3 ? uint32_t{kNoRope} : 0u) | uint32_t{phi3 ? kRotaryDim : kYarn};
+                           (smollm3 ? uint32_t{kNoRope} : 0u) |
+                           uint32_t{phi3 ? kRotaryDim : kYarn} | uint32_t{kLongRope};
   if (const std::string option = option_obstacle(spec, options); !option.empty()) return option;
   if (spec.qk_norm != qwen3) return must_be("qk_norm", spec.qk_norm, qwen3);
   if (spec.mlp_bias && family != HfFamily::llama && !smollm3) return "mlp_bias is true";
@@ -198,7 +202,8 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
   }
   if (family == HfFamily::phi3) {
     json.erase("head_dim");  // its class has none
-    json["original_max_position_embeddings"] = spec.max_sequence_length;
+    if (!spec.rope_scaling.switches())
+      json["original_max_position_embeddings"] = spec.max_sequence_length;
     if (spec.rotary_dim != 0) json["partial_rotary_factor"] = rotary_part(spec);
     for (const char* key : {"resid_pdrop", "embd_pdrop"}) json[key] = 0.0;
   }
@@ -257,6 +262,9 @@ Json hf::rope_model_json(const ModelSpec& spec, HfFamily family) {
   Json json = sizes_json(spec, family);
   json["rope_theta"] = shortest(spec.rope_theta);
   json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  // Where transformers 4 looks for it.
+  if (spec.rope_scaling.switches())
+    json["original_max_position_embeddings"] = spec.rope_scaling.original_max_sequence_length;
   json["hidden_act"] = activation_name(spec.activation);
   json["attention_dropout"] = 0.0;
   return json;
@@ -271,20 +279,22 @@ Json hf::rope_scaling_json(const RopeScaling& scaling) {
   using Type = RopeScaling::Type;
   if (scaling.type == Type::none) return nullptr;
   Json json;
-  json["rope_type"] = scaling.type == Type::linear ? "linear"
-                      : scaling.type == Type::yarn ? "yarn"
-                                                   : "llama3";
+  // Ours have the same names.
+  json["rope_type"] = scaling.to_json()["type"];
   json["factor"] = shortest(scaling.factor);
   if (scaling.type == Type::linear) return json;
   if (scaling.type == Type::llama3) {
     json["low_freq_factor"] = shortest(scaling.low_freq_factor);
     json["high_freq_factor"] = shortest(scaling.high_freq_factor);
-  } else {
+  } else if (scaling.type == Type::yarn) {
     json["beta_fast"] = shortest(scaling.beta_fast);
     json["beta_slow"] = shortest(scaling.beta_slow);
-    if (scaling.attention_factor != 0)
-      json["attention_factor"] = shortest(scaling.attention_factor);
+  } else {
+    json["type"] = json["rope_type"];  // the older name, which Phi-3's own code reads
+    json["short_factor"] = scaling.short_factor;
+    json["long_factor"] = scaling.long_factor;
   }
+  if (scaling.attention_factor != 0) json["attention_factor"] = shortest(scaling.attention_factor);
   json["original_max_position_embeddings"] = scaling.original_max_sequence_length;
   return json;
 }

@@ -80,7 +80,7 @@ std::string gemma_obstacle(const ModelSpec& spec, HfFamily family) {
 
 std::string cohere_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool second = family == HfFamily::cohere2;
-  const uint32_t options = kParallel | kNoNormBias | kLogitsScale | kYarn |
+  const uint32_t options = kParallel | kNoNormBias | kLogitsScale | kYarn | kLongRope |
                            (second ? kWindow | kSomeWindows | kNoRope : 0);
   return first_of(
       gated_rope(spec, Norm::layernorm), option_obstacle(spec, options),
@@ -95,7 +95,7 @@ std::string cohere_obstacle(const ModelSpec& spec, HfFamily family) {
 
 std::string neox_obstacle(const ModelSpec& spec) {
   return first_of(plain_layernorm(spec, Positions::rope),
-                  option_obstacle(spec, kParallel | kRotaryDim | kYarn),
+                  option_obstacle(spec, kParallel | kRotaryDim | kYarn | kLongRope),
                   unless(spec.parallel != Parallel::one_norm, "parallel is one_norm"),
                   unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"),
                   unless(spec.mlp_bias, "mlp_bias is false"), equal_biases(spec, false));
@@ -128,7 +128,8 @@ bool is_new_falcon(const ModelSpec& spec) {
 }
 
 std::string falcon_obstacle(const ModelSpec& spec) {
-  return first_of(plain_layernorm(spec, Positions::rope), option_obstacle(spec, kParallel | kYarn),
+  return first_of(plain_layernorm(spec, Positions::rope),
+                  option_obstacle(spec, kParallel | kYarn | kLongRope),
                   unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
                          "num_kv_heads is neither 1 nor num_heads"),
                   equal_biases(spec, true));
@@ -260,6 +261,7 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
       {kNormPlusOne, spec.norm == Norm::rmsnorm1p},
       {kNoRope, spec.no_rope_every != 0},
       {kYarn, spec.rope_scaling.type == Type::yarn},
+      {kLongRope, spec.rope_scaling.type == Type::longrope},
   };
   constexpr std::string_view kNames[] = {"sliding_window is set",
                                          "full_attention_every is set",
@@ -279,7 +281,8 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
                                          "head_bias is true",
                                          "norm is rmsnorm1p",
                                          "no_rope_every is not 0",
-                                         "rope_scaling is yarn"};
+                                         "rope_scaling is yarn",
+                                         "rope_scaling is longrope"};
   for (size_t i = 0; i < std::size(had); ++i)
     if (had[i].second && !(options & had[i].first)) return std::string(kNames[i]);
   return "";
@@ -303,7 +306,8 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
   switch (family) {
     case HfFamily::ministral:
       return first_of(
-          gated_rope(spec, Norm::rmsnorm), option_obstacle(spec, kWindow | kSomeWindows | kYarn),
+          gated_rope(spec, Norm::rmsnorm),
+          option_obstacle(spec, kWindow | kSomeWindows | kYarn | kLongRope),
           unless(!spec.qk_norm, "qk_norm is true"),
           unless(!spec.qkv_bias && !spec.attention_out_bias && !spec.mlp_bias, "there are biases"));
     case HfFamily::gemma:
@@ -312,14 +316,14 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
       return gemma_obstacle(spec, family);
     case HfFamily::olmo2:
       return first_of(gated_rope(spec, Norm::rmsnorm),
-                      option_obstacle(spec, kNormPlace | kQkNormWhole | kYarn),
+                      option_obstacle(spec, kNormPlace | kQkNormWhole | kYarn | kLongRope),
                       unless(spec.norm_place == NormPlace::after, "norm_place is not after"),
                       unless(spec.qk_norm_whole, "qk_norm_whole is false"), plain_heads(spec),
                       unless(!spec.mlp_bias, "mlp_bias is true"), equal_biases(spec, false));
     case HfFamily::granite:
       return first_of(gated_rope(spec, Norm::rmsnorm),
                       option_obstacle(spec, kEmbeddingScale | kAttentionScale | kResidualScale |
-                                                kLogitsScale | kYarn),
+                                                kLogitsScale | kYarn | kLongRope),
                       unless(!spec.qk_norm, "qk_norm is true"), plain_heads(spec),
                       equal_biases(spec, false));
     case HfFamily::cohere:

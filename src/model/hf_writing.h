@@ -31,6 +31,7 @@ enum Option : uint32_t {
   kNormPlusOne = 1u << 16,
   kNoRope = 1u << 17,
   kYarn = 1u << 18,
+  kLongRope = 1u << 19,
 };
 
 // The first option that the model has and a family with these alone does not; "" if there is none.

@@ -54,10 +54,11 @@ constexpr std::array<Choice<NormPlace>, 3> kNormPlaces = {
     {{"before", NormPlace::before}, {"after", NormPlace::after}, {"both", NormPlace::both}}};
 constexpr std::array<Choice<Parallel>, 3> kParallels = {
     {{"no", Parallel::no}, {"one_norm", Parallel::one_norm}, {"two_norms", Parallel::two_norms}}};
-constexpr std::array<Choice<RopeScaling::Type>, 3> kScalings = {
+constexpr std::array<Choice<RopeScaling::Type>, 4> kScalings = {
     {{"linear", RopeScaling::Type::linear},
      {"llama3", RopeScaling::Type::llama3},
-     {"yarn", RopeScaling::Type::yarn}}};
+     {"yarn", RopeScaling::Type::yarn},
+     {"longrope", RopeScaling::Type::longrope}}};
 
 template <class Value, size_t N>
 const char* name_of(const std::array<Choice<Value>, N>& choices, Value value) {
@@ -69,8 +70,10 @@ const char* name_of(const std::array<Choice<Value>, N>& choices, Value value) {
 template <class Value, size_t N>
 Value choice_of(JsonObject& in, std::string_view key, const std::array<Choice<Value>, N>& choices,
                 Value fallback) {
-  const std::string name = in.choice(key, {choices[0].name, choices[1].name, choices[2].name},
-                                     name_of(choices, fallback));
+  const auto chosen = [&]<size_t... I>(std::index_sequence<I...>) {
+    return in.choice(key, {choices[I].name...}, name_of(choices, fallback));
+  };
+  const std::string name = chosen(std::make_index_sequence<N>());
   for (const Choice<Value>& choice : choices)
     if (choice.name == name) return choice.value;
   return fallback;
@@ -79,7 +82,8 @@ Value choice_of(JsonObject& in, std::string_view key, const std::array<Choice<Va
 void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   if (!model.has("rope_scaling")) return;
   JsonObject in = model.object("rope_scaling");
-  if (!in.has("type")) user_error("{} is missing: linear, llama3 or yarn", in.path("type"));
+  if (!in.has("type"))
+    user_error("{} is missing: linear, llama3, yarn or longrope", in.path("type"));
   scaling = {};
   scaling.type =
       choice_of(in, "type", kScalings, RopeScaling::Type::linear);  // the first: it is given
@@ -91,8 +95,13 @@ void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   if (scaling.type == RopeScaling::Type::yarn) {
     scaling.beta_fast = in.get<float>("beta_fast", scaling.beta_fast);
     scaling.beta_slow = in.get<float>("beta_slow", scaling.beta_slow);
-    scaling.attention_factor = in.get<float>("attention_factor", scaling.attention_factor);
   }
+  if (scaling.type == RopeScaling::Type::longrope) {
+    scaling.short_factor = in.require<std::vector<double>>("short_factor");
+    scaling.long_factor = in.require<std::vector<double>>("long_factor");
+  }
+  if (scaling.type == RopeScaling::Type::yarn || scaling.type == RopeScaling::Type::longrope)
+    scaling.attention_factor = in.get<float>("attention_factor", scaling.attention_factor);
   if (scaling.type != RopeScaling::Type::linear)
     scaling.original_max_sequence_length =
         in.at_least("original_max_sequence_length", 1, scaling.original_max_sequence_length);
@@ -176,16 +185,21 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }
 
 double RopeScaling::length() const {
-  if (type != Type::yarn) return 1;
+  if (type != Type::yarn && type != Type::longrope) return 1;
   if (attention_factor != 0) return attention_factor;
-  return factor > 1 ? 0.1 * std::log(static_cast<double>(factor)) + 1 : 1;
+  if (!(factor > 1)) return 1;
+  const double log_factor = std::log(static_cast<double>(factor));
+  if (type == Type::yarn) return 0.1 * log_factor + 1;
+  return std::sqrt(1 + log_factor / std::log(static_cast<double>(original_max_sequence_length)));
 }
 
-double RopeScaling::frequency(int64_t i, int64_t turned, double theta) const {
+double RopeScaling::frequency(int64_t i, int64_t turned, double theta, bool in_long) const {
   const double half = static_cast<double>(turned) / 2;
   const double frequency = std::pow(theta, -static_cast<double>(i) / half);
   if (type == Type::none) return frequency;
   if (type == Type::linear) return frequency / factor;
+  if (type == Type::longrope)
+    return frequency / (in_long ? long_factor : short_factor)[static_cast<size_t>(i)];
   constexpr double kTurn = 2 * std::numbers::pi;
   if (type == Type::yarn) {
     // Which frequency makes so many turns in the original context; from the first to the second,
@@ -217,13 +231,55 @@ Json RopeScaling::to_json() const {
   if (type == Type::llama3) {
     json["low_freq_factor"] = shortest(low_freq_factor);
     json["high_freq_factor"] = shortest(high_freq_factor);
-  } else {
+  }
+  if (type == Type::yarn) {
     json["beta_fast"] = shortest(beta_fast);
     json["beta_slow"] = shortest(beta_slow);
-    if (attention_factor != 0) json["attention_factor"] = shortest(attention_factor);
   }
+  if (type == Type::longrope) {
+    json["short_factor"] = short_factor;
+    json["long_factor"] = long_factor;
+  }
+  if (attention_factor != 0) json["attention_factor"] = shortest(attention_factor);
   json["original_max_sequence_length"] = original_max_sequence_length;
   return json;
+}
+
+void ModelSpec::check_rope_scaling(const std::string& where) const {
+  using Type = RopeScaling::Type;
+  const RopeScaling& scaling = rope_scaling;
+  const auto fail = [&](std::string_view field, const std::string& message) {
+    user_error("{}.rope_scaling.{} {}", where, field, message);
+  };
+  if (scaling.type == Type::none) return;
+  if (!(scaling.factor >= 1))
+    fail("factor", fmt::format("must be at least 1, not {}", scaling.factor));
+  if (scaling.type == Type::llama3 &&
+      !(scaling.low_freq_factor > 0 && scaling.low_freq_factor < scaling.high_freq_factor))
+    fail("low_freq_factor",
+         fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
+                     scaling.high_freq_factor, scaling.low_freq_factor));
+  if (scaling.type == Type::yarn &&
+      !(scaling.beta_slow > 0 && scaling.beta_slow < scaling.beta_fast))
+    fail("beta_slow", fmt::format("must be greater than 0 and less than beta_fast {}, not {}",
+                                  scaling.beta_fast, scaling.beta_slow));
+  for (const auto& [field, factors] :
+       {std::pair{"short_factor", &scaling.short_factor}, {"long_factor", &scaling.long_factor}}) {
+    if (scaling.type != Type::longrope) break;
+    if (std::ssize(*factors) != rotary_size() / 2)
+      fail(field, fmt::format("has {} numbers; {} frequencies turn a head", factors->size(),
+                              rotary_size() / 2));
+    for (const double factor : *factors)
+      if (!(factor > 0 && std::isfinite(factor)))
+        fail(field, fmt::format("has {}; factors must be greater than 0", factor));
+  }
+  if (!(scaling.attention_factor >= 0 && std::isfinite(scaling.attention_factor)))
+    fail("attention_factor", fmt::format("must be at least 0, not {}", scaling.attention_factor));
+  if (const int64_t original = scaling.original_max_sequence_length;
+      scaling.type != Type::linear && (original < 1 || original > kMostPositions))
+    fail("original_max_sequence_length",
+         original < 1 ? "must be at least 1"
+                      : fmt::format("is {}; the largest is {}", original, kMostPositions));
 }
 
 // Of what few families have.
@@ -295,28 +351,7 @@ void ModelSpec::complete(const std::string& where) {
   if (!(norm_eps > 0)) fail("norm_eps", fmt::format("must be greater than 0, not {}", norm_eps));
   if (positions == Positions::rope && !(rope_theta > 1))
     fail("rope_theta", fmt::format("must be greater than 1, not {}", rope_theta));
-  if (rope_scaling.type != RopeScaling::Type::none && !(rope_scaling.factor >= 1))
-    fail("rope_scaling.factor", fmt::format("must be at least 1, not {}", rope_scaling.factor));
-  if (rope_scaling.type == RopeScaling::Type::llama3) {
-    if (!(rope_scaling.low_freq_factor > 0 &&
-          rope_scaling.low_freq_factor < rope_scaling.high_freq_factor))
-      fail("rope_scaling.low_freq_factor",
-           fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
-                       rope_scaling.high_freq_factor, rope_scaling.low_freq_factor));
-    check_size("rope_scaling.original_max_sequence_length",
-               rope_scaling.original_max_sequence_length, kMostPositions);
-  }
-  if (rope_scaling.type == RopeScaling::Type::yarn) {
-    if (!(rope_scaling.beta_slow > 0 && rope_scaling.beta_slow < rope_scaling.beta_fast))
-      fail("rope_scaling.beta_slow",
-           fmt::format("must be greater than 0 and less than beta_fast {}, not {}",
-                       rope_scaling.beta_fast, rope_scaling.beta_slow));
-    if (!(rope_scaling.attention_factor >= 0))
-      fail("rope_scaling.attention_factor",
-           fmt::format("must be at least 0, not {}", rope_scaling.attention_factor));
-    check_size("rope_scaling.original_max_sequence_length",
-               rope_scaling.original_max_sequence_length, kMostPositions);
-  }
+  check_rope_scaling(where);
   check_options(where);
   if (!(dropout >= 0 && dropout < 1))
     fail("dropout", fmt::format("must be at least 0 and less than 1, not {}", dropout));

@@ -130,6 +130,17 @@ TRAINED = {
         **SMALL, head_dim=10, rope_parameters={
             "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
             "original_max_position_embeddings": 24}), torch.float32, "1GB"),
+    # Batches are shorter than the original context, and what is generated crosses it.
+    "phi3_long": (transformers.Phi3Config(
+        **SMALL | {"num_attention_heads": 2, "hidden_size": 20}, original_max_position_embeddings=24,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 100.0, "partial_rotary_factor": 0.6,
+            "short_factor": [1.0, 1.1, 1.7], "long_factor": [1.3, 2.9, 5.1]}), torch.float32, "1GB"),
+    # Longer ones.
+    "llama_longrope": (transformers.LlamaConfig(
+        **SMALL, head_dim=6, rope_parameters={
+            "rope_type": "longrope", "rope_theta": 100.0, "factor": 6.0, "short_factor": [1.0, 1.2, 1.3],
+            "long_factor": [1.5, 2.5, 4.5], "original_max_position_embeddings": 9}), torch.float32, "1GB"),
 }
 CASES |= TRAINED
 
