@@ -144,7 +144,9 @@ class Attention final : public Branch {
             .first_head = first_head_,
             .window = spec_.window_of(block()),
             .scale = spec_.attention_scale,
-            .soft_cap = spec_.attention_soft_cap};
+            .soft_cap = spec_.attention_soft_cap,
+            .alibi = spec_.positions == Positions::alibi ? spec_.alibi_scale : 0,
+            .alibi_heads = whole_.num_heads};
   }
 
   RowPositions positions_of(const UnitCall& call) const {

@@ -405,6 +405,10 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
       return read_opt(in);
     case HfFamily::falcon:
       return read_falcon(in);
+    case HfFamily::bloom:
+      return read_bloom(in);
+    case HfFamily::mpt:
+      return read_mpt(in);
   }
   internal_error("no reader for family {}", static_cast<int>(family));
 }

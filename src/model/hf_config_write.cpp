@@ -18,7 +18,7 @@ struct Names {
 
 // In order of preference where several can express a model: nearly every model of mistral's is a
 // llama too, and that is the better known.
-constexpr std::array<Names, 23> kNames = {{
+constexpr std::array<Names, 25> kNames = {{
     {HfFamily::gpt2, "gpt2", "GPT2LMHeadModel"},
     {HfFamily::llama, "llama", "LlamaForCausalLM"},
     {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
@@ -42,6 +42,8 @@ constexpr std::array<Names, 23> kNames = {{
     {HfFamily::gptj, "gptj", "GPTJForCausalLM"},
     {HfFamily::opt, "opt", "OPTForCausalLM"},
     {HfFamily::falcon, "falcon", "FalconForCausalLM"},
+    {HfFamily::bloom, "bloom", "BloomForCausalLM"},
+    {HfFamily::mpt, "mpt", "MptForCausalLM"},
 }};
 constexpr std::array<HfFamily, kNames.size()> kFamilies = [] {
   std::array<HfFamily, kNames.size()> families{};
@@ -64,7 +66,7 @@ std::string must_be(std::string_view field, bool value, bool needed) {
 
 std::string gpt2_obstacle(const ModelSpec& spec) {
   if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
-  if (spec.positions != Positions::learned) return "positions is rope";
+  if (spec.positions != Positions::learned) return "positions is not learned";
   if (const std::string option = option_obstacle(spec, 0); !option.empty()) return option;
   if (spec.gated) return "the activation is gated";
   if (spec.num_kv_heads != spec.num_heads) return "num_kv_heads is not num_heads";
@@ -93,7 +95,7 @@ std::string phi3_obstacle(const ModelSpec& spec) {
 
 std::string starcoder2_obstacle(const ModelSpec& spec) {
   if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
-  if (spec.positions != Positions::rope) return "positions is learned";
+  if (spec.positions != Positions::rope) return "positions is not rope";
   if (const std::string option = option_obstacle(spec, kWindow | kYarn | kLongRope);
       !option.empty())
     return option;
@@ -106,7 +108,7 @@ std::string starcoder2_obstacle(const ModelSpec& spec) {
 
 std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   if (spec.norm == Norm::layernorm) return "norm is layernorm";
-  if (spec.positions != Positions::rope) return "positions is learned";
+  if (spec.positions != Positions::rope) return "positions is not rope";
   if (!spec.gated) return "the activation is not gated";
   const bool qwen3 = family == HfFamily::qwen3, qwen2 = family == HfFamily::qwen2;
   const bool smollm3 = family == HfFamily::smollm3, phi3 = family == HfFamily::phi3;

@@ -194,9 +194,59 @@ ModelSpec read_falcon(JsonObject& in) {
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = optional<bool>(in, "bias", false);
   for (const std::string_view key : {"hidden_dropout", "attention_dropout"})
     refuse_if(in, key, optional<float>(in, key, 0.0f) != 0, "set it to 0");
-  refuse_if(in, "alibi", optional<bool>(in, "alibi", false),
-            "positions as a bias of scores are not supported");
-  read_rope(in, spec);
+  if (optional<bool>(in, "alibi", false)) {
+    // Its bias is scaled with the scores.
+    refuse_if(in, "num_attention_heads", spec.num_heads < 1, "there must be heads");
+    spec.positions = Positions::alibi;
+    const auto head_dim = static_cast<double>(spec.hidden_size / spec.num_heads);
+    spec.alibi_scale = static_cast<float>(1 / std::sqrt(head_dim));
+  } else {
+    read_rope(in, spec);
+  }
+  return spec;
+}
+
+ModelSpec read_bloom(JsonObject& in) {
+  ModelSpec spec = read_sizes(in, HfFamily::bloom, true);
+  spec.positions = Positions::alibi;
+  spec.embedding_norm = true;
+  spec.activation = Activation::gelu_tanh;
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+  for (const std::string_view key : {"hidden_dropout", "attention_dropout"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "apply_residual_connection_post_layernorm",
+            in.get<bool>("apply_residual_connection_post_layernorm", false),
+            "what a branch is added to is never normalised");
+  return spec;
+}
+
+ModelSpec read_mpt(JsonObject& in) {
+  ModelSpec spec = read_sizes(in, HfFamily::mpt, true);
+  spec.positions = Positions::alibi;
+  spec.norm_bias = false;
+  spec.activation = Activation::gelu;
+  for (const std::string_view key : {"resid_pdrop", "emb_pdrop"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "expansion_ratio", in.get<int64_t>("expansion_ratio", 4) != 4,
+            "transformers computes with 4, whatever it says");
+  refuse_if(in, "no_bias", !in.get<bool>("no_bias", true), "linear layers have no bias");
+  refuse_if(in, "logit_scale",
+            in.value().contains("logit_scale") && !in.value()["logit_scale"].is_null(),
+            "transformers does not scale logits");
+  if (!in.has("attn_config")) return spec;
+  JsonObject attention = in.object("attn_config");
+  refuse_if(attention, "alibi", !attention.get<bool>("alibi", true), "it has no other positions");
+  refuse_if(attention, "alibi_bias_max", attention.get<double>("alibi_bias_max", 8) != 8,
+            "slopes end at 2^-8");
+  refuse_if(attention, "clip_qkv", optional<double>(attention, "clip_qkv", 0) != 0,
+            "queries, keys and values are not clipped");
+  refuse_if(attention, "attn_pdrop", attention.get<double>("attn_pdrop", 0) != 0, "set it to 0");
+  for (const std::string_view key : {"qk_ln", "prefix_lm"})
+    refuse_if(attention, key, attention.get<bool>(key, false), "not supported");
+  refuse_if(attention, "attn_type",
+            attention.get<std::string>("attn_type", "multihead_attention") != "multihead_attention",
+            "not supported");
+  spec.attention_scale = optional<float>(attention, "softmax_scale", 0);
   return spec;
 }
 

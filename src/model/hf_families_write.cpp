@@ -37,7 +37,7 @@ std::string equal_biases(const ModelSpec& spec, bool mlp_too) {
 // A family with rotary positions and a gated MLP, like Llama's.
 std::string gated_rope(const ModelSpec& spec, Norm norm) {
   return first_of(unless(spec.norm == norm, "norm is another"),
-                  unless(spec.positions == Positions::rope, "positions is learned"),
+                  unless(spec.positions == Positions::rope, "positions is not rope"),
                   unless(spec.gated, "the activation is not gated"));
 }
 
@@ -128,11 +128,42 @@ bool is_new_falcon(const ModelSpec& spec) {
 }
 
 std::string falcon_obstacle(const ModelSpec& spec) {
-  return first_of(plain_layernorm(spec, Positions::rope),
-                  option_obstacle(spec, kParallel | kYarn | kLongRope),
-                  unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
-                         "num_kv_heads is neither 1 nor num_heads"),
-                  equal_biases(spec, true));
+  const bool alibi = spec.positions == Positions::alibi;
+  const auto scaled = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.head_dim)));
+  return first_of(
+      plain_layernorm(spec, alibi ? Positions::alibi : Positions::rope),
+      option_obstacle(spec, kParallel | kYarn | kLongRope),
+      unless(!alibi || spec.alibi_scale == scaled, "alibi_scale is not 1 / sqrt(head_dim)"),
+      unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
+             "num_kv_heads is neither 1 nor num_heads"),
+      equal_biases(spec, true));
+}
+
+// A family whose MLPs are four times as wide as the model, and every head has keys of its own.
+std::string plain_sizes(const ModelSpec& spec) {
+  return first_of(unless(spec.intermediate_size == 4 * spec.hidden_size,
+                         "intermediate_size is not 4 * hidden_size"),
+                  unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"));
+}
+
+std::string bloom_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::alibi), option_obstacle(spec, kEmbeddingNorm),
+                  unless(spec.embedding_norm, "embedding_norm is false"),
+                  unless(spec.alibi_scale == 1, "alibi_scale is not 1"),
+                  unless(spec.activation == Activation::gelu_tanh, "activation is not gelu_tanh"),
+                  unless(spec.qkv_bias && spec.attention_out_bias && spec.mlp_bias,
+                         "there are layers without a bias"),
+                  plain_sizes(spec));
+}
+
+std::string mpt_obstacle(const ModelSpec& spec) {
+  return first_of(
+      plain_layernorm(spec, Positions::alibi), option_obstacle(spec, kNoNormBias | kAttentionScale),
+      unless(!spec.norm_bias, "norm_bias is true"),
+      unless(spec.alibi_scale == 1, "alibi_scale is not 1"),
+      unless(spec.activation == Activation::gelu, "activation is not gelu"),
+      unless(!spec.qkv_bias && !spec.attention_out_bias && !spec.mlp_bias, "there are biases"),
+      plain_sizes(spec));
 }
 
 // The name that PyTorch has for the approximation by tanh.
@@ -232,8 +263,29 @@ Json falcon_json(const ModelSpec& spec) {
   json["parallel_attn"] = spec.parallel != Parallel::no;
   if (is_new) json["num_ln_in_parallel_attn"] = spec.parallel == Parallel::two_norms ? 2 : 1;
   json["bias"] = spec.qkv_bias;
-  json["alibi"] = false;
+  json["alibi"] = spec.positions == Positions::alibi;
   json["hidden_dropout"] = json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json bloom_json(const ModelSpec& spec) {
+  Json json = sizes_json(spec, HfFamily::bloom);
+  json["apply_residual_connection_post_layernorm"] = false;
+  json["hidden_dropout"] = json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json mpt_json(const ModelSpec& spec) {
+  Json json = sizes_json(spec, HfFamily::mpt);
+  json["expansion_ratio"] = 4;
+  json["no_bias"] = true;
+  json["resid_pdrop"] = json["emb_pdrop"] = 0.0;
+  const float scale = spec.attention_scale;
+  json["attn_config"] = {{"alibi", true},
+                         {"alibi_bias_max", 8},
+                         {"attn_pdrop", 0},
+                         {"clip_qkv", nullptr},
+                         {"softmax_scale", scale == 0 ? Json(nullptr) : Json(shortest(scale))}};
   return json;
 }
 
@@ -262,6 +314,7 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
       {kNoRope, spec.no_rope_every != 0},
       {kYarn, spec.rope_scaling.type == Type::yarn},
       {kLongRope, spec.rope_scaling.type == Type::longrope},
+      {kEmbeddingNorm, spec.embedding_norm},
   };
   constexpr std::string_view kNames[] = {"sliding_window is set",
                                          "full_attention_every is set",
@@ -282,7 +335,8 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
                                          "norm is rmsnorm1p",
                                          "no_rope_every is not 0",
                                          "rope_scaling is yarn",
-                                         "rope_scaling is longrope"};
+                                         "rope_scaling is longrope",
+                                         "embedding_norm is true"};
   for (size_t i = 0; i < std::size(had); ++i)
     if (had[i].second && !(options & had[i].first)) return std::string(kNames[i]);
   return "";
@@ -337,6 +391,10 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
       return opt_obstacle(spec);
     case HfFamily::falcon:
       return falcon_obstacle(spec);
+    case HfFamily::bloom:
+      return bloom_obstacle(spec);
+    case HfFamily::mpt:
+      return mpt_obstacle(spec);
     default:
       internal_error("family {} is none of these", static_cast<int>(family));
   }
@@ -373,6 +431,10 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
       return opt_json(spec);
     case HfFamily::falcon:
       return falcon_json(spec);
+    case HfFamily::bloom:
+      return bloom_json(spec);
+    case HfFamily::mpt:
+      return mpt_json(spec);
     default:
       internal_error("family {} is none of these", static_cast<int>(family));
   }

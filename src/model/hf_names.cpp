@@ -69,8 +69,10 @@ constexpr std::array<Rename, 16> kNeox = {{
     {"head.norm.bias", "gpt_neox.final_layer_norm.bias"},
     {"head.weight", "embed_out.weight"},
 }};
-// With kNeox.
-constexpr std::array<Rename, 8> kFalcon = {{
+// With kNeox. BLOOM has them too, and the first two as well.
+constexpr std::array<Rename, 10> kFalcon = {{
+    {"embedding.norm.weight", "transformer.word_embeddings_layernorm.weight"},
+    {"embedding.norm.bias", "transformer.word_embeddings_layernorm.bias"},
     {"embedding.tokens", "transformer.word_embeddings.weight"},
     {"attention.qkv.weight", "self_attention.query_key_value.weight"},
     {"attention.qkv.bias", "self_attention.query_key_value.bias"},
@@ -99,6 +101,17 @@ constexpr std::array<Rename, 12> kGptj = {{
     {"head.norm.bias", "transformer.ln_f.bias"},
     {"head.weight", "lm_head.weight"},
     {"head.bias", "lm_head.bias"},
+}};
+constexpr std::array<Rename, 9> kMpt = {{
+    {"embedding.tokens", "transformer.wte.weight"},
+    {"attention_norm.weight", "norm_1.weight"},
+    {"attention.qkv.weight", "attn.Wqkv.weight"},
+    {"attention.out.weight", "attn.out_proj.weight"},
+    {"mlp_norm.weight", "norm_2.weight"},
+    {"mlp.up.weight", "ffn.up_proj.weight"},
+    {"mlp.down.weight", "ffn.down_proj.weight"},
+    {"head.norm.weight", "transformer.norm_f.weight"},
+    {"head.weight", "lm_head.weight"},
 }};
 constexpr std::array<Rename, 15> kOpt = {{
     {"embedding.tokens", "model.decoder.embed_tokens.weight"},
@@ -185,6 +198,9 @@ std::string renamed(const ModelSpec& spec, HfFamily family, const std::string& o
       break;
     case HfFamily::gpt_neox:
       return renamed(kNeox, ours);
+    case HfFamily::mpt:
+      return renamed(kMpt, ours);
+    case HfFamily::bloom:
     case HfFamily::falcon:
       if (spec.parallel == Parallel::two_norms) own = found(kFalconTwoNorms, ours);
       if (own.empty()) own = found(kFalcon, ours);
@@ -209,7 +225,10 @@ std::string_view layers_of(HfFamily family) {
       return "gpt_neox.layers";
     case HfFamily::gptj:
     case HfFamily::falcon:
+    case HfFamily::bloom:
       return "transformer.h";
+    case HfFamily::mpt:
+      return "transformer.blocks";
     case HfFamily::opt:
       return "model.decoder.layers";
     default:
@@ -262,10 +281,10 @@ std::vector<FusedTensor> fused_experts(const ModelSpec& spec, HfFamily family, b
 
 // The tensors that a fused parameter is made of, by rows; none if it is not fused.
 std::vector<FusedTensor> fused(const ModelSpec& spec, HfFamily family, const std::string& ours) {
-  if (family == HfFamily::phi3) return {};
+  if (family == HfFamily::phi3 || family == HfFamily::mpt) return {};
   const std::string kind = ours.substr(ours.rfind('.'));  // ".weight" or ".bias"
   if (ours.starts_with("attention.qkv.")) {
-    if (family == HfFamily::gpt_neox || family == HfFamily::falcon)
+    if (family == HfFamily::gpt_neox || family == HfFamily::falcon || family == HfFamily::bloom)
       return {{renamed(spec, family, ours), spec.qkv_size(), grouped_order(spec)}};
     const std::string part = family == HfFamily::gptj ? "attn." : "self_attn.";
     std::vector<FusedTensor> parts = {{part + "q_proj" + kind, spec.query_size()},
@@ -356,8 +375,9 @@ std::vector<HfParameter> hf_parameters(const ModelSpec& spec, HfFamily family) {
 
 std::string_view hf_prefix(HfFamily family) {
   if (family == HfFamily::gpt_neox) return "gpt_neox.";
-  const bool as_gpt2 =
-      family == HfFamily::gpt2 || family == HfFamily::gptj || family == HfFamily::falcon;
+  const bool as_gpt2 = family == HfFamily::gpt2 || family == HfFamily::gptj ||
+                       family == HfFamily::falcon || family == HfFamily::bloom ||
+                       family == HfFamily::mpt;
   return as_gpt2 ? "transformer." : "model.";
 }
 

@@ -55,5 +55,7 @@ ModelSpec read_gpt_neox(JsonObject& in);
 ModelSpec read_gptj(JsonObject& in);
 ModelSpec read_opt(JsonObject& in);
 ModelSpec read_falcon(JsonObject& in);
+ModelSpec read_bloom(JsonObject& in);
+ModelSpec read_mpt(JsonObject& in);
 
 }  // namespace onefold::hf

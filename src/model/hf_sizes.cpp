@@ -32,6 +32,21 @@ constexpr SizeKeys kGpt2 = {.hidden = "n_embd",
                             .norm_eps = "layer_norm_epsilon",
                             .default_positions = 1024,
                             .intermediate_missing = true};
+constexpr SizeKeys kBloom = {.layers = "n_layer",
+                             .heads = "n_head",
+                             .kv_heads = "",
+                             .intermediate = "",
+                             .positions = "seq_length",
+                             .norm_eps = "layer_norm_epsilon",
+                             .default_positions = 2048};
+constexpr SizeKeys kMpt = {.hidden = "d_model",
+                           .layers = "n_layers",
+                           .heads = "n_heads",
+                           .kv_heads = "",
+                           .intermediate = "",
+                           .positions = "max_seq_len",
+                           .norm_eps = "layer_norm_epsilon",
+                           .default_positions = 2048};
 constexpr SizeKeys kGptj = [] {
   SizeKeys keys = kGpt2;
   keys.default_positions = 2048;
@@ -67,6 +82,10 @@ const SizeKeys& size_keys(HfFamily family) {
       return kOpt;
     case HfFamily::falcon:
       return kFalcon;
+    case HfFamily::bloom:
+      return kBloom;
+    case HfFamily::mpt:
+      return kMpt;
     default:
       return kLlama;
   }

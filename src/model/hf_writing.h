@@ -32,6 +32,7 @@ enum Option : uint32_t {
   kNoRope = 1u << 17,
   kYarn = 1u << 18,
   kLongRope = 1u << 19,
+  kEmbeddingNorm = 1u << 20,
 };
 
 // The first option that the model has and a family with these alone does not; "" if there is none.

@@ -54,6 +54,8 @@ constexpr std::array<Choice<NormPlace>, 3> kNormPlaces = {
     {{"before", NormPlace::before}, {"after", NormPlace::after}, {"both", NormPlace::both}}};
 constexpr std::array<Choice<Parallel>, 3> kParallels = {
     {{"no", Parallel::no}, {"one_norm", Parallel::one_norm}, {"two_norms", Parallel::two_norms}}};
+constexpr std::array<Choice<Positions>, 3> kPositions = {
+    {{"learned", Positions::learned}, {"rope", Positions::rope}, {"alibi", Positions::alibi}}};
 constexpr std::array<Choice<RopeScaling::Type>, 4> kScalings = {
     {{"linear", RopeScaling::Type::linear},
      {"llama3", RopeScaling::Type::llama3},
@@ -108,6 +110,26 @@ void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   in.finish();
 }
 
+void read_positions(JsonObject& in, ModelSpec& spec) {
+  spec.positions = choice_of(in, "positions", kPositions, spec.positions);
+  if (spec.positions != Positions::rope)
+    for (const std::string_view key :
+         {"rope_theta", "rope_scaling", "no_rope_every", "rotary_dim", "local_rope_theta"})
+      in.no_effect(key, fmt::format("positions are {}; set \"positions\": \"rope\" to use it",
+                                    name_of(kPositions, spec.positions)));
+  if (spec.positions != Positions::learned)
+    in.no_effect("position_offset", "positions are not learned; there is no table");
+  if (spec.positions != Positions::alibi)
+    in.no_effect("alibi_scale", "set \"positions\": \"alibi\" to use it");
+  spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
+  read_rope_scaling(in, spec.rope_scaling);
+  spec.no_rope_every = in.at_least("no_rope_every", 0, spec.no_rope_every);
+  spec.rotary_dim = in.at_least("rotary_dim", 2, spec.rotary_dim);
+  spec.local_rope_theta = in.get<float>("local_rope_theta", spec.local_rope_theta);
+  spec.position_offset = in.at_least("position_offset", 0, spec.position_offset);
+  spec.alibi_scale = in.get<float>("alibi_scale", spec.alibi_scale);
+}
+
 void read_attention_fields(JsonObject& in, ModelSpec& spec) {
   spec.sliding_window = in.at_least("sliding_window", 0, spec.sliding_window);
   if (spec.sliding_window == 0)
@@ -121,6 +143,7 @@ void read_attention_fields(JsonObject& in, ModelSpec& spec) {
                                    {"embedding_scale", &ModelSpec::embedding_scale},
                                    {"residual_scale", &ModelSpec::residual_scale}})
     spec.*field = in.get<float>(key, spec.*field);
+  spec.embedding_norm = in.get<bool>("embedding_norm", spec.embedding_norm);
 }
 
 // Reads the fields present in `in` over what `spec` holds already.
@@ -141,22 +164,7 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
   spec.norm_place = choice_of(in, "norm_place", kNormPlaces, spec.norm_place);
   spec.parallel = choice_of(in, "parallel", kParallels, spec.parallel);
   spec.norm_eps = in.get<float>("norm_eps", spec.norm_eps);
-  spec.positions = in.choice("positions", {"learned", "rope"},
-                             spec.positions == Positions::learned ? "learned" : "rope") == "learned"
-                       ? Positions::learned
-                       : Positions::rope;
-  if (spec.positions == Positions::learned)
-    for (const std::string_view key :
-         {"rope_theta", "rope_scaling", "no_rope_every", "rotary_dim", "local_rope_theta"})
-      in.no_effect(key, "positions are learned; set \"positions\": \"rope\" to use it");
-  else
-    in.no_effect("position_offset", "positions are rotary; there is no table");
-  spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
-  read_rope_scaling(in, spec.rope_scaling);
-  spec.no_rope_every = in.at_least("no_rope_every", 0, spec.no_rope_every);
-  spec.rotary_dim = in.at_least("rotary_dim", 2, spec.rotary_dim);
-  spec.local_rope_theta = in.get<float>("local_rope_theta", spec.local_rope_theta);
-  spec.position_offset = in.at_least("position_offset", 0, spec.position_offset);
+  read_positions(in, spec);
   read_attention_fields(in, spec);
   spec.qkv_bias = in.get<bool>("qkv_bias", spec.qkv_bias);
   spec.attention_out_bias = in.get<bool>("attention_out_bias", spec.attention_out_bias);
@@ -294,13 +302,17 @@ void ModelSpec::check_options(const std::string& where) const {
       fail(field, fmt::format("must be at least 0, not {}", value));
   for (const auto& [field, value] : {std::pair{"logits_scale", logits_scale},
                                      {"embedding_scale", embedding_scale},
-                                     {"residual_scale", residual_scale}})
+                                     {"residual_scale", residual_scale},
+                                     {"alibi_scale", alibi_scale}})
     if (!(value > 0 && std::isfinite(value)))
       fail(field, fmt::format("must be greater than 0, not {}", value));
   if (local_rope_theta != 0 && !(local_rope_theta > 1))
     fail("local_rope_theta", fmt::format("must be greater than 1, not {}", local_rope_theta));
   if (sliding_window > kMostPositions || position_offset > 1024)
     fail(position_offset > 1024 ? "position_offset" : "sliding_window", "is too large");
+  if (positions == Positions::alibi && attention_soft_cap > 0)
+    fail("attention_soft_cap",
+         "is not for positions alibi: a bias would be capped with the scores");
   if (parallel != Parallel::no && norm_place != NormPlace::before)
     fail("parallel", "takes norms before the branches alone; set norm_place to before");
 }
@@ -332,10 +344,14 @@ void ModelSpec::complete(const std::string& where) {
   }
   check_size("head_dim", head_dim, std::min(kMostHeadDim, kMostWidth / num_heads));
   // What a preset brings and another field has made idle: the JSON form has none of it.
-  if (positions == Positions::learned) rotary_dim = 0;
-  if (positions == Positions::rope) position_offset = 0;
+  if (positions != Positions::rope) {
+    rotary_dim = no_rope_every = 0;
+    rope_scaling = {};
+  }
+  if (positions != Positions::learned) position_offset = 0;
+  if (positions != Positions::alibi) alibi_scale = 1;
   if (sliding_window == 0) full_attention_every = 0;
-  if (sliding_window == 0 || positions == Positions::learned) local_rope_theta = 0;
+  if (sliding_window == 0 || positions != Positions::rope) local_rope_theta = 0;
   if (!qk_norm) qk_norm_whole = false;
   if (rotary_dim == head_dim) rotary_dim = 0;
   if (positions == Positions::rope && rotary_dim == 0 && head_dim % 2 != 0)
@@ -415,7 +431,8 @@ int64_t ModelSpec::parameter_count() const {
 
   const int64_t table = vocab_size * hidden_size;
   const int64_t head = (tie_embeddings ? 0 : table) + (head_bias ? vocab_size : 0);
-  return table + learned_positions() * hidden_size + num_layers * block + norm_size + head +
+  const int64_t norms_outside = embedding_norm ? 2 * norm_size : norm_size;
+  return table + learned_positions() * hidden_size + num_layers * block + norms_outside + head +
          expert_surplus(*this, experts.count);
 }
 
@@ -455,13 +472,14 @@ Json ModelSpec::to_json() const {
   if (norm_place != NormPlace::before) json["norm_place"] = name_of(kNormPlaces, norm_place);
   if (parallel != Parallel::no) json["parallel"] = name_of(kParallels, parallel);
   json["norm_eps"] = shortest(norm_eps);
-  json["positions"] = positions == Positions::learned ? "learned" : "rope";
+  json["positions"] = name_of(kPositions, positions);
   if (positions == Positions::rope) json["rope_theta"] = shortest(rope_theta);
   if (rope_scaling.type != RopeScaling::Type::none) json["rope_scaling"] = rope_scaling.to_json();
   if (no_rope_every != 0) json["no_rope_every"] = no_rope_every;
   if (rotary_dim != 0) json["rotary_dim"] = rotary_dim;
   if (local_rope_theta != 0) json["local_rope_theta"] = shortest(local_rope_theta);
   if (position_offset != 0) json["position_offset"] = position_offset;
+  if (alibi_scale != 1) json["alibi_scale"] = shortest(alibi_scale);
   if (sliding_window != 0) json["sliding_window"] = sliding_window;
   if (full_attention_every != 0) json["full_attention_every"] = full_attention_every;
   if (attention_scale != 0) json["attention_scale"] = shortest(attention_scale);
@@ -469,6 +487,7 @@ Json ModelSpec::to_json() const {
   if (logits_soft_cap != 0) json["logits_soft_cap"] = shortest(logits_soft_cap);
   if (logits_scale != 1) json["logits_scale"] = shortest(logits_scale);
   if (embedding_scale != 1) json["embedding_scale"] = shortest(embedding_scale);
+  if (embedding_norm) json["embedding_norm"] = embedding_norm;
   if (residual_scale != 1) json["residual_scale"] = shortest(residual_scale);
   json["qkv_bias"] = qkv_bias;
   json["attention_out_bias"] = attention_out_bias;

@@ -13,7 +13,9 @@
 
 namespace onefold {
 
-enum class Positions : uint8_t { learned, rope };
+// A table that is added to the tokens', rotation of queries and keys, or a bias of scores that
+// grows with the distance.
+enum class Positions : uint8_t { learned, rope, alibi };
 
 // Where a branch of a block (attention, MLP) is normalised: x + f(norm(x)), x + norm(f(x)), or x +
 // norm(f(norm(x))).
@@ -112,6 +114,7 @@ struct ModelSpec {
   int64_t no_rope_every = 0;         // every so many blocks one whose heads are not turned; 0: none
   int64_t rotary_dim = 0;            // elements of a head that are turned, the first ones; 0: all
   float local_rope_theta = 0;        // of blocks with a window, without scaling; 0: as the others
+  float alibi_scale = 1;             // alibi: of the slopes of all heads
   int64_t position_offset = 0;       // learned positions: rows of the table before position 0's
   int64_t sliding_window = 0;        // keys that a query sees at most, its own among them; 0: all
   int64_t full_attention_every = 0;  // every so many blocks one without the window; 0: none
@@ -123,7 +126,8 @@ struct ModelSpec {
   float logits_soft_cap = 0;
   float logits_scale = 1;
   float embedding_scale = 1;
-  float residual_scale = 1;  // of each branch, before it is added
+  bool embedding_norm = false;  // what is looked up is normalised, after it is scaled
+  float residual_scale = 1;     // of each branch, before it is added
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;

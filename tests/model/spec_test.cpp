@@ -121,6 +121,8 @@ TEST(Spec, WhatAnOverrideMakesIdleIsLeftOut) {
                            R"({"preset": "gemma-3-1b", "positions": "learned"})",
                            R"({"preset": "pythia-70m", "positions": "learned"})",
                            R"({"preset": "opt-125m", "positions": "rope"})",
+                           R"({"preset": "bloom-tiny", "positions": "learned"})",
+                           R"({"preset": "gemma-3-1b", "positions": "alibi"})",
                            R"({"preset": "olmo-2-1b", "qk_norm": false})",
                            R"({"preset": "command-r", "norm": "rmsnorm"})"}) {
     const Json once = inline_spec(text).to_json();
@@ -148,6 +150,12 @@ TEST(Spec, OptionsThatMakeNoSenseAreNamed) {
     EXPECT_ERROR(with("llama-tiny", key, -1)(), key, "must be at least 0, not -1");
   for (const char* key : {"logits_scale", "embedding_scale", "residual_scale"})
     EXPECT_ERROR(with("llama-tiny", key, 0)(), key, "must be greater than 0, not 0");
+  EXPECT_ERROR(with("bloom-tiny", "alibi_scale", 0)(), "model.alibi_scale must be greater than 0");
+  EXPECT_ERROR(with("llama-tiny", "alibi_scale", 2)(), "model.alibi_scale", "\"alibi\"");
+  EXPECT_ERROR(with("bloom-tiny", "rope_theta", 100)(), "model.rope_theta", "positions are alibi");
+  EXPECT_ERROR(with("bloom-tiny", "position_offset", 2)(), "model.position_offset", "no table");
+  EXPECT_ERROR(with("bloom-tiny", "attention_soft_cap", 20)(), "model.attention_soft_cap",
+               "positions alibi");
   EXPECT_ERROR(with("gptj-tiny", "norm_place", "both")(), "model.parallel", "norm_place");
   EXPECT_ERROR(with("gptj-tiny", "parallel", "yes")(), "model.parallel must be one of", "one_norm");
 }
