@@ -1,5 +1,6 @@
 #include "model/unit.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace onefold {
@@ -8,8 +9,11 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
               bool decay) {
   if (!present) return -1;
   const int place = static_cast<int>(params_.size());
-  params_.push_back(
-      {name, rows, cols, init, decay, layer_, static_cast<uint32_t>(first_place_ + place)});
+  // Of a parallel block's first branch adapters may come before: they leave places as they are.
+  const auto adapters = std::count_if(params_.begin(), params_.end(),
+                                      [](const ParamSpec& param) { return param.adapter; });
+  params_.push_back({name, rows, cols, init, decay, layer_,
+                     static_cast<uint32_t>(first_place_ + place - adapters)});
   if (!share_.first()) params_.back().own = 0;
   return place;
 }
