@@ -342,9 +342,10 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
   return "";
 }
 
-double rotary_part(const ModelSpec& spec) {
-  const auto turned = static_cast<double>(spec.rotary_size()),
-             all = static_cast<double>(spec.head_dim);
+double rotary_part(const ModelSpec& spec) { return rotary_part(spec.rotary_size(), spec.head_dim); }
+
+double rotary_part(int64_t turned_elems, int64_t head_dim) {
+  const auto turned = static_cast<double>(turned_elems), all = static_cast<double>(head_dim);
   const double part = turned / all;
   return all * part < turned ? std::nextafter(part, 1.0) : part;
 }

@@ -27,6 +27,8 @@ struct HfTensor {
   // Elements of a vector are rows.
   std::vector<int64_t> order = {};
 
+  float more = 0;  // what its values are more than the parameter's
+
   // The inverse: which row of the parameter each row of the tensor is.
   std::vector<int64_t> rows_in_parameter() const {
     std::vector<int64_t> ours(order.size());

@@ -47,6 +47,7 @@ Json rope_model_json(const ModelSpec& spec, HfFamily family);
 Json window_json(const ModelSpec& spec);
 // The share of a head that is turned, which times head_dim is no less than what is.
 double rotary_part(const ModelSpec& spec);
+double rotary_part(int64_t turned, int64_t head_dim);
 // "layer_types"
 Json layer_types_json(const ModelSpec& spec);
 
