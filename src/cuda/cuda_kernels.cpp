@@ -121,6 +121,7 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
   require_type("attention", q, {k, v, out});
   require(s.dtype == q.dtype, "attention: {} in a shape of {}", dtype_name(q.dtype),
           dtype_name(s.dtype));
+  require(s.alibi == 0, "attention: this device has no bias by distance (ALiBi)");
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);

@@ -23,10 +23,43 @@ Decoder::Decoder(Engine& engine, int64_t batch, int64_t capacity)
   const Tensor all = memory_.as(2 * spec.num_layers * rows, cols, type);
   for (int64_t block = 0; block < spec.num_layers; ++block)
     caches_.push_back({all.row_range(2 * block * rows, rows),
-                       all.row_range((2 * block + 1) * rows, rows), capacity, 0});
+                       all.row_range((2 * block + 1) * rows, rows), capacity});
+  if (spec.rope_scaling.switches()) past_.resize(static_cast<size_t>(batch));
 }
 
 void Decoder::feed(std::span<const int32_t> tokens) {
+  const RopeScaling& scaling = engine_.model().spec.rope_scaling;
+  if (!scaling.switches()) return compute(tokens);
+  const auto added = static_cast<int64_t>(tokens.size()) / batch_;
+  const bool in_long = scaling.is_long(length() + added);
+  if (in_long != caches_.front().in_long) {
+    for (KvCache& cache : caches_) cache.in_long = in_long;
+    compute_past_again();
+  }
+  compute(tokens);
+  for (int64_t b = 0; b < batch_; ++b) {
+    const auto mine = tokens.subspan(static_cast<size_t>(b * added), static_cast<size_t>(added));
+    past_[static_cast<size_t>(b)].insert(past_[static_cast<size_t>(b)].end(), mine.begin(),
+                                         mine.end());
+  }
+}
+
+// In pieces that the engine has room for.
+void Decoder::compute_past_again() {
+  const int64_t all = length();
+  const int64_t piece =
+      std::max<int64_t>(1, engine_.options().micro_batch * engine_.options().sequence / batch_);
+  for (KvCache& cache : caches_) cache.length = 0;
+  for (int64_t at = 0; at < all; at += piece) {
+    const int64_t end = std::min(all, at + piece);
+    std::vector<int32_t> tokens;
+    for (const std::vector<int32_t>& past : past_)
+      tokens.insert(tokens.end(), past.begin() + at, past.begin() + end);
+    compute(tokens);
+  }
+}
+
+void Decoder::compute(std::span<const int32_t> tokens) {
   const auto length = static_cast<int64_t>(tokens.size()) / batch_;
   const BatchView view{.tokens = tokens, .batch = batch_, .sequence = length};
   const std::vector<UnitBatch> batches = engine_.batches().upload({&view, 1});
@@ -55,14 +88,18 @@ std::span<float> Decoder::logits(int64_t b) {
 
 void Decoder::keep(int64_t length) {
   for (KvCache& cache : caches_) cache.length = std::min(cache.length, length);
+  for (std::vector<int32_t>& past : past_)
+    past.resize(static_cast<size_t>(std::min<int64_t>(std::ssize(past), length)));
 }
 
 void Decoder::take_past(const Decoder& from, std::span<const int64_t> sources) {
+  for (size_t b = 0; b < past_.size(); ++b) past_[b] = from.past_[static_cast<size_t>(sources[b])];
   Kernels& kernels = engine_.device().kernels();
   for (size_t block = 0; block < caches_.size(); ++block) {
     const KvCache& src = from.caches_[block];
     KvCache& dst = caches_[block];
     dst.length = src.length;
+    dst.in_long = src.in_long;
     for (int64_t b = 0; b < batch_; ++b) {
       const int64_t s = sources[static_cast<size_t>(b)] * src.capacity, d = b * dst.capacity;
       kernels.copy(src.keys.row_range(s, src.length), dst.keys.row_range(d, src.length));

@@ -15,7 +15,8 @@ class Decoder {
   Decoder(Engine& engine, int64_t batch, int64_t capacity);
 
   // Feeds tokens [batch, length], sequence after sequence; afterwards logits(b) are those of b's
-  // last position.
+  // last position. Where rotary frequencies change with the length (RopeScaling::switches), the
+  // whole past is computed again when it comes to that.
   void feed(std::span<const int32_t> tokens);
   // On the host; they may be changed.
   std::span<float> logits(int64_t b);
@@ -26,12 +27,17 @@ class Decoder {
   void take_past(const Decoder& from, std::span<const int64_t> sources);
 
  private:
+  int64_t length() const { return caches_.front().length; }
+  void compute(std::span<const int32_t> tokens);
+  void compute_past_again();
+
   Engine& engine_;
   const int64_t batch_;
   Program blocks_;  // an evaluation without the head
   Buffer memory_, logits_memory_;
-  std::vector<KvCache> caches_;  // by block
-  std::vector<float> logits_;    // [batch, vocab]
+  std::vector<KvCache> caches_;             // by block
+  std::vector<float> logits_;               // [batch, vocab]
+  std::vector<std::vector<int32_t>> past_;  // by sequence; only where frequencies change
 };
 
 }  // namespace onefold

@@ -63,11 +63,18 @@ class TensorWriter {
   void read_rows(const ParamSpec& param, const HfTensor& tensor, int64_t first, int64_t rows,
                  int64_t cols) {
     values_.resize(static_cast<size_t>(rows * cols));
-    if (tensor.order.empty()) return source_.read(param, tensor.first + first * cols, values_);
+    if (tensor.order.empty())
+      source_.read(param, tensor.first + first * cols, values_);
+    else
+      read_ordered(param, tensor, first, rows * cols);
+    if (tensor.more != 0)
+      for (float& value : values_) value += tensor.more;
+  }
+  void read_ordered(const ParamSpec& param, const HfTensor& tensor, int64_t first, int64_t elems) {
     // A vector is one row here, and its elements are the rows that are in another order.
     const int64_t width = tensor.row_elems();
     const std::vector<int64_t> ours = tensor.rows_in_parameter();
-    for (int64_t i = 0; i < rows * cols / width; ++i)
+    for (int64_t i = 0; i < elems / width; ++i)
       source_.read(
           param, tensor.first + ours[static_cast<size_t>(first + i)] * width,
           std::span(values_).subspan(static_cast<size_t>(i * width), static_cast<size_t>(width)));
@@ -149,7 +156,7 @@ ExportResult export_gguf(const ParameterSource& source, const ModelExtras& extra
   add_tokenizer(spec, extras, header, result);
 
   const std::vector<HfParameter> parameters = gguf_parameters(spec, result.family);
-  const std::vector<float> factors = gguf_rope_factors(spec);
+  const std::vector<GgufFactors> factors = gguf_rope_factors(spec);
   int64_t wider = 0;
   for (const HfParameter& parameter : parameters)
     for (const HfTensor& tensor : parameter.tensors) {
@@ -157,8 +164,10 @@ ExportResult export_gguf(const ParameterSource& source, const ModelExtras& extra
       header.add_tensor(tensor.name, chosen, tensor.shape);
       wider += tensor.shape.back() % ggml_type_named(result.dtype)->elems != 0;
     }
-  const std::array<int64_t, 1> pairs = {static_cast<int64_t>(factors.size())};
-  if (!factors.empty()) header.add_tensor(kGgufRopeFactors, *ggml_type_named("F32"), pairs);
+  for (const GgufFactors& one : factors) {
+    const std::array<int64_t, 1> pairs = {static_cast<int64_t>(one.values.size())};
+    header.add_tensor(one.name, *ggml_type_named("F32"), pairs);
+  }
   if (wider > 0)
     result.remarks.push_back(
         fmt::format("{} tensors have rows that are not multiples of {}, and a wider type than {}",
@@ -173,7 +182,7 @@ ExportResult export_gguf(const ParameterSource& source, const ModelExtras& extra
   for (const HfParameter& parameter : parameters)
     for (const HfTensor& tensor : parameter.tensors)
       writer.write(parameter.param, tensor, type_of(tensor, result.dtype));
-  if (!factors.empty()) writer.write(factors);
+  for (const GgufFactors& one : factors) writer.write(one.values);
   file.commit();
   result.files.push_back(path);
   return result;

@@ -88,7 +88,9 @@ void HfSource::find_tensors() {
   for (const std::string& name : tensors_.names()) {
     if (used.contains(name)) continue;
     const bool tied_head = spec_.tie_embeddings && name == "lm_head.weight";
-    const bool factors = gguf && name == kGgufRopeFactors;  // which the model's values have
+    // Which the model's values have.
+    const bool factors =
+        gguf && (name == kGgufRopeFactors || name == kGgufLongFactors || name == kGgufShortFactors);
     (tied_head || factors || is_hf_buffer(name) ? ignored_ : unknown).push_back(name);
   }
   if (unknown.empty()) return;
@@ -124,6 +126,8 @@ void HfSource::read(const ParamSpec& param, int64_t first, std::span<float> dst)
       read_ordered(tensor, from - tensor.first, part);
     else
       tensors_.read(tensor.name, from - tensor.first, part);
+    if (tensor.more != 0)
+      for (float& value : part) value -= tensor.more;
     bytes_read_ += dtype_bytes(tensors_.entry(tensor.name).dtype, to - from);
   }
 }

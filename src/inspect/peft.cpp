@@ -68,6 +68,26 @@ void read_matrix(const TensorFiles& tensors, const std::string& name, int64_t ro
   tensors.read(name, 0, values);
 }
 
+// Rows of B are outputs, which the module may have in another order than the parameter.
+std::vector<float> in_our_order(const std::vector<float>& theirs, const LoraModule& module,
+                                int64_t rank) {
+  if (module.order.empty()) return theirs;
+  std::vector<float> ours(theirs.size());
+  for (int64_t row = 0; row < module.rows; ++row)
+    std::copy_n(theirs.begin() + module.order[static_cast<size_t>(row)] * rank, rank,
+                ours.begin() + row * rank);
+  return ours;
+}
+std::vector<float> in_their_order(const std::vector<float>& ours, const LoraModule& module,
+                                  int64_t rank) {
+  if (module.order.empty()) return ours;
+  std::vector<float> theirs(ours.size());
+  for (int64_t row = 0; row < module.rows; ++row)
+    std::copy_n(ours.begin() + row * rank, rank,
+                theirs.begin() + module.order[static_cast<size_t>(row)] * rank);
+  return theirs;
+}
+
 bool is_peft_file(const std::string& name) { return name == kPeftConfig || name == kPeftWeights; }
 
 // As PEFT understands a list: a module's whole name, or its end after a dot.
@@ -131,7 +151,9 @@ AdapterWeights read_peft(const std::string& folder, const ModelSpec& base) {
       if (!tensors.contains(a) && !tensors.contains(b)) continue;
       const LoraNames ours = lora_names(block, module);
       read_matrix(tensors, a, rank, module.cols, adapter.values[ours.a]);
-      read_matrix(tensors, b, module.rows, rank, adapter.values[ours.b]);
+      std::vector<float> outputs;
+      read_matrix(tensors, b, module.rows, rank, outputs);
+      adapter.values[ours.b] = in_our_order(outputs, module, rank);
       adapter.lora.targets.push_back(name);
       unknown.erase(a);
       unknown.erase(b);
@@ -150,15 +172,15 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
   const ModelSpec& base = adapter.model;
   struct Matrix {
     std::string theirs;
-    const std::vector<float>* values;
+    std::vector<float> values;
   };
   std::vector<SafetensorsEntry> entries;
   std::vector<Matrix> matrices;
   PeftResult result;
-  const auto add = [&](const std::string& ours, const std::string& theirs, int64_t rows,
+  const auto add = [&](const std::string& theirs, std::vector<float> values, int64_t rows,
                        int64_t cols) {
     entries.push_back({theirs, options.dtype, {rows, cols}, 0, 0});
-    matrices.push_back({theirs, &adapter.values.at(ours)});
+    matrices.push_back({theirs, std::move(values)});
     result.parameters += rows * cols;
   };
   for (int block = 0; block < base.num_layers; ++block)
@@ -166,8 +188,10 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
       const LoraNames ours = lora_names(block, module);
       if (!adapter.values.contains(ours.a)) continue;
       const std::string name = lora_module_name(base, block, module);
-      add(ours.a, peft_name(name, 'A'), adapter.lora.rank, module.cols);
-      add(ours.b, peft_name(name, 'B'), module.rows, adapter.lora.rank);
+      const int64_t rank = adapter.lora.rank;
+      add(peft_name(name, 'A'), adapter.values.at(ours.a), rank, module.cols);
+      add(peft_name(name, 'B'), in_their_order(adapter.values.at(ours.b), module, rank),
+          module.rows, rank);
     }
   result.target_modules = target_modules(adapter);
   result.bytes = result.parameters * safetensors_dtype_bytes(options.dtype);
@@ -176,9 +200,9 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
   SafetensorsWriter writer(output.file(kPeftWeights), entries, {{"format", "pt"}});
   std::vector<std::byte> bytes;
   for (const Matrix& matrix : matrices) {
-    bytes.resize(matrix.values->size() *
+    bytes.resize(matrix.values.size() *
                  static_cast<size_t>(safetensors_dtype_bytes(options.dtype)));
-    if (from_f32(options.dtype, *matrix.values, bytes) > 0)
+    if (from_f32(options.dtype, matrix.values, bytes) > 0)
       user_error("{} has values that are too large for {}; export as bf16 or f32", matrix.theirs,
                  options.dtype);
     writer.write(matrix.theirs, bytes);

@@ -53,9 +53,12 @@ AttentionShape shape_of(const Params& p, const Tensors& t, const Call& call) {
           .head_dim = p.head_dim,
           .starts = t.starts < 0 ? Tensor{} : call[t.starts],
           .dtype = p.dtype,
+          .first_head = p.first_head,
           .window = p.window,
           .scale = p.score_scale,
-          .soft_cap = p.soft_cap};
+          .soft_cap = p.soft_cap,
+          .alibi = p.alibi,
+          .alibi_heads = p.alibi_heads};
 }
 
 Dropout dropout_of(const Params& p, const Tensors& t, const Call& call) {
@@ -294,6 +297,8 @@ std::string name_of(const Params& p) {
   if (p.window > 0) name += fmt::format(" window {}", p.window);
   if (p.score_scale != 0) name += fmt::format(" scaled by {}", p.score_scale);
   if (p.soft_cap > 0) name += fmt::format(" capped at {}", p.soft_cap);
+  if (p.alibi > 0)
+    name += fmt::format(" slopes of {} from {} times {}", p.alibi_heads, p.first_head, p.alibi);
   return name + type_suffix(p.dtype);
 }
 
@@ -313,14 +318,18 @@ std::function<Case()> made(Case (*make)(const Params&), const Params& p,
   };
 }
 
+// A device may have no ALiBi.
+const char* family_of(const Params& p) { return p.alibi > 0 ? "alibi" : "attention"; }
+
 void add_forward(CaseList& list, const Params& p) {
-  list.push_back({"attention", name_of(p) + " forward", made(forward_case, p, {{"out"}, {"lse"}})});
+  list.push_back(
+      {family_of(p), name_of(p) + " forward", made(forward_case, p, {{"out"}, {"lse"}})});
 }
 
 void add_both(CaseList& list, const Params& p) {
   add_forward(list, p);
   list.push_back(
-      {"attention", name_of(p) + " backward", made(backward_case, p, {{"dq"}, {"dk"}, {"dv"}})});
+      {family_of(p), name_of(p) + " backward", made(backward_case, p, {{"dq"}, {"dk"}, {"dv"}})});
 }
 
 void add_document_cases(CaseList& list) {
@@ -476,6 +485,40 @@ void add_attention_cases(CaseList& list) {
     add_half_cases(list, dtype);
     add_option_cases(list, dtype);
   }
+}
+
+// Powers of two and other numbers of heads, all of them or a share; over a cache, in documents and
+// windows.
+void add_alibi_cases(CaseList& list) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto with = [&](Params p, int64_t heads, int64_t first = 0, float alibi = 1,
+                          int64_t window = 0) {
+      p.dtype = dtype;
+      p.window = window;
+      p.alibi = alibi;
+      p.alibi_heads = heads;
+      p.first_head = first;
+      return p;
+    };
+    add_both(list, with({1, 1, 1, 1, 1, 1}, 1));
+    add_both(list, with({0, 5, 5, 2, 1, 4}, 2));
+    add_both(list, with({2, 13, 13, 6, 2, 7, 0.3f, 5}, 6));
+    add_both(list, with({2, 11, 11, 3, 1, 4, 0, 1}, 12, 7, 0.5f));
+    add_both(list, with({1, 300, 300, 4, 4, 16}, 4));
+    add_both(list, with({1, 150, 150, 2, 1, 64, 0, 0, 32}, 2));
+    add_both(list, with({1, 300, 300, 2, 1, 16, 0, 3, 1, {127, 2, 128}}, 3, 1));
+    add_both(list, with({1, 257, 257, 2, 2, 13, 0, 7}, 8, 0, 0.25f, 40));
+    add_forward(list, with({2, 1, 131, 6, 2, 16, 0, 3}, 6));
+    add_forward(list, with({2, 100, 180, 3, 1, 7, 0, 2}, 5, 2));
+  }
+}
+
+void add_alibi_benchmarks(CaseList& list) {
+  Params p{1, 1024, 1024, 12, 12, 64};
+  p.alibi = 1;
+  p.alibi_heads = 12;
+  list.push_back({"alibi", "forward 1024, 12 heads of 64", [=] { return forward_case(p); }});
+  list.push_back({"alibi", "backward 1024, 12 heads of 64", [=] { return backward_case(p); }});
 }
 
 void add_attention_benchmarks(CaseList& list) {

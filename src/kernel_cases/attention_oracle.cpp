@@ -16,6 +16,7 @@ int64_t tiles(int64_t length) { return (length + kTile - 1) / kTile; }
 // [batch, heads, query], `query` and `key` to the first element of their heads.
 struct Pair {
   size_t weight, row, query, key;
+  int64_t head, distance;  // of the key behind the query's own
 };
 
 template <class Visit>
@@ -33,7 +34,8 @@ void for_each_pair(const AttentionParams& p, const Visit& visit) {
         for (int64_t j = begin; j <= own; ++j)
           visit(Pair{static_cast<size_t>(row * p.keys + j), static_cast<size_t>(row),
                      static_cast<size_t>(((b * p.queries + i) * p.heads + h) * p.head_dim),
-                     static_cast<size_t>(((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim)});
+                     static_cast<size_t>(((b * p.keys + j) * p.kv_heads + kv_head) * p.head_dim), h,
+                     own - j});
       }
 }
 
@@ -47,16 +49,42 @@ double scale_of(const AttentionParams& p) {
                             : 1 / std::sqrt(static_cast<double>(p.head_dim));
 }
 
+// By the recursive rule of the paper: the slopes of the largest power of two, then every other one
+// of those of twice as many heads.
+std::vector<double> slopes_of(int64_t heads) {
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (int64_t i = 1; i <= power; ++i)
+    slopes.push_back(std::pow(2.0, -8.0 * static_cast<double>(i) / static_cast<double>(power)));
+  if (power == heads) return slopes;
+  const std::vector<double> twice = slopes_of(2 * power);
+  for (size_t i = 0; std::ssize(slopes) < heads; i += 2) slopes.push_back(twice[i]);
+  return slopes;
+}
+
 }  // namespace
+
+Doubles attention_biases(const AttentionParams& p) {
+  Doubles biases(weights_of(p));
+  if (p.alibi == 0) return biases;
+  const std::vector<double> slopes = slopes_of(p.alibi_heads);
+  for_each_pair(p, [&](const Pair& at) {
+    biases[at.weight] = -static_cast<double>(p.alibi) *
+                        slopes[static_cast<size_t>(p.first_head + at.head)] *
+                        static_cast<double>(at.distance);
+  });
+  return biases;
+}
 
 Doubles attention_scores(const AttentionParams& p, const Doubles& q, const Doubles& k) {
   const auto hd = static_cast<size_t>(p.head_dim);
   const double scale = scale_of(p), cap = static_cast<double>(p.soft_cap);
-  Doubles scores(weights_of(p));
+  Doubles scores = attention_biases(p);
   for_each_pair(p, [&](const Pair& at) {
     double sum = 0;
     for (size_t c = 0; c < hd; ++c) sum += q[at.query + c] * k[at.key + c];
-    scores[at.weight] = cap > 0 ? cap * std::tanh(scale * sum / cap) : scale * sum;
+    scores[at.weight] += cap > 0 ? cap * std::tanh(scale * sum / cap) : scale * sum;
   });
   return scores;
 }
@@ -139,13 +167,15 @@ double probability_error(const AttentionParams& p, const Doubles& q, const Doubl
   const auto hd = static_cast<uint64_t>(p.head_dim);
   const bool exact = p.score_scale == 0 && std::has_single_bit(hd) && std::countr_zero(hd) % 2 == 0;
   AttentionParams uncapped = p;
-  uncapped.soft_cap = 0;
+  uncapped.soft_cap = uncapped.alibi = 0;
   double score_error = exact
                            ? 0
                            : static_cast<double>(hd + 2) *
                                  largest(attention_scores(uncapped, magnitudes(q), magnitudes(k)));
   // A cap lets no error grow, and adds those of a quotient, a tanh (5 ulp) and a product.
   if (p.soft_cap > 0) score_error += 14 * top;
+  // A slope is rounded once, and so is the sum.
+  if (p.alibi > 0) score_error += largest(magnitudes(attention_biases(p))) + top;
   // Scores, maxima and lse are up to `top` (lse: and log(keys) < 6 more), their differences up to
   // twice that; exponentials add 4 units (2 ulp), a tile's sum 16, log and division 4. For each
   // tile, sums and results are scaled by one more exponential of a difference of maxima.

@@ -13,9 +13,11 @@ struct AttentionParams {
   float scale = 1;                      // of queries, keys and values
   std::vector<int64_t> documents = {};  // their lengths; empty: no starts
   DType dtype = DType::f32;
-  int64_t window = 0;     // 0: none
-  float score_scale = 0;  // 0: 1 / sqrt(head_dim)
-  float soft_cap = 0;     // 0: none
+  int64_t window = 0;                       // 0: none
+  float score_scale = 0;                    // 0: 1 / sqrt(head_dim)
+  float soft_cap = 0;                       // 0: none
+  float alibi = 0;                          // 0: none
+  int64_t first_head = 0, alibi_heads = 0;  // with alibi
 
   std::vector<int32_t> starts() const {
     return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);
@@ -33,6 +35,8 @@ struct AttentionGradients {
 };
 
 Doubles attention_scores(const AttentionParams& p, const Doubles& q, const Doubles& k);
+// What ALiBi adds to them.
+Doubles attention_biases(const AttentionParams& p);
 // By which a change of a score before its cap changes it after; all 1 without a cap.
 Doubles attention_slopes(const AttentionParams& p, const Doubles& scores);
 AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scores);

@@ -19,6 +19,7 @@ constexpr Family kFamilies[] = {
     {"activation", add_activation_cases, add_activation_benchmarks},
     {"rope", add_rope_cases, add_rope_benchmarks},
     {"attention", add_attention_cases, add_attention_benchmarks},
+    {"alibi", add_alibi_cases, add_alibi_benchmarks},
     {"dropout", add_dropout_cases, add_dropout_benchmarks},
     {"embedding", add_embedding_cases, add_embedding_benchmarks},
     {"cross_entropy", add_cross_entropy_cases, add_cross_entropy_benchmarks},

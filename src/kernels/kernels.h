@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -83,9 +84,22 @@ struct AttentionShape {
   int64_t window = 0;
   float scale = 0;     // of scores; 0: 1/sqrt(head_dim)
   float soft_cap = 0;  // scaled scores become soft_cap · tanh(score / soft_cap); 0: they stay
+  // ALiBi: what a scaled score loses for each position that its key lies before the query is the
+  // slope of the head, times this; 0: nothing. Not beside a cap.
+  float alibi = 0;
+  int64_t alibi_heads = 0;  // of the whole model: slopes depend on their number
 
   float score_scale() const {
     return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  }
+  // Of a head in this call. Of n heads, a power of two, those of the whole model's head h are
+  // 2^(-8 (h + 1) / n); of other numbers, the heads beyond the last power n have those of 2n heads
+  // that come between.
+  float alibi_slope(int64_t head) const {
+    const auto n = static_cast<double>(std::bit_floor(static_cast<uint64_t>(alibi_heads)));
+    const auto h = static_cast<double>(first_head + head);
+    const double exponent = h < n ? 8 * (h + 1) / n : 4 * (2 * (h - n) + 1) / n;
+    return static_cast<float>(static_cast<double>(alibi) * std::exp2(-exponent));
   }
   // The first key that a query (of those in this call) sees by the window alone.
   int64_t first_in_window(int64_t query) const {

@@ -144,7 +144,9 @@ class Attention final : public Branch {
             .first_head = first_head_,
             .window = spec_.window_of(block()),
             .scale = spec_.attention_scale,
-            .soft_cap = spec_.attention_soft_cap};
+            .soft_cap = spec_.attention_soft_cap,
+            .alibi = spec_.positions == Positions::alibi ? spec_.alibi_scale : 0,
+            .alibi_heads = whole_.num_heads};
   }
 
   RowPositions positions_of(const UnitCall& call) const {
@@ -186,8 +188,12 @@ class Attention final : public Branch {
 
   // This block's columns of rope's table.
   Tensor angles_of(const UnitCall& call) const {
-    const bool local = spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0;
-    return call.rope.col_range(local ? spec_.rotary_size() : 0, spec_.rotary_size());
+    const int64_t size = spec_.rotary_size();
+    if (spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0)
+      return call.rope.col_range(spec_.rope_cols() - size, size);
+    const bool in_long =
+        call.cache ? call.cache->in_long : spec_.rope_scaling.is_long(call.batch.sequence);
+    return call.rope.col_range(in_long ? size : 0, size);
   }
 
   void attend(UnitCall& call, const Saved& saved) const {

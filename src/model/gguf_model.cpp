@@ -3,41 +3,51 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/gguf_architecture.h"
 
 namespace onefold {
 namespace {
 
-struct Architecture {
-  HfFamily family;
-  std::string_view name;
-  // llama.cpp turns neighbouring rows of a head by one angle where Hugging Face turns those half a
-  // head apart: the rows of queries and keys change places.
-  bool pairs = false;
-};
-// The first of a name is what a file of it becomes.
-constexpr std::array<Architecture, 7> kArchitectures = {{
+constexpr std::array<std::string_view, 1> kPhi3Keys = {"rope.scaling.attn_factor"};
+constexpr std::array<std::string_view, 4> kGemmaKeys = {
+    "attn_logit_softcapping", "final_logit_softcapping", "rope.freq_base_swa",
+    "attention.sliding_window_pattern"};
+constexpr std::array<std::string_view, 4> kGraniteKeys = {"logit_scale", "attention.scale",
+                                                          "embedding_scale", "residual_scale"};
+constexpr std::array<std::string_view, 2> kCohereKeys = {"logit_scale",
+                                                         "attention.sliding_window_pattern"};
+constexpr std::array<std::string_view, 1> kNeoxKeys = {"use_parallel_residual"};
+constexpr std::array<std::string_view, 2> kMptKeys = {"attention.clamp_kqv",
+                                                      "attention.max_alibi_bias"};
+constexpr std::array<GgufArchitecture, 19> kArchitectures = {{
     {HfFamily::gpt2, "gpt2"},
-    {HfFamily::llama, "llama", true},
-    {HfFamily::mistral, "llama", true},
+    {HfFamily::llama, "llama", GgufRows::pairs},
+    {HfFamily::mistral, "llama", GgufRows::pairs},
     {HfFamily::qwen2, "qwen2"},
     {HfFamily::qwen3, "qwen3"},
-    {HfFamily::phi3, "phi3"},
+    {HfFamily::phi3, "phi3", GgufRows::theirs, kPhi3Keys},
     {HfFamily::starcoder2, "starcoder2"},
+    {HfFamily::gemma, "gemma"},
+    {HfFamily::gemma2, "gemma2", GgufRows::theirs, kGemmaKeys},
+    {HfFamily::gemma3, "gemma3", GgufRows::theirs, kGemmaKeys},
+    {HfFamily::olmo2, "olmo2"},
+    {HfFamily::granite, "granite", GgufRows::pairs, kGraniteKeys},
+    {HfFamily::cohere, "command-r", GgufRows::theirs, kCohereKeys},
+    {HfFamily::cohere2, "cohere2", GgufRows::theirs, kCohereKeys},
+    {HfFamily::smollm3, "smollm3", GgufRows::pairs},
+    {HfFamily::gpt_neox, "gptneox", GgufRows::ours, kNeoxKeys},
+    {HfFamily::falcon, "falcon", GgufRows::ours},
+    {HfFamily::bloom, "bloom", GgufRows::ours},
+    {HfFamily::mpt, "mpt", GgufRows::theirs, kMptKeys},
 }};
-
-const Architecture* architecture_of(HfFamily family) {
-  const auto found = std::ranges::find(kArchitectures, family, &Architecture::family);
-  return found == kArchitectures.end() ? nullptr : &*found;
-}
 
 struct Name {
   std::string_view hugging_face, gguf;
 };
-constexpr std::array<Name, 27> kNames = {{
+constexpr std::array<Name, 49> kNames = {{
     {"model.embed_tokens", "token_embd"},
     {"model.norm", "output_norm"},
     {"lm_head", "output"},
@@ -65,185 +75,90 @@ constexpr std::array<Name, 27> kNames = {{
     {"attn.c_proj", "attn_output"},
     {"attn.q_norm", "attn_q_norm"},
     {"attn.k_norm", "attn_k_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"gpt_neox.embed_in", "token_embd"},
+    {"gpt_neox.final_layer_norm", "output_norm"},
+    {"embed_out", "output"},
+    {"attention.query_key_value", "attn_qkv"},
+    {"attention.dense", "attn_output"},
+    {"mlp.dense_h_to_4h", "ffn_up"},
+    {"mlp.dense_4h_to_h", "ffn_down"},
+    {"transformer.word_embeddings", "token_embd"},
+    {"transformer.word_embeddings_layernorm", "token_embd_norm"},
+    {"self_attention.query_key_value", "attn_qkv"},
+    {"self_attention.dense", "attn_output"},
+    {"ln_attn", "attn_norm_2"},
+    {"ln_mlp", "attn_norm"},
+    {"transformer.norm_f", "output_norm"},
+    {"norm_1", "attn_norm"},
+    {"norm_2", "ffn_norm"},
+    {"attn.Wqkv", "attn_qkv"},
+    {"attn.out_proj", "attn_output"},
+    {"ffn.up_proj", "ffn_up"},
+    {"ffn.down_proj", "ffn_down"},
 }};
 
-// "model.layers.3.self_attn.q_proj.weight" is "blk.3.attn_q.weight".
-std::string gguf_name(std::string_view name) {
+// "model.layers.3.self_attn.q_proj.weight" is "blk.3.attn_q.weight". `after`: of a model with norms
+// after its branches, where one has the name that others have for the norm before the MLP.
+std::string gguf_name(std::string_view name, HfFamily family, bool after) {
   std::string block;
-  for (const std::string_view layers : {"model.layers.", "transformer.h."}) {
-    if (!name.starts_with(layers)) continue;
+  if (const std::string layers = std::string(hf_layers(family)) + "."; name.starts_with(layers)) {
     name.remove_prefix(layers.size());
     const size_t dot = name.find('.');
     block = fmt::format("blk.{}.", name.substr(0, dot));
     name.remove_prefix(dot + 1);
   }
   const size_t kind = name.rfind('.');
-  const auto found = std::ranges::find(kNames, name.substr(0, kind), &Name::hugging_face);
+  const std::string_view module = name.substr(0, kind);
+  const auto found = std::ranges::find(kNames, module, &Name::hugging_face);
   require(found != kNames.end(), "no name of GGUF for {}", name);
-  return fmt::format("{}{}{}", block, found->gguf, name.substr(kind));
+  const bool post = after && module == "post_attention_layernorm";
+  return fmt::format("{}{}{}", block, post ? "post_attention_norm" : found->gguf,
+                     name.substr(kind));
 }
 
-// The values of one architecture: every one is read, or known to change nothing, or refused.
-class Values {
- public:
-  Values(const GgufFile& file, std::string architecture)
-      : file_(file), prefix_(std::move(architecture) + ".") {}
-
-  bool has(const std::string& key) const { return file_.has(prefix_ + key); }
-  int64_t integer(const std::string& key) const { return file_.integer(prefix_ + key); }
-  int64_t integer(const std::string& key, int64_t otherwise) const {
-    return has(key) ? integer(key) : otherwise;
+// What the files of some families say besides, or llama.cpp knows of them.
+void add_said_by_family(const ModelSpec& spec, HfFamily family, ModelSpec& said) {
+  const auto say = [&](auto... fields) { ((said.*fields = spec.*fields), ...); };
+  using S = ModelSpec;
+  switch (family) {
+    case HfFamily::phi3:
+      return say(&S::rotary_dim);
+    case HfFamily::gemma:
+      return say(&S::embedding_scale);
+    case HfFamily::gemma2:
+      say(&S::attention_soft_cap);
+      [[fallthrough]];
+    case HfFamily::gemma3:
+      return say(&S::embedding_scale, &S::norm_place, &S::logits_soft_cap, &S::sliding_window,
+                 &S::full_attention_every, &S::local_rope_theta, &S::attention_scale);
+    case HfFamily::olmo2:
+      return say(&S::norm_place, &S::qk_norm_whole);
+    case HfFamily::granite:
+      return say(&S::embedding_scale, &S::residual_scale, &S::attention_scale, &S::logits_scale);
+    case HfFamily::cohere2:
+      say(&S::sliding_window, &S::full_attention_every, &S::no_rope_every);
+      [[fallthrough]];
+    case HfFamily::cohere:
+      return say(&S::parallel, &S::norm_bias, &S::logits_scale);
+    case HfFamily::smollm3:
+      return say(&S::no_rope_every);
+    case HfFamily::gpt_neox:
+      return say(&S::parallel, &S::rotary_dim);
+    case HfFamily::falcon:
+      return say(&S::parallel);
+    case HfFamily::bloom:
+      return say(&S::embedding_norm);
+    case HfFamily::mpt:
+      return say(&S::norm_bias);
+    default:
+      return;
   }
-  // F32 in the file: the shortest decimal is what was meant.
-  double number(const std::string& key) const {
-    return shortest(static_cast<float>(file_.number(prefix_ + key)));
-  }
-  // One number, or a list of one number for each layer, which must be equal.
-  int64_t of_all_layers(const std::string& key) const {
-    const Json value = file_.values().value(prefix_ + key, Json());
-    if (!value.is_array()) return integer(key);
-    for (const Json& one : value)
-      if (one != value[0]) refuse(key, "is not the same for all layers");
-    if (value.empty() || !value[0].is_number_integer()) refuse(key, "holds no number");
-    return value[0].get<int64_t>();
-  }
-  [[noreturn]] void refuse(const std::string& key, std::string_view why) const {
-    user_error("{}: {}{} {}", file_.path(), prefix_, key, why);
-  }
-
-  // Values that change the arithmetic must be among those that are read.
-  void refuse_unknown() const {
-    static constexpr std::array<std::string_view, 25> kKnown = {
-        "vocab_size", "context_length", "embedding_length", "block_count", "feed_forward_length",
-        "attention.head_count", "attention.head_count_kv", "attention.key_length",
-        "attention.value_length", "attention.layer_norm_rms_epsilon",
-        "attention.layer_norm_epsilon", "attention.sliding_window", "rope.dimension_count",
-        "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
-        "rope.scaling.original_context_length", "rope.scaling.finetuned", "rope.scale_linear",
-        "expert_count", "expert_used_count",
-        // without effect on a decoder
-        "tensor_data_layout", "pooling_type", "attention.causal", "use_parallel_residual"};
-    for (const auto& [key, value] : file_.values().items()) {
-      if (!key.starts_with(prefix_)) continue;
-      const std::string own = key.substr(prefix_.size());
-      if (std::ranges::find(kKnown, own) == kKnown.end())
-        refuse(own, "is not supported, and leaving it out could be wrong");
-    }
-    for (const char* key : {"expert_count", "expert_used_count"})
-      if (integer(key, 0) != 0) refuse(key, "is not 0, and experts are not supported");
-  }
-
- private:
-  const GgufFile& file_;
-  const std::string prefix_;
-};
-
-// What the frequency of a pair of a head is divided by.
-double stretching(const RopeScaling& scaling, int64_t pair, int64_t head, double theta) {
-  return RopeScaling().frequency(pair, head, theta) / scaling.frequency(pair, head, theta);
-}
-
-// Llama 3.1's and later models' are the only stretched ones that files hold as factors. The file
-// does not say how they were made: the largest is the factor, and the rest are the constants of all
-// these models, or do not fit.
-Json rope_scaling_of(const GgufFile& file, const GgufTensor& tensor, double theta, int64_t head,
-                     int64_t original) {
-  const std::span<const std::byte> bytes = file.bytes(tensor);
-  std::vector<float> factors(static_cast<size_t>(head / 2));
-  if (tensor.type->name != "F32" || bytes.size() != factors.size() * sizeof(float))
-    user_error("{}: {} is not {} values of F32", file.path(), tensor.name, head / 2);
-  std::memcpy(factors.data(), bytes.data(), bytes.size());
-  RopeScaling scaling;
-  scaling.type = RopeScaling::Type::llama3;
-  scaling.factor = *std::ranges::max_element(factors);
-  scaling.original_max_sequence_length = original;
-  if (scaling.factor == 1) return nullptr;
-  for (size_t i = 0; i < factors.size(); ++i) {
-    const double factor = stretching(scaling, static_cast<int64_t>(i), head, theta);
-    if (!(std::fabs(factor - factors[i]) <= 1e-4 * factor))
-      user_error("{}: {} holds factors that are not Llama 3's (pair {}: {}, where {} is expected)",
-                 file.path(), tensor.name, i, factors[i], factor);
-  }
-  return {{"rope_type", "llama3"},
-          {"factor", shortest(scaling.factor)},
-          {"low_freq_factor", scaling.low_freq_factor},
-          {"high_freq_factor", scaling.high_freq_factor},
-          {"original_max_position_embeddings", scaling.original_max_sequence_length}};
-}
-
-void read_rope(const GgufFile& file, const Values& in, int64_t head, Json& config) {
-  const double theta = in.has("rope.freq_base") ? in.number("rope.freq_base") : 10000;
-  config["rope_theta"] = theta;
-  if (in.integer("rope.dimension_count", head) != head)
-    in.refuse("rope.dimension_count", "is not a head's size, and rope turns whole heads only");
-  std::string type = "none";
-  if (in.has("rope.scaling.factor") || in.has("rope.scale_linear")) type = "linear";
-  if (in.has("rope.scaling.type"))
-    type = file.text(config["model_type"].get<std::string>() + ".rope.scaling.type");
-  if (type == "linear") {
-    const char* const key =
-        in.has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear";
-    const double factor = in.has(key) ? in.number(key) : 1;
-    if (factor != 1 && factor != 0)
-      config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
-  } else if (type != "none") {
-    in.refuse("rope.scaling.type", "is not supported; none and linear are");
-  }
-  if (const GgufTensor* factors = file.tensor(kGgufRopeFactors))
-    config["rope_scaling"] = rope_scaling_of(
-        file, *factors, theta, head, in.integer("rope.scaling.original_context_length", 8192));
-}
-
-void read_llama_family(const GgufFile& file, const Values& in, Json& config) {
-  const int64_t heads = in.of_all_layers("attention.head_count");
-  config["hidden_size"] = in.integer("embedding_length");
-  config["num_hidden_layers"] = in.integer("block_count");
-  config["num_attention_heads"] = heads;
-  config["num_key_value_heads"] =
-      in.has("attention.head_count_kv") ? in.of_all_layers("attention.head_count_kv") : heads;
-  config["intermediate_size"] = in.of_all_layers("feed_forward_length");
-  config["max_position_embeddings"] = in.integer("context_length");
-  const bool starcoder2 = config["model_type"] == "starcoder2";
-  if (starcoder2)
-    config["norm_epsilon"] = in.number("attention.layer_norm_epsilon");
-  else
-    config["rms_norm_eps"] = in.number("attention.layer_norm_rms_epsilon");
-  if (heads < 1) in.refuse("attention.head_count", "is not positive");
-  const int64_t head = in.integer("attention.key_length", in.integer("embedding_length") / heads);
-  if (in.integer("attention.value_length", head) != head)
-    in.refuse("attention.value_length", "is not that of keys");
-  if (head < 1 || head > (1 << 20)) in.refuse("attention.key_length", "is no head's size");
-  config["head_dim"] = head;
-  config["sliding_window"] = nullptr;
-  if (const int64_t window = in.integer("attention.sliding_window", 0); window > 0)
-    config["sliding_window"] = window;
-  const bool biased = file.tensor("blk.0.attn_q.bias") != nullptr;
-  config[starcoder2 ? "use_bias" : "attention_bias"] = biased;
-  config["mlp_bias"] = file.tensor("blk.0.ffn_up.bias") != nullptr;
-  read_rope(file, in, head, config);
-}
-
-void read_gpt2(const Values& in, Json& config) {
-  config["n_embd"] = in.integer("embedding_length");
-  config["n_layer"] = in.integer("block_count");
-  config["n_head"] = in.of_all_layers("attention.head_count");
-  config["n_inner"] = in.of_all_layers("feed_forward_length");
-  config["n_positions"] = in.integer("context_length");
-  config["layer_norm_epsilon"] = in.number("attention.layer_norm_epsilon");
-  config["activation_function"] = "gelu_new";
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) config[key] = 0.0;
-}
-
-// Ids of the tokens that begin and end texts, as config.json has them.
-void read_token_ids(const GgufFile& file, Json& config) {
-  for (const auto& [theirs, ours] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
-                                     std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
-                                     std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")})
-    if (file.has(theirs)) config[ours] = file.integer(theirs);
 }
 
 // The model as far as a file can say it, or llama.cpp need not know it.
-ModelSpec said_by_gguf(const ModelSpec& spec) {
+ModelSpec said_by_gguf(const ModelSpec& spec, HfFamily family) {
   ModelSpec said;
   said.vocab_size = spec.vocab_size;
   said.hidden_size = spec.hidden_size;
@@ -267,6 +182,7 @@ ModelSpec said_by_gguf(const ModelSpec& spec) {
   said.tie_embeddings = spec.tie_embeddings;
   said.dropout = spec.dropout;
   said.init_std = spec.init_std;
+  add_said_by_family(spec, family, said);
   return said;
 }
 
@@ -278,41 +194,123 @@ void exchange_pairs(const ModelSpec& spec, HfTensor& tensor) {
   if (leaf.starts_with("attn_k.")) tensor.order = paired_order(spec, spec.num_kv_heads);
 }
 
+Activation activation_of(HfFamily family) {
+  switch (family) {
+    case HfFamily::gpt2:
+    case HfFamily::starcoder2:
+    case HfFamily::gemma:
+    case HfFamily::gemma2:
+    case HfFamily::gemma3:
+    case HfFamily::bloom:
+      return Activation::gelu_tanh;
+    case HfFamily::gpt_neox:
+    case HfFamily::falcon:
+    case HfFamily::mpt:
+      return Activation::gelu;  // which llama.cpp approximates too
+    default:
+      return Activation::silu;
+  }
+}
+
+// What of a family llama.cpp takes for granted.
+std::string built_in_obstacle(const ModelSpec& spec, HfFamily family) {
+  const bool gemma = family == HfFamily::gemma2 || family == HfFamily::gemma3,
+             cohere = family == HfFamily::cohere || family == HfFamily::cohere2;
+  const bool no_biases = family == HfFamily::gemma || gemma || cohere ||
+                         family == HfFamily::olmo2 || family == HfFamily::falcon ||
+                         family == HfFamily::smollm3;
+  if (no_biases && (spec.qkv_bias || spec.attention_out_bias || spec.mlp_bias))
+    return "there are biases";
+  const bool own_head = family == HfFamily::olmo2 || family == HfFamily::gpt_neox,
+             tied = family == HfFamily::gemma || family == HfFamily::gemma2 || cohere;
+  if (own_head && spec.tie_embeddings) return "tie_embeddings is true";
+  if (tied && !spec.tie_embeddings) return "tie_embeddings is false";
+  if (gemma) {
+    const int64_t scalar =
+        gguf_query_scalar(family, spec.num_layers, spec.hidden_size, spec.num_heads, spec.head_dim);
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(scalar)));
+    const bool is_scale =
+        spec.attention_scale == 0 ? scalar == spec.head_dim : spec.attention_scale == scale;
+    if (!is_scale) return fmt::format("attention_scale is not 1 / sqrt({})", scalar);
+  }
+  if ((gemma || family == HfFamily::cohere2) && spec.sliding_window == 0)
+    return "there is no sliding_window";
+  if (family == HfFamily::gpt_neox && !spec.qkv_bias) return "qkv_bias is false";
+  if (family == HfFamily::falcon &&
+      (spec.parallel == Parallel::no || !(spec.positions == Positions::rope)))
+    return "attention and MLP are not parallel, or positions are not rotary";
+  if (family == HfFamily::smollm3 && spec.no_rope_every != 4) return "no_rope_every is not 4";
+  using Type = RopeScaling::Type;
+  if (spec.rope_scaling.type == Type::yarn) return "rope_scaling is yarn";
+  if (spec.rope_scaling.switches() && family != HfFamily::phi3)
+    return "rope_scaling is longrope, which is written of phi3 models alone";
+  return "";
+}
+
+void add_family_values(const ModelSpec& spec, HfFamily family, const std::string& name,
+                       GgufHeader& header) {
+  const auto number = [&](const char* key, float value) {
+    header.add(fmt::format("{}.{}", name, key), value);
+  };
+  if (const int64_t usual = gguf_window_period(family); usual > 0 && spec.sliding_window > 0) {
+    header.add(name + ".attention.sliding_window", static_cast<uint32_t>(spec.sliding_window));
+    if (spec.full_attention_every != usual)
+      header.add(name + ".attention.sliding_window_pattern",
+                 static_cast<uint32_t>(spec.full_attention_every));
+  }
+  if (spec.attention_soft_cap > 0) number("attn_logit_softcapping", spec.attention_soft_cap);
+  if (spec.logits_soft_cap > 0) number("final_logit_softcapping", spec.logits_soft_cap);
+  switch (family) {
+    case HfFamily::gemma3:
+      return number("rope.freq_base_swa", spec.local_rope_theta);
+    case HfFamily::granite:
+      number("embedding_scale", spec.embedding_scale);
+      number("residual_scale", spec.residual_scale);
+      if (spec.attention_scale != 0) number("attention.scale", spec.attention_scale);
+      return number("logit_scale", 1 / spec.logits_scale);
+    case HfFamily::cohere:
+    case HfFamily::cohere2:
+      return number("logit_scale", spec.logits_scale);
+    case HfFamily::gpt_neox:
+      return header.add(name + ".use_parallel_residual", spec.parallel != Parallel::no);
+    case HfFamily::mpt:
+      return number("attention.max_alibi_bias", 8);
+    default:
+      return;
+  }
+}
+
 }  // namespace
 
-Json hf_config_of_gguf(const GgufFile& file) {
-  const std::string name = file.text("general.architecture");
-  const auto found = std::ranges::find(kArchitectures, name, &Architecture::name);
-  if (found == kArchitectures.end()) {
-    std::vector<std::string> known;
-    for (const Architecture& one : kArchitectures)
-      if (known.empty() || known.back() != one.name) known.emplace_back(one.name);
-    user_error("{}: general.architecture is \"{}\"; of GGUF files, those of {} are read",
-               file.path(), brief_json(Json(name)), join(known, ", "));
-  }
-  const Values in(file, name);
-  in.refuse_unknown();
-  const GgufTensor* const table = file.tensor("token_embd.weight");
-  if (!table || table->shape.size() != 2)
-    user_error("{} has no table of tokens, token_embd.weight", file.path());
-  Json config = {{"model_type", name}};
-  config["vocab_size"] = table->shape[0];
-  config["tie_word_embeddings"] = file.tensor("output.weight") == nullptr;
-  if (name == "gpt2")
-    read_gpt2(in, config);
-  else
-    read_llama_family(file, in, config);
-  read_token_ids(file, config);
-  return config;
+std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
+
+const GgufArchitecture* gguf_architecture_of(HfFamily family) {
+  const auto found = std::ranges::find(kArchitectures, family, &GgufArchitecture::family);
+  return found == kArchitectures.end() ? nullptr : &*found;
+}
+
+int64_t gguf_window_period(HfFamily family) {
+  if (family == HfFamily::gemma2) return 2;
+  if (family == HfFamily::gemma3) return 6;
+  return family == HfFamily::cohere2 ? 4 : 0;
+}
+
+// The largest models of both generations, known by their layers, take the width of a head as if
+// heads made up the model.
+int64_t gguf_query_scalar(HfFamily family, int64_t layers, int64_t hidden, int64_t heads,
+                          int64_t head_dim) {
+  const bool largest = layers == (family == HfFamily::gemma2 ? 46 : 62);
+  return largest ? hidden / heads : head_dim;
 }
 
 std::string gguf_obstacle(const ModelSpec& spec, HfFamily family) {
-  if (!architecture_of(family))
+  if (!gguf_architecture_of(family))
     return fmt::format("files of {} models are not written", hf_model_type(family));
-  const bool gelu = family == HfFamily::gpt2 || family == HfFamily::starcoder2;
-  if (spec.activation != (gelu ? Activation::gelu_tanh : Activation::silu))
+  if (const Activation needed = activation_of(family); spec.activation != needed)
     return fmt::format("llama.cpp computes its {} models with {}", hf_model_type(family),
-                       gelu ? "gelu_tanh" : "silu");
+                       needed == Activation::silu   ? "silu"
+                       : needed == Activation::gelu ? "gelu"
+                                                    : "gelu_tanh");
   if (spec.rope_scaling.type == RopeScaling::Type::llama3 && family != HfFamily::llama &&
       family != HfFamily::mistral)
     return "rope_scaling is llama3, which llama.cpp has for llama models alone";
@@ -320,7 +318,8 @@ std::string gguf_obstacle(const ModelSpec& spec, HfFamily family) {
     return "llama.cpp has no bias for heads that are not hidden_size / num_heads";
   if (family == HfFamily::qwen3 && spec.qkv_bias) return "qkv_bias is true";
   if (family == HfFamily::starcoder2 && !spec.qkv_bias) return "qkv_bias is false";
-  const Json all = spec.to_json(), said = said_by_gguf(spec).to_json();
+  if (const std::string why = built_in_obstacle(spec, family); !why.empty()) return why;
+  const Json all = spec.to_json(), said = said_by_gguf(spec, family).to_json();
   for (const auto& [key, value] : all.items())
     if (!said.contains(key) || said[key] != value)
       return fmt::format("{} is {}, which a file does not say", key, brief_json(value));
@@ -328,21 +327,24 @@ std::string gguf_obstacle(const ModelSpec& spec, HfFamily family) {
 }
 
 std::vector<HfParameter> gguf_parameters(const ModelSpec& spec, HfFamily family) {
-  const Architecture* const architecture = architecture_of(family);
+  const GgufArchitecture* const architecture = gguf_architecture_of(family);
   require(architecture != nullptr, "no GGUF of family {}", static_cast<int>(family));
   std::vector<HfParameter> parameters = hf_parameters(spec, family);
   for (HfParameter& parameter : parameters)
     for (HfTensor& tensor : parameter.tensors) {
-      tensor.name = gguf_name(tensor.name);
+      tensor.name = gguf_name(tensor.name, family, spec.norm_after());
       if (tensor.transposed) std::swap(tensor.shape[0], tensor.shape[1]);
       tensor.transposed = false;  // as llama.cpp keeps all matrices
-      if (architecture->pairs) exchange_pairs(spec, tensor);
+      if (architecture->rows == GgufRows::pairs) exchange_pairs(spec, tensor);
+      if (architecture->rows == GgufRows::ours) tensor.order.clear();
+      // Whose weights are stored less one here, and as they are there.
+      if (spec.norm == Norm::rmsnorm1p && tensor.name.ends_with("norm.weight")) tensor.more = 1;
     }
   return parameters;
 }
 
 void add_gguf_model(const ModelSpec& spec, HfFamily family, GgufHeader& header) {
-  const std::string name(architecture_of(family)->name);
+  const std::string name(gguf_architecture_of(family)->name);
   const auto count = [&](const char* key, int64_t value) {
     header.add(fmt::format("{}.{}", name, key), static_cast<uint32_t>(value));
   };
@@ -357,29 +359,46 @@ void add_gguf_model(const ModelSpec& spec, HfFamily family, GgufHeader& header) 
   count("feed_forward_length", spec.intermediate_size);
   count("attention.head_count", spec.num_heads);
   count("attention.head_count_kv", spec.num_kv_heads);
-  number(spec.norm == Norm::rmsnorm ? "attention.layer_norm_rms_epsilon"
-                                    : "attention.layer_norm_epsilon",
+  number(spec.norm == Norm::layernorm ? "attention.layer_norm_epsilon"
+                                      : "attention.layer_norm_rms_epsilon",
          spec.norm_eps);
+  add_family_values(spec, family, name, header);
   if (spec.positions != Positions::rope) return;
   count("attention.key_length", spec.head_dim);
   count("attention.value_length", spec.head_dim);
-  count("rope.dimension_count", spec.head_dim);
+  count("rope.dimension_count", spec.rotary_size());
   number("rope.freq_base", spec.rope_theta);
   if (spec.rope_scaling.type == RopeScaling::Type::llama3)
     count("rope.scaling.original_context_length", spec.rope_scaling.original_max_sequence_length);
+  if (spec.rope_scaling.switches()) {
+    header.add(name + ".rope.scaling.type", "longrope");
+    count("rope.scaling.original_context_length", spec.rope_scaling.original_max_sequence_length);
+    number("rope.scaling.attn_factor", static_cast<float>(spec.rope_scaling.length()));
+  }
   if (spec.rope_scaling.type != RopeScaling::Type::linear) return;
   header.add(name + ".rope.scaling.type", "linear");
   number("rope.scaling.factor", spec.rope_scaling.factor);
 }
 
-std::vector<float> gguf_rope_factors(const ModelSpec& spec) {
-  std::vector<float> factors;
-  if (spec.positions != Positions::rope || spec.rope_scaling.type != RopeScaling::Type::llama3)
-    return factors;
+double gguf_stretching(const RopeScaling& scaling, int64_t pair, int64_t head, double theta) {
+  return RopeScaling().frequency(pair, head, theta) / scaling.frequency(pair, head, theta);
+}
+
+std::vector<GgufFactors> gguf_rope_factors(const ModelSpec& spec) {
+  if (spec.positions != Positions::rope) return {};
+  const RopeScaling& scaling = spec.rope_scaling;
+  const auto floats = [](const std::vector<double>& factors) {
+    return std::vector<float>(factors.begin(), factors.end());
+  };
+  if (scaling.switches())
+    return {{kGgufLongFactors, floats(scaling.long_factor)},
+            {kGgufShortFactors, floats(scaling.short_factor)}};
+  if (scaling.type != RopeScaling::Type::llama3) return {};
+  GgufFactors factors{kGgufRopeFactors, {}};
   for (int64_t pair = 0; pair < spec.head_dim / 2; ++pair)
-    factors.push_back(static_cast<float>(
-        stretching(spec.rope_scaling, pair, spec.head_dim, double{spec.rope_theta})));
-  return factors;
+    factors.values.push_back(
+        static_cast<float>(gguf_stretching(scaling, pair, spec.head_dim, double{spec.rope_theta})));
+  return {factors};
 }
 
 }  // namespace onefold

@@ -22,9 +22,17 @@ std::vector<HfParameter> gguf_parameters(const ModelSpec& spec, HfFamily family)
 // Sizes and constants of the model, general.architecture among them.
 void add_gguf_model(const ModelSpec& spec, HfFamily family, GgufHeader& header);
 
-// What Llama 3's stretched rotary frequencies are divided by, one for each pair of a head: a tensor
-// of GGUF's. Empty if they are not stretched so.
+// What rotary frequencies are divided by, one for each pair of a head: tensors of GGUF's. Llama
+// 3's, or Phi-3's two lists; none if frequencies are not stretched so.
 inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
-std::vector<float> gguf_rope_factors(const ModelSpec& spec);
+inline constexpr const char* kGgufLongFactors = "rope_factors_long.weight";
+inline constexpr const char* kGgufShortFactors = "rope_factors_short.weight";
+struct GgufFactors {
+  std::string name;
+  std::vector<float> values;
+};
+std::vector<GgufFactors> gguf_rope_factors(const ModelSpec& spec);
+// What the frequency of a pair of a head is divided by.
+double gguf_stretching(const RopeScaling& scaling, int64_t pair, int64_t head, double theta);
 
 }  // namespace onefold

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/hf_reading.h"
+#include "model/hf_sizes.h"
 #include "model/spec_limits.h"
 
 namespace onefold {
@@ -43,6 +44,28 @@ Activation plain_activation(JsonObject& in, std::string_view key, std::string_vi
   return act;
 }
 
+namespace {
+
+// What is missing follows from the two contexts, of which Phi-3's files have the first beside the
+// object.
+RopeScaling read_longrope(JsonObject& in, JsonObject& rope, const ModelSpec& spec) {
+  RopeScaling scaling;
+  scaling.type = RopeScaling::Type::longrope;
+  scaling.short_factor = rope.require<std::vector<double>>("short_factor");
+  scaling.long_factor = rope.require<std::vector<double>>("long_factor");
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  scaling.original_max_sequence_length = optional<int64_t>(
+      rope, kOriginal, optional<int64_t>(in, kOriginal, spec.max_sequence_length));
+  refuse_if(in, kOriginal, scaling.original_max_sequence_length < 2, "must be at least 2");
+  const double stretched = static_cast<double>(spec.max_sequence_length) /
+                           static_cast<double>(scaling.original_max_sequence_length);
+  scaling.factor = std::max(1.0f, optional<float>(rope, "factor", static_cast<float>(stretched)));
+  scaling.attention_factor = optional<float>(rope, "attention_factor", 0);
+  return scaling;
+}
+
+}  // namespace
+
 RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& rope,
                               const ModelSpec& spec) {
   RopeScaling scaling;
@@ -51,10 +74,13 @@ RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& 
   if (type == "default") return scaling;
   // They change where sequences are longer than the context, and those are refused.
   if (type == "dynamic") return scaling;
+  // "su" is Phi-3's first name for it, and so was "yarn".
+  if (type == "longrope" || type == "su" || (type == "yarn" && rope.has("long_factor")))
+    return read_longrope(in, rope, spec);
   // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
   refuse_if(in, key, type != "linear" && type != "llama3" && type != "yarn",
             fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
-                        "wrong; linear, dynamic, llama3 and yarn are",
+                        "wrong; linear, dynamic, llama3, yarn and longrope are",
                         type));
   scaling.factor = rope.require<float>("factor");
   scaling.type = type == "linear" ? RopeScaling::Type::linear
@@ -147,27 +173,28 @@ void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64
   if (window > 0) set_windows(in, spec, window, slides);
 }
 
-// What all but gpt2 and starcoder2 share.
-ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", default_kv_heads);
+ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied) {
+  ModelSpec spec = read_sizes(in, family, tied);
   spec.head_dim = optional<int64_t>(in, "head_dim", 0);
-  spec.intermediate_size = in.require<int64_t>("intermediate_size");
-  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
   spec.norm = Norm::rmsnorm;
-  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-6f);
   spec.activation = activation(in, "hidden_act", "silu");
   spec.gated = true;
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
   read_rope(in, spec);
+  refuse_attention_dropout(in);
+  return spec;
+}
+
+void read_dropout(JsonObject& in, ModelSpec& spec, std::string_view key, float missing,
+                  std::initializer_list<std::string_view> others) {
+  spec.dropout = in.get<float>(key, missing);
+  for (const std::string_view other : others)
+    refuse_if(in, other, in.get<float>(other, missing) != spec.dropout,
+              fmt::format("one dropout rate is used everywhere; set it equal to {}", key));
+}
+
+void refuse_attention_dropout(JsonObject& in) {
   refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
             "dropout in attention alone is not supported; set it to 0");
-  return spec;
 }
 
 }  // namespace hf
@@ -177,23 +204,10 @@ namespace {
 using namespace hf;
 
 ModelSpec read_gpt2(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("n_embd");
-  spec.num_layers = in.require<int64_t>("n_layer");
-  spec.num_heads = in.require<int64_t>("n_head");
-  spec.intermediate_size = optional<int64_t>(in, "n_inner", 0);
-  spec.max_sequence_length = in.get<int64_t>("n_positions", 1024);
-  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  ModelSpec spec = read_sizes(in, HfFamily::gpt2, true);
   spec.activation = plain_activation(in, "activation_function", "gelu_new");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
-
-  spec.dropout = in.get<float>("resid_pdrop", 0.1f);
-  for (const std::string_view key : {"embd_pdrop", "attn_pdrop"})
-    refuse_if(in, key, in.get<float>(key, 0.1f) != spec.dropout,
-              "one dropout rate is used everywhere; set it equal to resid_pdrop");
+  read_dropout(in, spec, "resid_pdrop", 0.1f, {"embd_pdrop", "attn_pdrop"});
   refuse_if(in, "scale_attn_weights", !in.get<bool>("scale_attn_weights", true),
             "attention scores are always scaled by 1/sqrt(head_dim)");
   refuse_if(in, "scale_attn_by_inverse_layer_idx",
@@ -204,14 +218,14 @@ ModelSpec read_gpt2(JsonObject& in) {
 }
 
 ModelSpec read_llama(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::llama);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.mlp_bias = in.get<bool>("mlp_bias", false);
   return spec;
 }
 
 ModelSpec read_mistral(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 8);
+  ModelSpec spec = read_llama_family(in, HfFamily::mistral);
   read_windows(in, spec, 4096, 0);
   return spec;
 }
@@ -232,14 +246,14 @@ void read_qwen_windows(JsonObject& in, ModelSpec& spec) {
 }
 
 ModelSpec read_qwen2(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::qwen2);
   spec.qkv_bias = true;
   read_qwen_windows(in, spec);
   return spec;
 }
 
 ModelSpec read_qwen3(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::qwen3);
   if (spec.head_dim == 0) spec.head_dim = 128;  // the class's default, not hidden / heads
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.qk_norm = true;
@@ -260,9 +274,8 @@ void read_experts(JsonObject& in, std::string_view count_key, int64_t default_pe
 }
 
 ModelSpec read_mixtral(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 8);
+  ModelSpec spec = read_llama_family(in, HfFamily::mixtral);
   if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 1e6f;
-  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
   read_windows(in, spec, 0, 0);
   read_experts(in, "num_local_experts", 2, spec);
   refuse_if(in, "router_jitter_noise", in.get<double>("router_jitter_noise", 0.0) != 0,
@@ -302,8 +315,7 @@ ModelSpec read_qwen3_moe(JsonObject& in) {
 }
 
 ModelSpec read_phi3(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
-  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
+  ModelSpec spec = read_llama_family(in, HfFamily::phi3);
   for (const std::string_view key : {"resid_pdrop", "embd_pdrop"})
     refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
   refuse_if(in, "attention_bias", in.get<bool>("attention_bias", false), "not supported");
@@ -312,8 +324,7 @@ ModelSpec read_phi3(JsonObject& in) {
 }
 
 ModelSpec read_smollm3(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 4);
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
+  ModelSpec spec = read_llama_family(in, HfFamily::smollm3, true);
   if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 2e6f;
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.mlp_bias = in.get<bool>("mlp_bias", false);
@@ -336,23 +347,11 @@ ModelSpec read_smollm3(JsonObject& in) {
 }
 
 ModelSpec read_starcoder2(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", 2);
-  spec.intermediate_size = in.require<int64_t>("intermediate_size");
-  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
-  spec.norm_eps = in.get<float>("norm_epsilon", 1e-5f);
+  ModelSpec spec = read_sizes(in, HfFamily::starcoder2, true);
   spec.activation = plain_activation(in, "hidden_act", "gelu_pytorch_tanh");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = in.get<bool>("use_bias", true);
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
   spec.init_std = in.get<float>("initializer_range", 0.018042f);
-  spec.dropout = in.get<float>("residual_dropout", 0.0f);
-  for (const std::string_view key : {"attention_dropout", "embedding_dropout"})
-    refuse_if(in, key, in.get<float>(key, 0.0f) != spec.dropout,
-              "one dropout rate is used everywhere; set it equal to residual_dropout");
+  read_dropout(in, spec, "residual_dropout", 0.0f, {"attention_dropout", "embedding_dropout"});
   read_rope(in, spec);
   read_windows(in, spec, 0, 0);
   return spec;
@@ -406,6 +405,10 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
       return read_opt(in);
     case HfFamily::falcon:
       return read_falcon(in);
+    case HfFamily::bloom:
+      return read_bloom(in);
+    case HfFamily::mpt:
+      return read_mpt(in);
   }
   internal_error("no reader for family {}", static_cast<int>(family));
 }

@@ -34,7 +34,9 @@ enum class HfFamily : uint8_t {
   gpt_neox,
   gptj,
   opt,
-  falcon
+  falcon,
+  bloom,
+  mpt
 };
 
 std::span<const HfFamily> hf_families();

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/hf_config.h"
+#include "model/hf_sizes.h"
 #include "model/hf_writing.h"
 
 namespace onefold {
@@ -17,7 +18,7 @@ struct Names {
 
 // In order of preference where several can express a model: nearly every model of mistral's is a
 // llama too, and that is the better known.
-constexpr std::array<Names, 23> kNames = {{
+constexpr std::array<Names, 25> kNames = {{
     {HfFamily::gpt2, "gpt2", "GPT2LMHeadModel"},
     {HfFamily::llama, "llama", "LlamaForCausalLM"},
     {HfFamily::qwen2, "qwen2", "Qwen2ForCausalLM"},
@@ -41,6 +42,8 @@ constexpr std::array<Names, 23> kNames = {{
     {HfFamily::gptj, "gptj", "GPTJForCausalLM"},
     {HfFamily::opt, "opt", "OPTForCausalLM"},
     {HfFamily::falcon, "falcon", "FalconForCausalLM"},
+    {HfFamily::bloom, "bloom", "BloomForCausalLM"},
+    {HfFamily::mpt, "mpt", "MptForCausalLM"},
 }};
 constexpr std::array<HfFamily, kNames.size()> kFamilies = [] {
   std::array<HfFamily, kNames.size()> families{};
@@ -63,7 +66,7 @@ std::string must_be(std::string_view field, bool value, bool needed) {
 
 std::string gpt2_obstacle(const ModelSpec& spec) {
   if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
-  if (spec.positions != Positions::learned) return "positions is rope";
+  if (spec.positions != Positions::learned) return "positions is not learned";
   if (const std::string option = option_obstacle(spec, 0); !option.empty()) return option;
   if (spec.gated) return "the activation is gated";
   if (spec.num_kv_heads != spec.num_heads) return "num_kv_heads is not num_heads";
@@ -82,7 +85,9 @@ std::string head_obstacle(const ModelSpec& spec) {
 }
 
 std::string phi3_obstacle(const ModelSpec& spec) {
-  if (spec.rope_scaling.type != RopeScaling::Type::none) return "rope_scaling is set";
+  using Type = RopeScaling::Type;
+  if (const Type type = spec.rope_scaling.type; type != Type::none && type != Type::longrope)
+    return "rope_scaling is neither longrope nor none";
   if (spec.qkv_bias) return "qkv_bias is true";
   if (spec.attention_out_bias) return "attention_out_bias is true";
   return head_obstacle(spec);
@@ -90,8 +95,9 @@ std::string phi3_obstacle(const ModelSpec& spec) {
 
 std::string starcoder2_obstacle(const ModelSpec& spec) {
   if (spec.norm != Norm::layernorm) return "norm is rmsnorm";
-  if (spec.positions != Positions::rope) return "positions is learned";
-  if (const std::string option = option_obstacle(spec, kWindow | kYarn); !option.empty())
+  if (spec.positions != Positions::rope) return "positions is not rope";
+  if (const std::string option = option_obstacle(spec, kWindow | kYarn | kLongRope);
+      !option.empty())
     return option;
   if (spec.gated) return "the activation is gated";
   if (spec.qk_norm) return "qk_norm is true";
@@ -102,13 +108,14 @@ std::string starcoder2_obstacle(const ModelSpec& spec) {
 
 std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   if (spec.norm == Norm::layernorm) return "norm is layernorm";
-  if (spec.positions != Positions::rope) return "positions is learned";
+  if (spec.positions != Positions::rope) return "positions is not rope";
   if (!spec.gated) return "the activation is not gated";
   const bool qwen3 = family == HfFamily::qwen3, qwen2 = family == HfFamily::qwen2;
   const bool smollm3 = family == HfFamily::smollm3, phi3 = family == HfFamily::phi3;
   const uint32_t options = (family == HfFamily::llama ? 0u : uint32_t{kWindow}) |
                            (qwen2 || qwen3 || smollm3 ? uint32_t{kSomeWindows} : 0u) |
-                           (smollm3 ? uint32_t{kNoRope} : 0u) | uint32_t{phi3 ? kRotaryDim : kYarn};
+                           (smollm3 ? uint32_t{kNoRope} : 0u) |
+                           uint32_t{phi3 ? kRotaryDim : kYarn} | uint32_t{kLongRope};
   if (const std::string option = option_obstacle(spec, options); !option.empty()) return option;
   if (spec.qk_norm != qwen3) return must_be("qk_norm", spec.qk_norm, qwen3);
   if (spec.mlp_bias && family != HfFamily::llama && !smollm3) return "mlp_bias is true";
@@ -172,36 +179,9 @@ Json experts_json(const ModelSpec& spec, HfFamily family) {
   return json;
 }
 
-Json gpt2_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["n_positions"] = spec.max_sequence_length;
-  json["n_embd"] = spec.hidden_size;
-  json["n_layer"] = spec.num_layers;
-  json["n_head"] = spec.num_heads;
-  json["n_inner"] = spec.intermediate_size;
-  json["activation_function"] = activation_name(spec.activation);
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    json[key] = shortest(spec.dropout);
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
-  return json;
-}
-
 Json llama_family_json(const ModelSpec& spec, HfFamily family) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["num_key_value_heads"] = spec.num_kv_heads;
+  Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
-  json["intermediate_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
-  json["rope_theta"] = shortest(spec.rope_theta);
-  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
-  json["hidden_act"] = activation_name(spec.activation);
-  json["attention_dropout"] = 0.0;
   const bool smollm3 = family == HfFamily::smollm3;
   if (family == HfFamily::llama || family == HfFamily::qwen3 || smollm3)
     json["attention_bias"] = spec.qkv_bias;
@@ -214,7 +194,7 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
     }
   }
   if (family != HfFamily::llama)  // mistral's default is 4096
-    json["sliding_window"] = spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+    json["sliding_window"] = window_json(spec);
   if (smollm3) {
     Json layers = Json::array();
     for (int block = 0; block < spec.num_layers; ++block)
@@ -224,7 +204,8 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
   }
   if (family == HfFamily::phi3) {
     json.erase("head_dim");  // its class has none
-    json["original_max_position_embeddings"] = spec.max_sequence_length;
+    if (!spec.rope_scaling.switches())
+      json["original_max_position_embeddings"] = spec.max_sequence_length;
     if (spec.rotary_dim != 0) json["partial_rotary_factor"] = rotary_part(spec);
     for (const char* key : {"resid_pdrop", "embd_pdrop"}) json[key] = 0.0;
   }
@@ -232,10 +213,8 @@ Json llama_family_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json starcoder2_json(const ModelSpec& spec) {
-  Json json = llama_family_json(spec, HfFamily::starcoder2);
-  json.erase("head_dim");
-  json.erase("rms_norm_eps");
-  json["norm_epsilon"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::starcoder2);
+  json["sliding_window"] = window_json(spec);
   json["use_bias"] = spec.qkv_bias;
   // Its name for the approximation by tanh is PyTorch's.
   if (spec.activation == Activation::gelu_tanh) json["hidden_act"] = "gelu_pytorch_tanh";
@@ -245,7 +224,7 @@ Json starcoder2_json(const ModelSpec& spec) {
 }
 
 Json json_of(const ModelSpec& spec, HfFamily family) {
-  if (family == HfFamily::gpt2) return gpt2_json(spec);
+  if (family == HfFamily::gpt2) return gpt2_json(spec, family);
   if (family == HfFamily::starcoder2) return starcoder2_json(spec);
   if (family >= HfFamily::ministral) return hf::family_json(spec, family);
   Json json = llama_family_json(spec, dense_family(family));
@@ -273,25 +252,51 @@ std::string_view hf::activation_name(Activation activation) {
   internal_error("no name for activation {}", static_cast<int>(activation));
 }
 
+Json hf::gpt2_json(const ModelSpec& spec, HfFamily family) {
+  Json json = sizes_json(spec, family);
+  json["activation_function"] = activation_name(spec.activation);
+  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+    json[key] = shortest(spec.dropout);
+  return json;
+}
+
+Json hf::rope_model_json(const ModelSpec& spec, HfFamily family) {
+  Json json = sizes_json(spec, family);
+  json["rope_theta"] = shortest(spec.rope_theta);
+  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
+  // Where transformers 4 looks for it.
+  if (spec.rope_scaling.switches())
+    json["original_max_position_embeddings"] = spec.rope_scaling.original_max_sequence_length;
+  json["hidden_act"] = activation_name(spec.activation);
+  json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json hf::window_json(const ModelSpec& spec) {
+  return spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+}
+
 // The form of transformers 4, which 5 reads too.
 Json hf::rope_scaling_json(const RopeScaling& scaling) {
   using Type = RopeScaling::Type;
   if (scaling.type == Type::none) return nullptr;
   Json json;
-  json["rope_type"] = scaling.type == Type::linear ? "linear"
-                      : scaling.type == Type::yarn ? "yarn"
-                                                   : "llama3";
+  // Ours have the same names.
+  json["rope_type"] = scaling.to_json()["type"];
   json["factor"] = shortest(scaling.factor);
   if (scaling.type == Type::linear) return json;
   if (scaling.type == Type::llama3) {
     json["low_freq_factor"] = shortest(scaling.low_freq_factor);
     json["high_freq_factor"] = shortest(scaling.high_freq_factor);
-  } else {
+  } else if (scaling.type == Type::yarn) {
     json["beta_fast"] = shortest(scaling.beta_fast);
     json["beta_slow"] = shortest(scaling.beta_slow);
-    if (scaling.attention_factor != 0)
-      json["attention_factor"] = shortest(scaling.attention_factor);
+  } else {
+    json["type"] = json["rope_type"];  // the older name, which Phi-3's own code reads
+    json["short_factor"] = scaling.short_factor;
+    json["long_factor"] = scaling.long_factor;
   }
+  if (scaling.attention_factor != 0) json["attention_factor"] = shortest(scaling.attention_factor);
   json["original_max_position_embeddings"] = scaling.original_max_sequence_length;
   return json;
 }

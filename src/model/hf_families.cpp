@@ -2,18 +2,18 @@
 #include <cmath>
 
 #include "model/hf_reading.h"
+#include "model/hf_sizes.h"
 
 namespace onefold::hf {
 namespace {
 
 // Gemma's: weights of norms are stored less one, and what is looked up is lengthened.
 ModelSpec read_gemma_family(JsonObject& in, std::string_view activation_key) {
-  ModelSpec spec = read_llama_family(in, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::gemma, true);
   if (spec.head_dim == 0) spec.head_dim = 256;  // the class's default, not hidden / heads
   spec.norm = Norm::rmsnorm1p;
   spec.activation = activation(in, activation_key, "gelu_pytorch_tanh");
   spec.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden_size)));
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   refuse_if(in, "use_bidirectional_attention",
             optional<bool>(in, "use_bidirectional_attention", false), "attention is causal");
@@ -33,32 +33,15 @@ void read_caps_and_scale(JsonObject& in, ModelSpec& spec, float default_scores,
     spec.attention_scale = static_cast<float>(1 / std::sqrt(scalar));
 }
 
-// What the families with LayerNorm share, but for their names of sizes.
-void refuse_other_dropout(JsonObject& in, const ModelSpec& spec, std::string_view key) {
-  refuse_if(in, key, in.get<float>(key, 0.0f) != spec.dropout,
-            "one dropout rate is used everywhere");
-}
-
 ModelSpec read_cohere_family(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.num_kv_heads = optional<int64_t>(in, "num_key_value_heads", 0);
-  spec.intermediate_size = in.require<int64_t>("intermediate_size");
-  spec.max_sequence_length = in.get<int64_t>("max_position_embeddings", 8192);
+  ModelSpec spec = read_sizes(in, HfFamily::cohere, true);
   spec.norm_bias = false;
-  spec.norm_eps = in.get<float>("layer_norm_eps", 1e-5f);
   spec.parallel = Parallel::one_norm;
   spec.activation = activation(in, "hidden_act", "silu");
   spec.gated = true;
   spec.logits_scale = in.get<float>("logit_scale", 0.0625f);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
-  refuse_if(in, "attention_dropout", in.get<double>("attention_dropout", 0.0) != 0.0,
-            "dropout in attention alone is not supported; set it to 0");
+  refuse_attention_dropout(in);
   return spec;
 }
 
@@ -109,8 +92,7 @@ ModelSpec read_gemma3(JsonObject& in) {
 }
 
 ModelSpec read_olmo2(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
-  spec.norm_eps = in.get<float>("rms_norm_eps", 1e-5f);
+  ModelSpec spec = read_llama_family(in, HfFamily::olmo2);
   spec.norm_place = NormPlace::after;
   spec.qk_norm = spec.qk_norm_whole = true;
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
@@ -118,7 +100,7 @@ ModelSpec read_olmo2(JsonObject& in) {
 }
 
 ModelSpec read_granite(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::granite);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.mlp_bias = in.get<bool>("mlp_bias", false);
   spec.embedding_scale = in.get<float>("embedding_multiplier", 1.0f);
@@ -149,22 +131,12 @@ ModelSpec read_cohere2(JsonObject& in) {
 }
 
 ModelSpec read_gpt_neox(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.intermediate_size = in.require<int64_t>("intermediate_size");
-  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
-  spec.norm_eps = in.get<float>("layer_norm_eps", 1e-5f);
+  ModelSpec spec = read_sizes(in, HfFamily::gpt_neox, false);
   spec.activation = plain_activation(in, "hidden_act", "gelu");
   spec.parallel = in.get<bool>("use_parallel_residual", true) ? Parallel::two_norms : Parallel::no;
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", true);
   spec.mlp_bias = true;
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
-  spec.dropout = in.get<float>("hidden_dropout", 0.0f);
-  refuse_other_dropout(in, spec, "attention_dropout");
+  read_dropout(in, spec, "hidden_dropout", 0.0f, {"attention_dropout"});
   // Its own names, where there are no rope_parameters.
   read_rope(in, spec, in.get<float>("rotary_emb_base", 10000.0f),
             in.get<double>("rotary_pct", 0.25));
@@ -172,41 +144,23 @@ ModelSpec read_gpt_neox(JsonObject& in) {
 }
 
 ModelSpec read_gptj(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("n_embd");
-  spec.num_layers = in.require<int64_t>("n_layer");
-  spec.num_heads = in.require<int64_t>("n_head");
-  spec.intermediate_size = optional<int64_t>(in, "n_inner", 0);
-  spec.max_sequence_length = in.get<int64_t>("n_positions", 2048);
-  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  ModelSpec spec = read_sizes(in, HfFamily::gptj, false);
   spec.activation = plain_activation(in, "activation_function", "gelu_new");
   spec.parallel = Parallel::one_norm;
   spec.positions = Positions::rope;
   spec.rotary_dim = in.value().contains("rotary_dim") ? optional<int64_t>(in, "rotary_dim", 0) : 64;
   spec.mlp_bias = true;
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", false);
   refuse_if(in, "tie_word_embeddings", spec.tie_embeddings, "its head has a bias of its own");
   spec.head_bias = true;
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
-  spec.dropout = in.get<float>("resid_pdrop", 0.0f);
-  for (const std::string_view key : {"embd_pdrop", "attn_pdrop"})
-    refuse_other_dropout(in, spec, key);
+  read_dropout(in, spec, "resid_pdrop", 0.0f, {"embd_pdrop", "attn_pdrop"});
   return spec;
 }
 
 ModelSpec read_opt(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.intermediate_size = in.require<int64_t>("ffn_dim");
-  spec.max_sequence_length = in.require<int64_t>("max_position_embeddings");
+  ModelSpec spec = read_sizes(in, HfFamily::opt, true);
   spec.position_offset = 2;
   spec.activation = plain_activation(in, "activation_function", "relu");
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = in.get<bool>("enable_bias", true);
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
   spec.init_std = in.get<float>("init_std", 0.02f);
   // Its dropout, which all files of the family have, leaves attention and embedding out: one rate
   // is used everywhere here, and a run says which.
@@ -224,14 +178,7 @@ ModelSpec read_opt(JsonObject& in) {
 }
 
 ModelSpec read_falcon(JsonObject& in) {
-  ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>("hidden_size");
-  spec.num_layers = in.require<int64_t>("num_hidden_layers");
-  spec.num_heads = in.require<int64_t>("num_attention_heads");
-  spec.intermediate_size = optional<int64_t>(in, "ffn_hidden_size", 0);
-  spec.max_sequence_length = in.get<int64_t>("max_position_embeddings", 2048);
-  spec.norm_eps = in.get<float>("layer_norm_epsilon", 1e-5f);
+  ModelSpec spec = read_sizes(in, HfFamily::falcon, true);
   spec.activation = plain_activation(in, "activation", "gelu");
   const bool is_new = optional<bool>(in, "new_decoder_architecture", false),
              parallel = optional<bool>(in, "parallel_attn", true);
@@ -245,13 +192,61 @@ ModelSpec read_falcon(JsonObject& in) {
             "1, or 2 in the new architecture, are supported");
   if (parallel) spec.parallel = norms == 2 ? Parallel::two_norms : Parallel::one_norm;
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = optional<bool>(in, "bias", false);
-  spec.tie_embeddings = in.get<bool>("tie_word_embeddings", true);
-  spec.init_std = in.get<float>("initializer_range", 0.02f);
   for (const std::string_view key : {"hidden_dropout", "attention_dropout"})
     refuse_if(in, key, optional<float>(in, key, 0.0f) != 0, "set it to 0");
-  refuse_if(in, "alibi", optional<bool>(in, "alibi", false),
-            "positions as a bias of scores are not supported");
-  read_rope(in, spec);
+  if (optional<bool>(in, "alibi", false)) {
+    // Its bias is scaled with the scores.
+    refuse_if(in, "num_attention_heads", spec.num_heads < 1, "there must be heads");
+    spec.positions = Positions::alibi;
+    const auto head_dim = static_cast<double>(spec.hidden_size / spec.num_heads);
+    spec.alibi_scale = static_cast<float>(1 / std::sqrt(head_dim));
+  } else {
+    read_rope(in, spec);
+  }
+  return spec;
+}
+
+ModelSpec read_bloom(JsonObject& in) {
+  ModelSpec spec = read_sizes(in, HfFamily::bloom, true);
+  spec.positions = Positions::alibi;
+  spec.embedding_norm = true;
+  spec.activation = Activation::gelu_tanh;
+  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
+  for (const std::string_view key : {"hidden_dropout", "attention_dropout"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "apply_residual_connection_post_layernorm",
+            in.get<bool>("apply_residual_connection_post_layernorm", false),
+            "what a branch is added to is never normalised");
+  return spec;
+}
+
+ModelSpec read_mpt(JsonObject& in) {
+  ModelSpec spec = read_sizes(in, HfFamily::mpt, true);
+  spec.positions = Positions::alibi;
+  spec.norm_bias = false;
+  spec.activation = Activation::gelu;
+  for (const std::string_view key : {"resid_pdrop", "emb_pdrop"})
+    refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
+  refuse_if(in, "expansion_ratio", in.get<int64_t>("expansion_ratio", 4) != 4,
+            "transformers computes with 4, whatever it says");
+  refuse_if(in, "no_bias", !in.get<bool>("no_bias", true), "linear layers have no bias");
+  refuse_if(in, "logit_scale",
+            in.value().contains("logit_scale") && !in.value()["logit_scale"].is_null(),
+            "transformers does not scale logits");
+  if (!in.has("attn_config")) return spec;
+  JsonObject attention = in.object("attn_config");
+  refuse_if(attention, "alibi", !attention.get<bool>("alibi", true), "it has no other positions");
+  refuse_if(attention, "alibi_bias_max", attention.get<double>("alibi_bias_max", 8) != 8,
+            "slopes end at 2^-8");
+  refuse_if(attention, "clip_qkv", optional<double>(attention, "clip_qkv", 0) != 0,
+            "queries, keys and values are not clipped");
+  refuse_if(attention, "attn_pdrop", attention.get<double>("attn_pdrop", 0) != 0, "set it to 0");
+  for (const std::string_view key : {"qk_ln", "prefix_lm"})
+    refuse_if(attention, key, attention.get<bool>(key, false), "not supported");
+  refuse_if(attention, "attn_type",
+            attention.get<std::string>("attn_type", "multihead_attention") != "multihead_attention",
+            "not supported");
+  spec.attention_scale = optional<float>(attention, "softmax_scale", 0);
   return spec;
 }
 

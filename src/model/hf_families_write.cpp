@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/hf_sizes.h"
 #include "model/hf_writing.h"
 
 namespace onefold::hf {
@@ -36,7 +37,7 @@ std::string equal_biases(const ModelSpec& spec, bool mlp_too) {
 // A family with rotary positions and a gated MLP, like Llama's.
 std::string gated_rope(const ModelSpec& spec, Norm norm) {
   return first_of(unless(spec.norm == norm, "norm is another"),
-                  unless(spec.positions == Positions::rope, "positions is learned"),
+                  unless(spec.positions == Positions::rope, "positions is not rope"),
                   unless(spec.gated, "the activation is not gated"));
 }
 
@@ -79,7 +80,7 @@ std::string gemma_obstacle(const ModelSpec& spec, HfFamily family) {
 
 std::string cohere_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool second = family == HfFamily::cohere2;
-  const uint32_t options = kParallel | kNoNormBias | kLogitsScale | kYarn |
+  const uint32_t options = kParallel | kNoNormBias | kLogitsScale | kYarn | kLongRope |
                            (second ? kWindow | kSomeWindows | kNoRope : 0);
   return first_of(
       gated_rope(spec, Norm::layernorm), option_obstacle(spec, options),
@@ -94,7 +95,7 @@ std::string cohere_obstacle(const ModelSpec& spec, HfFamily family) {
 
 std::string neox_obstacle(const ModelSpec& spec) {
   return first_of(plain_layernorm(spec, Positions::rope),
-                  option_obstacle(spec, kParallel | kRotaryDim | kYarn),
+                  option_obstacle(spec, kParallel | kRotaryDim | kYarn | kLongRope),
                   unless(spec.parallel != Parallel::one_norm, "parallel is one_norm"),
                   unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"),
                   unless(spec.mlp_bias, "mlp_bias is false"), equal_biases(spec, false));
@@ -127,26 +128,42 @@ bool is_new_falcon(const ModelSpec& spec) {
 }
 
 std::string falcon_obstacle(const ModelSpec& spec) {
-  return first_of(plain_layernorm(spec, Positions::rope), option_obstacle(spec, kParallel | kYarn),
-                  unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
-                         "num_kv_heads is neither 1 nor num_heads"),
-                  equal_biases(spec, true));
+  const bool alibi = spec.positions == Positions::alibi;
+  const auto scaled = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.head_dim)));
+  return first_of(
+      plain_layernorm(spec, alibi ? Positions::alibi : Positions::rope),
+      option_obstacle(spec, kParallel | kYarn | kLongRope),
+      unless(!alibi || spec.alibi_scale == scaled, "alibi_scale is not 1 / sqrt(head_dim)"),
+      unless(spec.parallel != Parallel::no || !is_new_falcon(spec),
+             "num_kv_heads is neither 1 nor num_heads"),
+      equal_biases(spec, true));
 }
 
-Json llama_like_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["num_key_value_heads"] = spec.num_kv_heads;
-  json["intermediate_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["rope_theta"] = shortest(spec.rope_theta);
-  json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
-  json["hidden_act"] = activation_name(spec.activation);
-  json["attention_dropout"] = 0.0;
-  return json;
+// A family whose MLPs are four times as wide as the model, and every head has keys of its own.
+std::string plain_sizes(const ModelSpec& spec) {
+  return first_of(unless(spec.intermediate_size == 4 * spec.hidden_size,
+                         "intermediate_size is not 4 * hidden_size"),
+                  unless(spec.num_kv_heads == spec.num_heads, "num_kv_heads is not num_heads"));
+}
+
+std::string bloom_obstacle(const ModelSpec& spec) {
+  return first_of(plain_layernorm(spec, Positions::alibi), option_obstacle(spec, kEmbeddingNorm),
+                  unless(spec.embedding_norm, "embedding_norm is false"),
+                  unless(spec.alibi_scale == 1, "alibi_scale is not 1"),
+                  unless(spec.activation == Activation::gelu_tanh, "activation is not gelu_tanh"),
+                  unless(spec.qkv_bias && spec.attention_out_bias && spec.mlp_bias,
+                         "there are layers without a bias"),
+                  plain_sizes(spec));
+}
+
+std::string mpt_obstacle(const ModelSpec& spec) {
+  return first_of(
+      plain_layernorm(spec, Positions::alibi), option_obstacle(spec, kNoNormBias | kAttentionScale),
+      unless(!spec.norm_bias, "norm_bias is true"),
+      unless(spec.alibi_scale == 1, "alibi_scale is not 1"),
+      unless(spec.activation == Activation::gelu, "activation is not gelu"),
+      unless(!spec.qkv_bias && !spec.attention_out_bias && !spec.mlp_bias, "there are biases"),
+      plain_sizes(spec));
 }
 
 // The name that PyTorch has for the approximation by tanh.
@@ -155,9 +172,8 @@ std::string_view torch_activation_name(Activation activation) {
 }
 
 Json gemma_json(const ModelSpec& spec, HfFamily family) {
-  Json json = llama_like_json(spec);
+  Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
   json["attention_bias"] = spec.qkv_bias;
   json["hidden_act"] = torch_activation_name(spec.activation);
   if (family == HfFamily::gemma) return json;
@@ -177,8 +193,7 @@ Json gemma_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json cohere_json(const ModelSpec& spec, HfFamily family) {
-  Json json = llama_like_json(spec);
-  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, family);
   json["logit_scale"] = shortest(spec.logits_scale);
   json["attention_bias"] = spec.qkv_bias;
   if (family == HfFamily::cohere) {
@@ -191,8 +206,7 @@ Json cohere_json(const ModelSpec& spec, HfFamily family) {
 }
 
 Json granite_json(const ModelSpec& spec) {
-  Json json = llama_like_json(spec);
-  json["rms_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::granite);
   json["attention_bias"] = spec.qkv_bias;
   json["mlp_bias"] = spec.mlp_bias;
   json["embedding_multiplier"] = shortest(spec.embedding_scale);
@@ -209,9 +223,7 @@ Json granite_json(const ModelSpec& spec) {
 }
 
 Json neox_json(const ModelSpec& spec) {
-  Json json = llama_like_json(spec);
-  json.erase("num_key_value_heads");
-  json["layer_norm_eps"] = shortest(spec.norm_eps);
+  Json json = rope_model_json(spec, HfFamily::gpt_neox);
   json["use_parallel_residual"] = spec.parallel != Parallel::no;
   json["attention_bias"] = spec.qkv_bias;
   json["rotary_emb_base"] = shortest(spec.rope_theta);
@@ -222,30 +234,14 @@ Json neox_json(const ModelSpec& spec) {
 }
 
 Json gptj_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["n_positions"] = spec.max_sequence_length;
-  json["n_embd"] = spec.hidden_size;
-  json["n_layer"] = spec.num_layers;
-  json["n_head"] = spec.num_heads;
-  json["n_inner"] = spec.intermediate_size;
+  Json json = gpt2_json(spec, HfFamily::gptj);
   json["rotary_dim"] = spec.rotary_size();
-  json["activation_function"] = activation_name(spec.activation);
-  for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    json[key] = shortest(spec.dropout);
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
   return json;
 }
 
 Json opt_json(const ModelSpec& spec) {
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
+  Json json = sizes_json(spec, HfFamily::opt);
   json["word_embed_proj_dim"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
-  json["ffn_dim"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
   json["activation_function"] = activation_name(spec.activation);
   json["enable_bias"] = spec.qkv_bias;
   json["do_layer_norm_before"] = true;
@@ -257,15 +253,8 @@ Json opt_json(const ModelSpec& spec) {
 
 Json falcon_json(const ModelSpec& spec) {
   const bool is_new = is_new_falcon(spec);
-  Json json;
-  json["vocab_size"] = spec.vocab_size;
-  json["hidden_size"] = spec.hidden_size;
-  json["num_hidden_layers"] = spec.num_layers;
-  json["num_attention_heads"] = spec.num_heads;
+  Json json = sizes_json(spec, HfFamily::falcon);
   json["num_kv_heads"] = spec.num_kv_heads;
-  json["ffn_hidden_size"] = spec.intermediate_size;
-  json["max_position_embeddings"] = spec.max_sequence_length;
-  json["layer_norm_epsilon"] = shortest(spec.norm_eps);
   json["rope_theta"] = shortest(spec.rope_theta);
   json["rope_scaling"] = rope_scaling_json(spec.rope_scaling);
   json["activation"] = activation_name(spec.activation);
@@ -274,8 +263,29 @@ Json falcon_json(const ModelSpec& spec) {
   json["parallel_attn"] = spec.parallel != Parallel::no;
   if (is_new) json["num_ln_in_parallel_attn"] = spec.parallel == Parallel::two_norms ? 2 : 1;
   json["bias"] = spec.qkv_bias;
-  json["alibi"] = false;
+  json["alibi"] = spec.positions == Positions::alibi;
   json["hidden_dropout"] = json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json bloom_json(const ModelSpec& spec) {
+  Json json = sizes_json(spec, HfFamily::bloom);
+  json["apply_residual_connection_post_layernorm"] = false;
+  json["hidden_dropout"] = json["attention_dropout"] = 0.0;
+  return json;
+}
+
+Json mpt_json(const ModelSpec& spec) {
+  Json json = sizes_json(spec, HfFamily::mpt);
+  json["expansion_ratio"] = 4;
+  json["no_bias"] = true;
+  json["resid_pdrop"] = json["emb_pdrop"] = 0.0;
+  const float scale = spec.attention_scale;
+  json["attn_config"] = {{"alibi", true},
+                         {"alibi_bias_max", 8},
+                         {"attn_pdrop", 0},
+                         {"clip_qkv", nullptr},
+                         {"softmax_scale", scale == 0 ? Json(nullptr) : Json(shortest(scale))}};
   return json;
 }
 
@@ -303,6 +313,8 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
       {kNormPlusOne, spec.norm == Norm::rmsnorm1p},
       {kNoRope, spec.no_rope_every != 0},
       {kYarn, spec.rope_scaling.type == Type::yarn},
+      {kLongRope, spec.rope_scaling.type == Type::longrope},
+      {kEmbeddingNorm, spec.embedding_norm},
   };
   constexpr std::string_view kNames[] = {"sliding_window is set",
                                          "full_attention_every is set",
@@ -322,15 +334,18 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options) {
                                          "head_bias is true",
                                          "norm is rmsnorm1p",
                                          "no_rope_every is not 0",
-                                         "rope_scaling is yarn"};
+                                         "rope_scaling is yarn",
+                                         "rope_scaling is longrope",
+                                         "embedding_norm is true"};
   for (size_t i = 0; i < std::size(had); ++i)
     if (had[i].second && !(options & had[i].first)) return std::string(kNames[i]);
   return "";
 }
 
-double rotary_part(const ModelSpec& spec) {
-  const auto turned = static_cast<double>(spec.rotary_size()),
-             all = static_cast<double>(spec.head_dim);
+double rotary_part(const ModelSpec& spec) { return rotary_part(spec.rotary_size(), spec.head_dim); }
+
+double rotary_part(int64_t turned_elems, int64_t head_dim) {
+  const auto turned = static_cast<double>(turned_elems), all = static_cast<double>(head_dim);
   const double part = turned / all;
   return all * part < turned ? std::nextafter(part, 1.0) : part;
 }
@@ -346,7 +361,8 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
   switch (family) {
     case HfFamily::ministral:
       return first_of(
-          gated_rope(spec, Norm::rmsnorm), option_obstacle(spec, kWindow | kSomeWindows | kYarn),
+          gated_rope(spec, Norm::rmsnorm),
+          option_obstacle(spec, kWindow | kSomeWindows | kYarn | kLongRope),
           unless(!spec.qk_norm, "qk_norm is true"),
           unless(!spec.qkv_bias && !spec.attention_out_bias && !spec.mlp_bias, "there are biases"));
     case HfFamily::gemma:
@@ -355,14 +371,14 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
       return gemma_obstacle(spec, family);
     case HfFamily::olmo2:
       return first_of(gated_rope(spec, Norm::rmsnorm),
-                      option_obstacle(spec, kNormPlace | kQkNormWhole | kYarn),
+                      option_obstacle(spec, kNormPlace | kQkNormWhole | kYarn | kLongRope),
                       unless(spec.norm_place == NormPlace::after, "norm_place is not after"),
                       unless(spec.qk_norm_whole, "qk_norm_whole is false"), plain_heads(spec),
                       unless(!spec.mlp_bias, "mlp_bias is true"), equal_biases(spec, false));
     case HfFamily::granite:
       return first_of(gated_rope(spec, Norm::rmsnorm),
                       option_obstacle(spec, kEmbeddingScale | kAttentionScale | kResidualScale |
-                                                kLogitsScale | kYarn),
+                                                kLogitsScale | kYarn | kLongRope),
                       unless(!spec.qk_norm, "qk_norm is true"), plain_heads(spec),
                       equal_biases(spec, false));
     case HfFamily::cohere:
@@ -376,6 +392,10 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
       return opt_obstacle(spec);
     case HfFamily::falcon:
       return falcon_obstacle(spec);
+    case HfFamily::bloom:
+      return bloom_obstacle(spec);
+    case HfFamily::mpt:
+      return mpt_obstacle(spec);
     default:
       internal_error("family {} is none of these", static_cast<int>(family));
   }
@@ -384,10 +404,9 @@ std::string family_obstacle(const ModelSpec& spec, HfFamily family) {
 Json family_json(const ModelSpec& spec, HfFamily family) {
   switch (family) {
     case HfFamily::ministral: {
-      Json json = llama_like_json(spec);
+      Json json = rope_model_json(spec, family);
       json["head_dim"] = spec.head_dim;
-      json["rms_norm_eps"] = shortest(spec.norm_eps);
-      json["sliding_window"] = spec.sliding_window > 0 ? Json(spec.sliding_window) : Json(nullptr);
+      json["sliding_window"] = window_json(spec);
       json["layer_types"] = layer_types_json(spec);
       return json;
     }
@@ -396,8 +415,7 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
     case HfFamily::gemma3:
       return gemma_json(spec, family);
     case HfFamily::olmo2: {
-      Json json = llama_like_json(spec);
-      json["rms_norm_eps"] = shortest(spec.norm_eps);
+      Json json = rope_model_json(spec, family);
       json["attention_bias"] = spec.qkv_bias;
       return json;
     }
@@ -414,6 +432,10 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
       return opt_json(spec);
     case HfFamily::falcon:
       return falcon_json(spec);
+    case HfFamily::bloom:
+      return bloom_json(spec);
+    case HfFamily::mpt:
+      return mpt_json(spec);
     default:
       internal_error("family {} is none of these", static_cast<int>(family));
   }

@@ -69,8 +69,10 @@ constexpr std::array<Rename, 16> kNeox = {{
     {"head.norm.bias", "gpt_neox.final_layer_norm.bias"},
     {"head.weight", "embed_out.weight"},
 }};
-// With kNeox.
-constexpr std::array<Rename, 8> kFalcon = {{
+// With kNeox. BLOOM has them too, and the first two as well.
+constexpr std::array<Rename, 10> kFalcon = {{
+    {"embedding.norm.weight", "transformer.word_embeddings_layernorm.weight"},
+    {"embedding.norm.bias", "transformer.word_embeddings_layernorm.bias"},
     {"embedding.tokens", "transformer.word_embeddings.weight"},
     {"attention.qkv.weight", "self_attention.query_key_value.weight"},
     {"attention.qkv.bias", "self_attention.query_key_value.bias"},
@@ -99,6 +101,17 @@ constexpr std::array<Rename, 12> kGptj = {{
     {"head.norm.bias", "transformer.ln_f.bias"},
     {"head.weight", "lm_head.weight"},
     {"head.bias", "lm_head.bias"},
+}};
+constexpr std::array<Rename, 9> kMpt = {{
+    {"embedding.tokens", "transformer.wte.weight"},
+    {"attention_norm.weight", "norm_1.weight"},
+    {"attention.qkv.weight", "attn.Wqkv.weight"},
+    {"attention.out.weight", "attn.out_proj.weight"},
+    {"mlp_norm.weight", "norm_2.weight"},
+    {"mlp.up.weight", "ffn.up_proj.weight"},
+    {"mlp.down.weight", "ffn.down_proj.weight"},
+    {"head.norm.weight", "transformer.norm_f.weight"},
+    {"head.weight", "lm_head.weight"},
 }};
 constexpr std::array<Rename, 15> kOpt = {{
     {"embedding.tokens", "model.decoder.embed_tokens.weight"},
@@ -169,10 +182,11 @@ std::string renamed(std::span<const Rename> table, const std::string& ours) {
   return theirs;
 }
 
-// Of all families but GPT-2.
 std::string renamed(const ModelSpec& spec, HfFamily family, const std::string& ours) {
   std::string own;
   switch (family) {
+    case HfFamily::gpt2:
+      return renamed(kGpt2, ours);
     case HfFamily::starcoder2:
       own = found(kStarcoder2, ours);
       break;
@@ -185,6 +199,9 @@ std::string renamed(const ModelSpec& spec, HfFamily family, const std::string& o
       break;
     case HfFamily::gpt_neox:
       return renamed(kNeox, ours);
+    case HfFamily::mpt:
+      return renamed(kMpt, ours);
+    case HfFamily::bloom:
     case HfFamily::falcon:
       if (spec.parallel == Parallel::two_norms) own = found(kFalconTwoNorms, ours);
       if (own.empty()) own = found(kFalcon, ours);
@@ -203,20 +220,6 @@ std::string renamed(const ModelSpec& spec, HfFamily family, const std::string& o
   return own.empty() ? renamed(kLlama, ours) : own;
 }
 
-std::string_view layers_of(HfFamily family) {
-  switch (family) {
-    case HfFamily::gpt_neox:
-      return "gpt_neox.layers";
-    case HfFamily::gptj:
-    case HfFamily::falcon:
-      return "transformer.h";
-    case HfFamily::opt:
-      return "model.decoder.layers";
-    default:
-      return "model.layers";
-  }
-}
-
 // Rows of queries, keys and values that lie together in groups: those of the query heads that share
 // a key head, then of that key head and of its values.
 std::vector<int64_t> grouped_order(const ModelSpec& spec) {
@@ -233,17 +236,11 @@ std::vector<int64_t> grouped_order(const ModelSpec& spec) {
   return order;
 }
 
-struct FusedTensor {
-  std::string name;
-  int64_t rows;
-  std::vector<int64_t> order = {};
-};
-
 // Experts lie below each other, the gate of each above what it multiplies.
-std::vector<FusedTensor> fused_experts(const ModelSpec& spec, HfFamily family, bool up) {
+std::vector<HfPart> fused_experts(const ModelSpec& spec, HfFamily family, bool up) {
   const bool mixtral = family == HfFamily::mixtral;
   const int64_t inner = spec.experts.intermediate_size;
-  std::vector<FusedTensor> tensors;
+  std::vector<HfPart> tensors;
   for (int64_t e = 0; e < spec.experts.count; ++e) {
     const std::string prefix =
         fmt::format("{}.experts.{}.", mixtral ? "block_sparse_moe" : "mlp", e);
@@ -261,16 +258,16 @@ std::vector<FusedTensor> fused_experts(const ModelSpec& spec, HfFamily family, b
 }
 
 // The tensors that a fused parameter is made of, by rows; none if it is not fused.
-std::vector<FusedTensor> fused(const ModelSpec& spec, HfFamily family, const std::string& ours) {
-  if (family == HfFamily::phi3) return {};
+std::vector<HfPart> fused(const ModelSpec& spec, HfFamily family, const std::string& ours) {
+  if (family == HfFamily::gpt2 || family == HfFamily::phi3 || family == HfFamily::mpt) return {};
   const std::string kind = ours.substr(ours.rfind('.'));  // ".weight" or ".bias"
   if (ours.starts_with("attention.qkv.")) {
-    if (family == HfFamily::gpt_neox || family == HfFamily::falcon)
+    if (family == HfFamily::gpt_neox || family == HfFamily::falcon || family == HfFamily::bloom)
       return {{renamed(spec, family, ours), spec.qkv_size(), grouped_order(spec)}};
     const std::string part = family == HfFamily::gptj ? "attn." : "self_attn.";
-    std::vector<FusedTensor> parts = {{part + "q_proj" + kind, spec.query_size()},
-                                      {part + "k_proj" + kind, spec.kv_size()},
-                                      {part + "v_proj" + kind, spec.kv_size()}};
+    std::vector<HfPart> parts = {{part + "q_proj" + kind, spec.query_size()},
+                                 {part + "k_proj" + kind, spec.kv_size()},
+                                 {part + "v_proj" + kind, spec.kv_size()}};
     if (family == HfFamily::gptj || family == HfFamily::cohere || family == HfFamily::cohere2) {
       parts[0].order = paired_order(spec, spec.num_heads);
       parts[1].order = paired_order(spec, spec.num_kv_heads);
@@ -295,7 +292,8 @@ HfParameter gpt2_parameter(const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
   HfTensor tensor;
   tensor.name = renamed(kGpt2, ours);
-  if (!layer.empty()) tensor.name = fmt::format("transformer.h.{}.{}", layer, tensor.name);
+  if (!layer.empty())
+    tensor.name = fmt::format("{}.{}.{}", hf_layers(HfFamily::gpt2), layer, tensor.name);
   // The linear layers of a block are Conv1D; tables and the head are not.
   tensor.transposed = !layer.empty() && !is_vector(param);
   if (is_vector(param))
@@ -310,14 +308,13 @@ HfParameter gpt2_parameter(const ParamSpec& param) {
 HfParameter llama_parameter(const ModelSpec& spec, HfFamily family, const ParamSpec& param) {
   const auto [layer, ours] = local_name(param.name);
   const bool vector = is_vector(param);
-  std::vector<FusedTensor> parts = fused(spec, family, ours);
-  if (parts.empty()) parts = {{renamed(spec, family, ours), vector ? param.cols : param.rows}};
+  std::vector<HfPart> parts = hf_block_parts(spec, family, ours, vector ? param.cols : param.rows);
   HfParameter result{param, {}};
   int64_t first = 0;
-  for (FusedTensor& part : parts) {
+  for (HfPart& part : parts) {
     HfTensor tensor;
     tensor.name =
-        layer.empty() ? part.name : fmt::format("{}.{}.{}", layers_of(family), layer, part.name);
+        layer.empty() ? part.name : fmt::format("{}.{}.{}", hf_layers(family), layer, part.name);
     tensor.first = first;
     tensor.order = std::move(part.order);
     if (vector)
@@ -332,6 +329,31 @@ HfParameter llama_parameter(const ModelSpec& spec, HfFamily family, const ParamS
 }
 
 }  // namespace
+
+std::string_view hf_layers(HfFamily family) {
+  switch (family) {
+    case HfFamily::gpt_neox:
+      return "gpt_neox.layers";
+    case HfFamily::gpt2:
+    case HfFamily::gptj:
+    case HfFamily::falcon:
+    case HfFamily::bloom:
+      return "transformer.h";
+    case HfFamily::mpt:
+      return "transformer.blocks";
+    case HfFamily::opt:
+      return "model.decoder.layers";
+    default:
+      return "model.layers";
+  }
+}
+
+std::vector<HfPart> hf_block_parts(const ModelSpec& spec, HfFamily family, const std::string& ours,
+                                   int64_t rows) {
+  std::vector<HfPart> parts = fused(spec, family, ours);
+  if (parts.empty()) parts = {{renamed(spec, family, ours), rows}};
+  return parts;
+}
 
 std::vector<int64_t> paired_order(const ModelSpec& spec, int64_t heads) {
   const int64_t half = spec.rotary_size() / 2;
@@ -356,8 +378,9 @@ std::vector<HfParameter> hf_parameters(const ModelSpec& spec, HfFamily family) {
 
 std::string_view hf_prefix(HfFamily family) {
   if (family == HfFamily::gpt_neox) return "gpt_neox.";
-  const bool as_gpt2 =
-      family == HfFamily::gpt2 || family == HfFamily::gptj || family == HfFamily::falcon;
+  const bool as_gpt2 = family == HfFamily::gpt2 || family == HfFamily::gptj ||
+                       family == HfFamily::falcon || family == HfFamily::bloom ||
+                       family == HfFamily::mpt;
   return as_gpt2 ? "transformer." : "model.";
 }
 

@@ -27,6 +27,8 @@ struct HfTensor {
   // Elements of a vector are rows.
   std::vector<int64_t> order = {};
 
+  float more = 0;  // what its values are more than the parameter's
+
   // The inverse: which row of the parameter each row of the tensor is.
   std::vector<int64_t> rows_in_parameter() const {
     std::vector<int64_t> ours(order.size());
@@ -49,6 +51,18 @@ std::vector<int64_t> paired_order(const ModelSpec& spec, int64_t heads);
 
 // Every parameter of the model, in the order of parameters_of().
 std::vector<HfParameter> hf_parameters(const ModelSpec& spec, HfFamily family);
+
+// A tensor of a block's matrix or vector, in its block, without "model.layers.0.".
+struct HfPart {
+  std::string name;
+  int64_t rows;
+  std::vector<int64_t> order = {};  // HfTensor's
+};
+// Those of one of a block's parameters ("attention.qkv.weight"), which has so many rows.
+std::vector<HfPart> hf_block_parts(const ModelSpec& spec, HfFamily family, const std::string& ours,
+                                   int64_t rows);
+// "model.layers": what the number of a block comes after.
+std::string_view hf_layers(HfFamily family);
 
 // "model." or "transformer.": what the names of a bare model (AutoModel, without its head) lack.
 std::string_view hf_prefix(HfFamily family);

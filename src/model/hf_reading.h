@@ -2,11 +2,12 @@
 // Llama or GPT-2 (hf_families.cpp). Private to the reading of config.json.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
-#include "model/spec.h"
+#include "model/hf_config.h"
 
 namespace onefold::hf {
 
@@ -36,8 +37,12 @@ void set_windows(JsonObject& in, ModelSpec& spec, int64_t window, const std::vec
 // By sliding_window and layer_types; without the latter every `full_every`-th block has no window.
 void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64_t full_every);
 
-// What the families that are near Llama share.
-ModelSpec read_llama_family(JsonObject& in, int64_t default_kv_heads);
+// What the families that are near Llama share; `tied` where tie_word_embeddings is missing.
+ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied = false);
+// The rate, which must be that of the other keys too; `missing` where one is not there.
+void read_dropout(JsonObject& in, ModelSpec& spec, std::string_view key, float missing,
+                  std::initializer_list<std::string_view> others);
+void refuse_attention_dropout(JsonObject& in);
 
 ModelSpec read_gemma(JsonObject& in);
 ModelSpec read_gemma2(JsonObject& in);
@@ -50,5 +55,7 @@ ModelSpec read_gpt_neox(JsonObject& in);
 ModelSpec read_gptj(JsonObject& in);
 ModelSpec read_opt(JsonObject& in);
 ModelSpec read_falcon(JsonObject& in);
+ModelSpec read_bloom(JsonObject& in);
+ModelSpec read_mpt(JsonObject& in);
 
 }  // namespace onefold::hf

@@ -31,6 +31,8 @@ enum Option : uint32_t {
   kNormPlusOne = 1u << 16,
   kNoRope = 1u << 17,
   kYarn = 1u << 18,
+  kLongRope = 1u << 19,
+  kEmbeddingNorm = 1u << 20,
 };
 
 // The first option that the model has and a family with these alone does not; "" if there is none.
@@ -38,8 +40,14 @@ std::string option_obstacle(const ModelSpec& spec, uint32_t options);
 
 std::string_view activation_name(Activation activation);
 Json rope_scaling_json(const RopeScaling& scaling);
+// What families with the names of GPT-2's sizes share, and those with rotary positions.
+Json gpt2_json(const ModelSpec& spec, HfFamily family);
+Json rope_model_json(const ModelSpec& spec, HfFamily family);
+// "sliding_window", of all blocks that have one
+Json window_json(const ModelSpec& spec);
 // The share of a head that is turned, which times head_dim is no less than what is.
 double rotary_part(const ModelSpec& spec);
+double rotary_part(int64_t turned, int64_t head_dim);
 // "layer_types"
 Json layer_types_json(const ModelSpec& spec);
 

@@ -6,30 +6,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/hf_config.h"
+#include "model/hf_names.h"
 
 namespace onefold {
 namespace {
 
 constexpr std::string_view kAllLinear = "all-linear";
-
-bool is_starcoder2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::starcoder2; }
-bool is_gpt2(const ModelSpec& spec) { return hf_family_for(spec) == HfFamily::gpt2; }
-
-// Those whose linear layers have the names of lora_modules().
-bool takes_adapters(HfFamily family) {
-  switch (family) {
-    case HfFamily::gpt_neox:
-    case HfFamily::gptj:
-    case HfFamily::opt:
-    case HfFamily::cohere:
-    case HfFamily::cohere2:
-    case HfFamily::falcon:
-      return false;
-    default:
-      return true;
-  }
-}
 
 bool matches(std::string_view text, std::string_view pattern) {
   const size_t star = pattern.find('*');
@@ -47,36 +29,34 @@ bool is_target(const std::string& name, const std::string& target) {
 }  // namespace
 
 std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
-  const int64_t d = spec.hidden_size, q = spec.query_size(), kv = spec.kv_size(),
-                n = spec.intermediate_size;
-  constexpr const char *kQkv = "attention.qkv.weight", *kOut = "attention.out.weight",
-                       *kUp = "mlp.up.weight", *kDown = "mlp.down.weight";
-  if (is_gpt2(spec))
-    return {{"attn.c_attn", kQkv, 0, spec.qkv_size(), d, 0},
-            {"attn.c_proj", kOut, 0, d, q, 1},
-            {"mlp.c_fc", kUp, 0, n, d, 2},
-            {"mlp.c_proj", kDown, 0, d, n, 3}};
-  if (is_starcoder2(spec))
-    return {{"self_attn.q_proj", kQkv, 0, q, d, 0},
-            {"self_attn.k_proj", kQkv, q, kv, d, 1},
-            {"self_attn.v_proj", kQkv, q + kv, kv, d, 2},
-            {"self_attn.o_proj", kOut, 0, d, q, 3},
-            {"mlp.c_fc", kUp, 0, n, d, 4},
-            {"mlp.c_proj", kDown, 0, d, n, 5}};
-  if (spec.experts.enabled())  // experts are frozen: adapters are beside attention alone
-    return {{"self_attn.q_proj", kQkv, 0, q, d, 0},
-            {"self_attn.k_proj", kQkv, q, kv, d, 1},
-            {"self_attn.v_proj", kQkv, q + kv, kv, d, 2},
-            {"self_attn.o_proj", kOut, 0, d, q, 3}};
-  return {{"self_attn.q_proj", kQkv, 0, q, d, 0},       {"self_attn.k_proj", kQkv, q, kv, d, 1},
-          {"self_attn.v_proj", kQkv, q + kv, kv, d, 2}, {"self_attn.o_proj", kOut, 0, d, q, 3},
-          {"mlp.gate_proj", kUp, 0, n, d, 4},           {"mlp.up_proj", kUp, n, n, d, 5},
-          {"mlp.down_proj", kDown, 0, d, n, 6}};
+  struct Matrix {
+    const char* name;
+    int64_t rows, cols;
+  };
+  const HfFamily family = hf_family_for(spec);
+  const int64_t d = spec.hidden_size, q = spec.query_size(), n = spec.intermediate_size;
+  std::vector<Matrix> matrices = {{"attention.qkv.weight", spec.qkv_size(), d},
+                                  {"attention.out.weight", d, q}};
+  // Experts are frozen: adapters are beside attention alone.
+  if (!spec.experts.enabled()) {
+    matrices.push_back({"mlp.up.weight", spec.gated ? 2 * n : n, d});
+    matrices.push_back({"mlp.down.weight", d, n});
+  }
+  std::vector<LoraModule> modules;
+  for (const Matrix& matrix : matrices) {
+    int64_t first = 0;
+    for (HfPart& part : hf_block_parts(spec, family, matrix.name, matrix.rows)) {
+      const std::string name = part.name.substr(0, part.name.rfind('.'));  // without ".weight"
+      modules.push_back({name, matrix.name, first, part.rows, matrix.cols,
+                         static_cast<uint32_t>(modules.size()), std::move(part.order)});
+      first += part.rows;
+    }
+  }
+  return modules;
 }
 
 std::string lora_module_name(const ModelSpec& spec, int block, const LoraModule& module) {
-  return fmt::format("{}.{}.{}", is_gpt2(spec) ? "transformer.h" : "model.layers", block,
-                     module.name);
+  return fmt::format("{}.{}.{}", hf_layers(hf_family_for(spec)), block, module.name);
 }
 
 bool is_adapted(const ModelSpec& spec, int block, const LoraModule& module) {
@@ -87,8 +67,6 @@ bool is_adapted(const ModelSpec& spec, int block, const LoraModule& module) {
 }
 
 void check_lora_targets(const ModelSpec& spec, const std::string& where) {
-  if (const HfFamily family = hf_family_for(spec); !takes_adapters(family))
-    user_error("{}: models like {} take no adapters yet", where, hf_model_type(family));
   std::vector<std::string> leaves, all;
   const std::vector<LoraModule> modules = lora_modules(spec);
   for (const LoraModule& module : modules) {
@@ -108,7 +86,8 @@ void check_lora_targets(const ModelSpec& spec, const std::string& where) {
 }
 
 std::vector<std::string> default_lora_targets(const ModelSpec& spec) {
-  if (is_gpt2(spec)) return {"c_attn"};
+  const std::vector<LoraModule> modules = lora_modules(spec);
+  if (modules.front().rows == spec.qkv_size()) return {modules.front().leaf()};
   return {"q_proj", "v_proj"};
 }
 

@@ -19,6 +19,7 @@ struct LoraModule {
   int64_t first_row = 0;
   int64_t rows = 0, cols = 0;  // outputs, inputs
   uint32_t place = 0;          // among the modules of a block: what random numbers are keyed by
+  std::vector<int64_t> order = {};  // of outputs: HfTensor's
 
   std::string leaf() const { return name.substr(name.rfind('.') + 1); }
 };
@@ -34,7 +35,7 @@ bool is_adapted(const ModelSpec& spec, int block, const LoraModule& module);
 
 // UserError that lists the names there are if a target is none of them.
 void check_lora_targets(const ModelSpec& spec, const std::string& where);
-// PEFT's, where none are named: q_proj and v_proj, or GPT-2's c_attn.
+// PEFT's, where none are named: q_proj and v_proj, or the module that has both.
 std::vector<std::string> default_lora_targets(const ModelSpec& spec);
 
 // Our names of a module's two matrices, A [rank, inputs] and B [outputs, rank].

@@ -54,10 +54,13 @@ constexpr std::array<Choice<NormPlace>, 3> kNormPlaces = {
     {{"before", NormPlace::before}, {"after", NormPlace::after}, {"both", NormPlace::both}}};
 constexpr std::array<Choice<Parallel>, 3> kParallels = {
     {{"no", Parallel::no}, {"one_norm", Parallel::one_norm}, {"two_norms", Parallel::two_norms}}};
-constexpr std::array<Choice<RopeScaling::Type>, 3> kScalings = {
+constexpr std::array<Choice<Positions>, 3> kPositions = {
+    {{"learned", Positions::learned}, {"rope", Positions::rope}, {"alibi", Positions::alibi}}};
+constexpr std::array<Choice<RopeScaling::Type>, 4> kScalings = {
     {{"linear", RopeScaling::Type::linear},
      {"llama3", RopeScaling::Type::llama3},
-     {"yarn", RopeScaling::Type::yarn}}};
+     {"yarn", RopeScaling::Type::yarn},
+     {"longrope", RopeScaling::Type::longrope}}};
 
 template <class Value, size_t N>
 const char* name_of(const std::array<Choice<Value>, N>& choices, Value value) {
@@ -69,8 +72,10 @@ const char* name_of(const std::array<Choice<Value>, N>& choices, Value value) {
 template <class Value, size_t N>
 Value choice_of(JsonObject& in, std::string_view key, const std::array<Choice<Value>, N>& choices,
                 Value fallback) {
-  const std::string name = in.choice(key, {choices[0].name, choices[1].name, choices[2].name},
-                                     name_of(choices, fallback));
+  const auto chosen = [&]<size_t... I>(std::index_sequence<I...>) {
+    return in.choice(key, {choices[I].name...}, name_of(choices, fallback));
+  };
+  const std::string name = chosen(std::make_index_sequence<N>());
   for (const Choice<Value>& choice : choices)
     if (choice.name == name) return choice.value;
   return fallback;
@@ -79,7 +84,8 @@ Value choice_of(JsonObject& in, std::string_view key, const std::array<Choice<Va
 void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   if (!model.has("rope_scaling")) return;
   JsonObject in = model.object("rope_scaling");
-  if (!in.has("type")) user_error("{} is missing: linear, llama3 or yarn", in.path("type"));
+  if (!in.has("type"))
+    user_error("{} is missing: linear, llama3, yarn or longrope", in.path("type"));
   scaling = {};
   scaling.type =
       choice_of(in, "type", kScalings, RopeScaling::Type::linear);  // the first: it is given
@@ -91,12 +97,37 @@ void read_rope_scaling(JsonObject& model, RopeScaling& scaling) {
   if (scaling.type == RopeScaling::Type::yarn) {
     scaling.beta_fast = in.get<float>("beta_fast", scaling.beta_fast);
     scaling.beta_slow = in.get<float>("beta_slow", scaling.beta_slow);
-    scaling.attention_factor = in.get<float>("attention_factor", scaling.attention_factor);
   }
+  if (scaling.type == RopeScaling::Type::longrope) {
+    scaling.short_factor = in.require<std::vector<double>>("short_factor");
+    scaling.long_factor = in.require<std::vector<double>>("long_factor");
+  }
+  if (scaling.type == RopeScaling::Type::yarn || scaling.type == RopeScaling::Type::longrope)
+    scaling.attention_factor = in.get<float>("attention_factor", scaling.attention_factor);
   if (scaling.type != RopeScaling::Type::linear)
     scaling.original_max_sequence_length =
         in.at_least("original_max_sequence_length", 1, scaling.original_max_sequence_length);
   in.finish();
+}
+
+void read_positions(JsonObject& in, ModelSpec& spec) {
+  spec.positions = choice_of(in, "positions", kPositions, spec.positions);
+  if (spec.positions != Positions::rope)
+    for (const std::string_view key :
+         {"rope_theta", "rope_scaling", "no_rope_every", "rotary_dim", "local_rope_theta"})
+      in.no_effect(key, fmt::format("positions are {}; set \"positions\": \"rope\" to use it",
+                                    name_of(kPositions, spec.positions)));
+  if (spec.positions != Positions::learned)
+    in.no_effect("position_offset", "positions are not learned; there is no table");
+  if (spec.positions != Positions::alibi)
+    in.no_effect("alibi_scale", "set \"positions\": \"alibi\" to use it");
+  spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
+  read_rope_scaling(in, spec.rope_scaling);
+  spec.no_rope_every = in.at_least("no_rope_every", 0, spec.no_rope_every);
+  spec.rotary_dim = in.at_least("rotary_dim", 2, spec.rotary_dim);
+  spec.local_rope_theta = in.get<float>("local_rope_theta", spec.local_rope_theta);
+  spec.position_offset = in.at_least("position_offset", 0, spec.position_offset);
+  spec.alibi_scale = in.get<float>("alibi_scale", spec.alibi_scale);
 }
 
 void read_attention_fields(JsonObject& in, ModelSpec& spec) {
@@ -112,6 +143,7 @@ void read_attention_fields(JsonObject& in, ModelSpec& spec) {
                                    {"embedding_scale", &ModelSpec::embedding_scale},
                                    {"residual_scale", &ModelSpec::residual_scale}})
     spec.*field = in.get<float>(key, spec.*field);
+  spec.embedding_norm = in.get<bool>("embedding_norm", spec.embedding_norm);
 }
 
 // Reads the fields present in `in` over what `spec` holds already.
@@ -132,22 +164,7 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
   spec.norm_place = choice_of(in, "norm_place", kNormPlaces, spec.norm_place);
   spec.parallel = choice_of(in, "parallel", kParallels, spec.parallel);
   spec.norm_eps = in.get<float>("norm_eps", spec.norm_eps);
-  spec.positions = in.choice("positions", {"learned", "rope"},
-                             spec.positions == Positions::learned ? "learned" : "rope") == "learned"
-                       ? Positions::learned
-                       : Positions::rope;
-  if (spec.positions == Positions::learned)
-    for (const std::string_view key :
-         {"rope_theta", "rope_scaling", "no_rope_every", "rotary_dim", "local_rope_theta"})
-      in.no_effect(key, "positions are learned; set \"positions\": \"rope\" to use it");
-  else
-    in.no_effect("position_offset", "positions are rotary; there is no table");
-  spec.rope_theta = in.get<float>("rope_theta", spec.rope_theta);
-  read_rope_scaling(in, spec.rope_scaling);
-  spec.no_rope_every = in.at_least("no_rope_every", 0, spec.no_rope_every);
-  spec.rotary_dim = in.at_least("rotary_dim", 2, spec.rotary_dim);
-  spec.local_rope_theta = in.get<float>("local_rope_theta", spec.local_rope_theta);
-  spec.position_offset = in.at_least("position_offset", 0, spec.position_offset);
+  read_positions(in, spec);
   read_attention_fields(in, spec);
   spec.qkv_bias = in.get<bool>("qkv_bias", spec.qkv_bias);
   spec.attention_out_bias = in.get<bool>("attention_out_bias", spec.attention_out_bias);
@@ -176,16 +193,21 @@ void read_fields(JsonObject& in, ModelSpec& spec) {
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }
 
 double RopeScaling::length() const {
-  if (type != Type::yarn) return 1;
+  if (type != Type::yarn && type != Type::longrope) return 1;
   if (attention_factor != 0) return attention_factor;
-  return factor > 1 ? 0.1 * std::log(static_cast<double>(factor)) + 1 : 1;
+  if (!(factor > 1)) return 1;
+  const double log_factor = std::log(static_cast<double>(factor));
+  if (type == Type::yarn) return 0.1 * log_factor + 1;
+  return std::sqrt(1 + log_factor / std::log(static_cast<double>(original_max_sequence_length)));
 }
 
-double RopeScaling::frequency(int64_t i, int64_t turned, double theta) const {
+double RopeScaling::frequency(int64_t i, int64_t turned, double theta, bool in_long) const {
   const double half = static_cast<double>(turned) / 2;
   const double frequency = std::pow(theta, -static_cast<double>(i) / half);
   if (type == Type::none) return frequency;
   if (type == Type::linear) return frequency / factor;
+  if (type == Type::longrope)
+    return frequency / (in_long ? long_factor : short_factor)[static_cast<size_t>(i)];
   constexpr double kTurn = 2 * std::numbers::pi;
   if (type == Type::yarn) {
     // Which frequency makes so many turns in the original context; from the first to the second,
@@ -217,13 +239,55 @@ Json RopeScaling::to_json() const {
   if (type == Type::llama3) {
     json["low_freq_factor"] = shortest(low_freq_factor);
     json["high_freq_factor"] = shortest(high_freq_factor);
-  } else {
+  }
+  if (type == Type::yarn) {
     json["beta_fast"] = shortest(beta_fast);
     json["beta_slow"] = shortest(beta_slow);
-    if (attention_factor != 0) json["attention_factor"] = shortest(attention_factor);
   }
+  if (type == Type::longrope) {
+    json["short_factor"] = short_factor;
+    json["long_factor"] = long_factor;
+  }
+  if (attention_factor != 0) json["attention_factor"] = shortest(attention_factor);
   json["original_max_sequence_length"] = original_max_sequence_length;
   return json;
+}
+
+void ModelSpec::check_rope_scaling(const std::string& where) const {
+  using Type = RopeScaling::Type;
+  const RopeScaling& scaling = rope_scaling;
+  const auto fail = [&](std::string_view field, const std::string& message) {
+    user_error("{}.rope_scaling.{} {}", where, field, message);
+  };
+  if (scaling.type == Type::none) return;
+  if (!(scaling.factor >= 1))
+    fail("factor", fmt::format("must be at least 1, not {}", scaling.factor));
+  if (scaling.type == Type::llama3 &&
+      !(scaling.low_freq_factor > 0 && scaling.low_freq_factor < scaling.high_freq_factor))
+    fail("low_freq_factor",
+         fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
+                     scaling.high_freq_factor, scaling.low_freq_factor));
+  if (scaling.type == Type::yarn &&
+      !(scaling.beta_slow > 0 && scaling.beta_slow < scaling.beta_fast))
+    fail("beta_slow", fmt::format("must be greater than 0 and less than beta_fast {}, not {}",
+                                  scaling.beta_fast, scaling.beta_slow));
+  for (const auto& [field, factors] :
+       {std::pair{"short_factor", &scaling.short_factor}, {"long_factor", &scaling.long_factor}}) {
+    if (scaling.type != Type::longrope) break;
+    if (std::ssize(*factors) != rotary_size() / 2)
+      fail(field, fmt::format("has {} numbers; {} frequencies turn a head", factors->size(),
+                              rotary_size() / 2));
+    for (const double factor : *factors)
+      if (!(factor > 0 && std::isfinite(factor)))
+        fail(field, fmt::format("has {}; factors must be greater than 0", factor));
+  }
+  if (!(scaling.attention_factor >= 0 && std::isfinite(scaling.attention_factor)))
+    fail("attention_factor", fmt::format("must be at least 0, not {}", scaling.attention_factor));
+  if (const int64_t original = scaling.original_max_sequence_length;
+      scaling.type != Type::linear && (original < 1 || original > kMostPositions))
+    fail("original_max_sequence_length",
+         original < 1 ? "must be at least 1"
+                      : fmt::format("is {}; the largest is {}", original, kMostPositions));
 }
 
 // Of what few families have.
@@ -238,13 +302,17 @@ void ModelSpec::check_options(const std::string& where) const {
       fail(field, fmt::format("must be at least 0, not {}", value));
   for (const auto& [field, value] : {std::pair{"logits_scale", logits_scale},
                                      {"embedding_scale", embedding_scale},
-                                     {"residual_scale", residual_scale}})
+                                     {"residual_scale", residual_scale},
+                                     {"alibi_scale", alibi_scale}})
     if (!(value > 0 && std::isfinite(value)))
       fail(field, fmt::format("must be greater than 0, not {}", value));
   if (local_rope_theta != 0 && !(local_rope_theta > 1))
     fail("local_rope_theta", fmt::format("must be greater than 1, not {}", local_rope_theta));
   if (sliding_window > kMostPositions || position_offset > 1024)
     fail(position_offset > 1024 ? "position_offset" : "sliding_window", "is too large");
+  if (positions == Positions::alibi && attention_soft_cap > 0)
+    fail("attention_soft_cap",
+         "is not for positions alibi: a bias would be capped with the scores");
   if (parallel != Parallel::no && norm_place != NormPlace::before)
     fail("parallel", "takes norms before the branches alone; set norm_place to before");
 }
@@ -276,10 +344,14 @@ void ModelSpec::complete(const std::string& where) {
   }
   check_size("head_dim", head_dim, std::min(kMostHeadDim, kMostWidth / num_heads));
   // What a preset brings and another field has made idle: the JSON form has none of it.
-  if (positions == Positions::learned) rotary_dim = 0;
-  if (positions == Positions::rope) position_offset = 0;
+  if (positions != Positions::rope) {
+    rotary_dim = no_rope_every = 0;
+    rope_scaling = {};
+  }
+  if (positions != Positions::learned) position_offset = 0;
+  if (positions != Positions::alibi) alibi_scale = 1;
   if (sliding_window == 0) full_attention_every = 0;
-  if (sliding_window == 0 || positions == Positions::learned) local_rope_theta = 0;
+  if (sliding_window == 0 || positions != Positions::rope) local_rope_theta = 0;
   if (!qk_norm) qk_norm_whole = false;
   if (rotary_dim == head_dim) rotary_dim = 0;
   if (positions == Positions::rope && rotary_dim == 0 && head_dim % 2 != 0)
@@ -295,28 +367,7 @@ void ModelSpec::complete(const std::string& where) {
   if (!(norm_eps > 0)) fail("norm_eps", fmt::format("must be greater than 0, not {}", norm_eps));
   if (positions == Positions::rope && !(rope_theta > 1))
     fail("rope_theta", fmt::format("must be greater than 1, not {}", rope_theta));
-  if (rope_scaling.type != RopeScaling::Type::none && !(rope_scaling.factor >= 1))
-    fail("rope_scaling.factor", fmt::format("must be at least 1, not {}", rope_scaling.factor));
-  if (rope_scaling.type == RopeScaling::Type::llama3) {
-    if (!(rope_scaling.low_freq_factor > 0 &&
-          rope_scaling.low_freq_factor < rope_scaling.high_freq_factor))
-      fail("rope_scaling.low_freq_factor",
-           fmt::format("must be greater than 0 and less than high_freq_factor {}, not {}",
-                       rope_scaling.high_freq_factor, rope_scaling.low_freq_factor));
-    check_size("rope_scaling.original_max_sequence_length",
-               rope_scaling.original_max_sequence_length, kMostPositions);
-  }
-  if (rope_scaling.type == RopeScaling::Type::yarn) {
-    if (!(rope_scaling.beta_slow > 0 && rope_scaling.beta_slow < rope_scaling.beta_fast))
-      fail("rope_scaling.beta_slow",
-           fmt::format("must be greater than 0 and less than beta_fast {}, not {}",
-                       rope_scaling.beta_fast, rope_scaling.beta_slow));
-    if (!(rope_scaling.attention_factor >= 0))
-      fail("rope_scaling.attention_factor",
-           fmt::format("must be at least 0, not {}", rope_scaling.attention_factor));
-    check_size("rope_scaling.original_max_sequence_length",
-               rope_scaling.original_max_sequence_length, kMostPositions);
-  }
+  check_rope_scaling(where);
   check_options(where);
   if (!(dropout >= 0 && dropout < 1))
     fail("dropout", fmt::format("must be at least 0 and less than 1, not {}", dropout));
@@ -380,7 +431,8 @@ int64_t ModelSpec::parameter_count() const {
 
   const int64_t table = vocab_size * hidden_size;
   const int64_t head = (tie_embeddings ? 0 : table) + (head_bias ? vocab_size : 0);
-  return table + learned_positions() * hidden_size + num_layers * block + norm_size + head +
+  const int64_t norms_outside = embedding_norm ? 2 * norm_size : norm_size;
+  return table + learned_positions() * hidden_size + num_layers * block + norms_outside + head +
          expert_surplus(*this, experts.count);
 }
 
@@ -420,13 +472,14 @@ Json ModelSpec::to_json() const {
   if (norm_place != NormPlace::before) json["norm_place"] = name_of(kNormPlaces, norm_place);
   if (parallel != Parallel::no) json["parallel"] = name_of(kParallels, parallel);
   json["norm_eps"] = shortest(norm_eps);
-  json["positions"] = positions == Positions::learned ? "learned" : "rope";
+  json["positions"] = name_of(kPositions, positions);
   if (positions == Positions::rope) json["rope_theta"] = shortest(rope_theta);
   if (rope_scaling.type != RopeScaling::Type::none) json["rope_scaling"] = rope_scaling.to_json();
   if (no_rope_every != 0) json["no_rope_every"] = no_rope_every;
   if (rotary_dim != 0) json["rotary_dim"] = rotary_dim;
   if (local_rope_theta != 0) json["local_rope_theta"] = shortest(local_rope_theta);
   if (position_offset != 0) json["position_offset"] = position_offset;
+  if (alibi_scale != 1) json["alibi_scale"] = shortest(alibi_scale);
   if (sliding_window != 0) json["sliding_window"] = sliding_window;
   if (full_attention_every != 0) json["full_attention_every"] = full_attention_every;
   if (attention_scale != 0) json["attention_scale"] = shortest(attention_scale);
@@ -434,6 +487,7 @@ Json ModelSpec::to_json() const {
   if (logits_soft_cap != 0) json["logits_soft_cap"] = shortest(logits_soft_cap);
   if (logits_scale != 1) json["logits_scale"] = shortest(logits_scale);
   if (embedding_scale != 1) json["embedding_scale"] = shortest(embedding_scale);
+  if (embedding_norm) json["embedding_norm"] = embedding_norm;
   if (residual_scale != 1) json["residual_scale"] = shortest(residual_scale);
   json["qkv_bias"] = qkv_bias;
   json["attention_out_bias"] = attention_out_bias;

@@ -13,7 +13,9 @@
 
 namespace onefold {
 
-enum class Positions : uint8_t { learned, rope };
+// A table that is added to the tokens', rotation of queries and keys, or a bias of scores that
+// grows with the distance.
+enum class Positions : uint8_t { learned, rope, alibi };
 
 // Where a branch of a block (attention, MLP) is normalised: x + f(norm(x)), x + norm(f(x)), or x +
 // norm(f(norm(x))).
@@ -26,12 +28,13 @@ enum class Parallel : uint8_t { no, one_norm, two_norms };
 // How rotary frequencies are stretched for contexts longer than those of pre-training. linear
 // divides all of them by `factor`; llama3 (Llama 3.1 and later) divides the slow ones, leaves the
 // fast ones, and goes from one to the other in between; so does yarn, by other rules, and it
-// lengthens queries and keys.
+// lengthens queries and keys. longrope (Phi-3, Phi-4 mini) divides each by a factor of its own, and
+// has other factors for sequences that are longer than the original context.
 struct RopeScaling {
-  enum class Type : uint8_t { none, linear, llama3, yarn };
+  enum class Type : uint8_t { none, linear, llama3, yarn, longrope };
   Type type = Type::none;
   float factor = 1.0f;
-  // llama3 (and the last, yarn). A frequency is slow if a turn takes more than
+  // llama3 (and the last, yarn and longrope). A frequency is slow if a turn takes more than
   // original_max_sequence_length / low_freq_factor tokens, and fast if it takes fewer than those /
   // high_freq_factor.
   float low_freq_factor = 1.0f;
@@ -40,10 +43,19 @@ struct RopeScaling {
   // yarn only. A frequency is fast if it makes more than beta_fast turns in the original context,
   // and slow if it makes fewer than beta_slow.
   float beta_fast = 32.0f, beta_slow = 1.0f;
-  float attention_factor = 0.0f;  // of cosines and sines; 0: 0.1 ln(factor) + 1
+  // yarn and longrope: of cosines and sines. 0: by the factor, 0.1 ln(factor) + 1, or sqrt(1 +
+  // ln(factor) / ln(original_max_sequence_length)).
+  float attention_factor = 0.0f;
+  std::vector<double> short_factor, long_factor;  // longrope only: one for each frequency
 
-  // Frequency i of `turned` / 2, in radians for each position.
-  double frequency(int64_t i, int64_t turned, double theta) const;
+  // Whether sequences that are longer than the original context have frequencies of their own.
+  bool switches() const { return type == Type::longrope; }
+  bool is_long(int64_t sequence_length) const {
+    return switches() && sequence_length > original_max_sequence_length;
+  }
+  // Frequency i of `turned` / 2, in radians for each position; `in_long`: of a sequence that
+  // is_long().
+  double frequency(int64_t i, int64_t turned, double theta, bool in_long = false) const;
   double length() const;  // of what is turned, where its length was 1
   Json to_json() const;   // of a type that is not none
 };
@@ -102,6 +114,7 @@ struct ModelSpec {
   int64_t no_rope_every = 0;         // every so many blocks one whose heads are not turned; 0: none
   int64_t rotary_dim = 0;            // elements of a head that are turned, the first ones; 0: all
   float local_rope_theta = 0;        // of blocks with a window, without scaling; 0: as the others
+  float alibi_scale = 1;             // alibi: of the slopes of all heads
   int64_t position_offset = 0;       // learned positions: rows of the table before position 0's
   int64_t sliding_window = 0;        // keys that a query sees at most, its own among them; 0: all
   int64_t full_attention_every = 0;  // every so many blocks one without the window; 0: none
@@ -113,7 +126,8 @@ struct ModelSpec {
   float logits_soft_cap = 0;
   float logits_scale = 1;
   float embedding_scale = 1;
-  float residual_scale = 1;  // of each branch, before it is added
+  bool embedding_norm = false;  // what is looked up is normalised, after it is scaled
+  float residual_scale = 1;     // of each branch, before it is added
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
@@ -142,8 +156,11 @@ struct ModelSpec {
   bool norm_before() const { return norm_place != NormPlace::after; }
   bool norm_after() const { return norm_place != NormPlace::before; }
   bool has_norm_bias() const { return norm == Norm::layernorm && norm_bias; }
-  // Columns of rope's table: of blocks with another base, as many again.
-  int64_t rope_cols() const { return rotary_size() * (local_rope_theta > 0 ? 2 : 1); }
+  // Columns of rope's table: those of long sequences, and of blocks with another base, are as many
+  // again, in this order.
+  int64_t rope_cols() const {
+    return rotary_size() * (1 + (rope_scaling.switches() ? 1 : 0) + (local_rope_theta > 0 ? 1 : 0));
+  }
   int64_t rotary_size() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
   int64_t query_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
@@ -175,6 +192,7 @@ struct ModelSpec {
 
  private:
   void check_options(const std::string& where) const;
+  void check_rope_scaling(const std::string& where) const;
 };
 
 // An inline spec ("model": {...}): strict; `where` is its JSON path.

@@ -1,5 +1,6 @@
 #include "model/unit.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace onefold {
@@ -8,8 +9,11 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
               bool decay) {
   if (!present) return -1;
   const int place = static_cast<int>(params_.size());
-  params_.push_back(
-      {name, rows, cols, init, decay, layer_, static_cast<uint32_t>(first_place_ + place)});
+  // Of a parallel block's first branch adapters may come before: they leave places as they are.
+  const auto adapters = std::count_if(params_.begin(), params_.end(),
+                                      [](const ParamSpec& param) { return param.adapter; });
+  params_.push_back({name, rows, cols, init, decay, layer_,
+                     static_cast<uint32_t>(first_place_ + place - adapters)});
   if (!share_.first()) params_.back().own = 0;
   return place;
 }
@@ -103,18 +107,20 @@ std::vector<ParamSpec> parameters_of(const ModelSpec& spec) {
 
 void rope_row(const ModelSpec& spec, int64_t position, std::span<float> row) {
   const int64_t half = spec.rotary_size() / 2;
-  const auto fill = [&](const RopeScaling& scaling, double theta, std::span<float> dst) {
+  const auto fill = [&](const RopeScaling& scaling, double theta, bool in_long) {
+    const std::span<float> dst = row.first(static_cast<size_t>(spec.rotary_size()));
+    row = row.subspan(dst.size());
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = scaling.frequency(i, spec.rotary_size(), theta);
+      const double frequency = scaling.frequency(i, spec.rotary_size(), theta, in_long);
       dst[static_cast<size_t>(i)] =
           static_cast<float>(scaling.length() * std::cos(position * frequency));
       dst[static_cast<size_t>(half + i)] =
           static_cast<float>(scaling.length() * std::sin(position * frequency));
     }
   };
-  fill(spec.rope_scaling, spec.rope_theta, row);
-  if (spec.local_rope_theta > 0)
-    fill({}, spec.local_rope_theta, row.subspan(static_cast<size_t>(spec.rotary_size())));
+  fill(spec.rope_scaling, spec.rope_theta, false);
+  if (spec.rope_scaling.switches()) fill(spec.rope_scaling, spec.rope_theta, true);
+  if (spec.local_rope_theta > 0) fill({}, spec.local_rope_theta, false);
 }
 
 }  // namespace onefold

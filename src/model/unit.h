@@ -120,7 +120,8 @@ struct KvCache {
   Tensor keys;    // [batch*capacity, kv_size]
   Tensor values;  // [batch*capacity, kv_size]
   int64_t capacity = 0;
-  int64_t length = 0;  // positions filled before this call
+  int64_t length = 0;    // positions filled before this call
+  bool in_long = false;  // keys are turned as those of long sequences (RopeScaling)
 };
 
 // What happens to a unit's tensor between two phases where the unit is split over ranks.

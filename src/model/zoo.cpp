@@ -207,6 +207,25 @@ ModelSpec falcon_7b() {
   return spec;
 }
 
+ModelSpec bloom(int64_t hidden, int64_t layers, int64_t heads) {
+  ModelSpec spec = gpt2(hidden, layers, heads);
+  spec.vocab_size = 250880;
+  spec.max_sequence_length = 2048;
+  spec.positions = Positions::alibi;
+  spec.embedding_norm = true;
+  return spec;
+}
+
+ModelSpec mpt_7b() {
+  ModelSpec spec = gpt2(4096, 32, 32);
+  spec.vocab_size = 50432;
+  spec.max_sequence_length = 2048;
+  spec.positions = Positions::alibi;
+  spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = false;
+  spec.activation = Activation::gelu;
+  return spec;
+}
+
 // The tiny ones exist for tests: sizes that no vector width, tile or world size divides. 263 tokens
 // are enough for bytes and a few special tokens.
 ModelSpec gpt2_tiny() {
@@ -292,6 +311,15 @@ ModelSpec gptj_tiny() {
   return spec;
 }
 
+ModelSpec bloom_tiny() {
+  ModelSpec spec = bloom(42, 3, 3);
+  spec.vocab_size = 263;
+  spec.max_sequence_length = 67;
+  spec.alibi_scale = 0.5f;
+  spec.embedding_scale = 3;
+  return spec;
+}
+
 // What `make demo` trains: small enough to learn to write in a minute on two cores. The tokenizer
 // decides the vocabulary.
 ModelSpec demo() {
@@ -355,6 +383,9 @@ const std::vector<Preset>& presets() {
       {"opt-6.7b", [] { return opt(4096, 32, 32); }},
       {"command-r", command_r},
       {"falcon-7b", falcon_7b},
+      {"bloom-560m", [] { return bloom(1024, 24, 16); }},
+      {"bloom-7b1", [] { return bloom(4096, 30, 32); }},
+      {"mpt-7b", mpt_7b},
       {"gpt2-tiny", gpt2_tiny},
       {"llama-tiny", llama_tiny},
       {"qwen3-tiny", qwen3_tiny},
@@ -363,6 +394,7 @@ const std::vector<Preset>& presets() {
       {"olmo2-tiny", olmo2_tiny},
       {"neox-tiny", neox_tiny},
       {"gptj-tiny", gptj_tiny},
+      {"bloom-tiny", bloom_tiny},
       {"demo", demo},
   };
   return all;

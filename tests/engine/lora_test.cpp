@@ -55,6 +55,8 @@ const Setup kSetups[] = {
     {"gpt2_bf16_no_master", "gpt2-tiny", {"c_attn", "c_fc"}, {DType::bf16, DType::bf16, false}},
     {"llama_moments_of_8_bits", "llama-tiny", {"all-linear"}, {.moments = DType::u8}},
     {"gemma", "gemma-tiny", {"all-linear"}, {}},
+    {"neox", "neox-tiny", {"all-linear"}, {}},
+    {"gptj_bf16", "gptj-tiny", {"q_proj", "fc_out"}, {.compute = DType::bf16}},
     {"qwen3_fp16", "qwen3-tiny", {"q_proj", "o_proj", "gate_proj"}, {.compute = DType::f16}},
 };
 
@@ -179,7 +181,7 @@ TEST(AdapterInit, IsPeftsAndOfEachByItself) {
 
 // Along the gradient itself, of all adapters together; masks are those of the first step each time.
 TEST(AdapterGradients, AreDifferencesOfTheLossWithDropoutToo) {
-  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny"})
+  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny", "gptj-tiny"})
     for (const float dropout : {0.0f, 0.3f}) {
       ModelSpec spec = adapted(preset);
       spec.lora.dropout = dropout;

@@ -153,7 +153,8 @@ TEST_P(Phases, AStepCutIntoPhasesKeepsTheBitsAndThePeak) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Phases,
                          testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny", "mixtral-tiny",
-                                         "gemma-tiny", "olmo2-tiny", "neox-tiny", "gptj-tiny"),
+                                         "gemma-tiny", "olmo2-tiny", "neox-tiny", "gptj-tiny",
+                                         "bloom-tiny"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -43,7 +43,7 @@ const Recompute kPolicies[] = {true,
 
 TEST(Recomputation, EveryPolicyHasTheBitsOfNoneAndThePlannedPeak) {
   constexpr int kRanks = 2;
-  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny", "gptj-tiny"}) {
+  for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny", "gptj-tiny", "bloom-tiny"}) {
     const ModelSpec spec = deep(preset, 4);
     const RankRun reference = train_on_ranks(spec, options_for({}), kRanks, 2);
     for (const Recompute& policy : kPolicies)

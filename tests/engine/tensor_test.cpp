@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
                     TensorCase{"qwen3-tiny", 6, 2, 2, 1}, TensorCase{"qwen3-tiny", 6, 2, 6, 1},
                     TensorCase{"qwen3-tiny", 4, 2, 4, 2}, TensorCase{"gemma-tiny", 6, 2, 2, 1},
                     TensorCase{"gemma-tiny", 4, 2, 4, 2}, TensorCase{"neox-tiny", 6, 6, 2, 2},
-                    TensorCase{"gptj-tiny", 6, 6, 3, 1}, TensorCase{"gptj-tiny", 6, 2, 6, 1}),
+                    TensorCase{"gptj-tiny", 6, 6, 3, 1}, TensorCase{"gptj-tiny", 6, 2, 6, 1},
+                    TensorCase{"bloom-tiny", 6, 6, 3, 2}),
     name_of);
 
 TEST(Tensor, StartsFromTheWeightsOfTheWholeModel) {

@@ -114,9 +114,11 @@ TEST_P(ZeroBits, OneRankOnTheSameGlobalBatchAgreesToRounding) {
   }
 }
 
-// Norms after branches, windows, branches beside each other, a head with a bias.
+// Norms after branches, windows, branches beside each other, a head with a bias, a norm of what is
+// looked up.
 TEST(ZeroBitsOfOtherBlocks, AreTheSameAtEveryStageAsPlanned) {
-  for (const std::string preset : {"gemma-tiny", "olmo2-tiny", "neox-tiny", "gptj-tiny"}) {
+  for (const std::string preset :
+       {"gemma-tiny", "olmo2-tiny", "neox-tiny", "gptj-tiny", "bloom-tiny"}) {
     const ModelSpec spec = tiny(preset);
     const RankRun reference = train_on_ranks(spec, options_for(0, 2), 3, 3);
     for (int stage = 1; stage <= 3; ++stage)

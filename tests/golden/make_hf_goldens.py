@@ -130,6 +130,27 @@ TRAINED = {
         **SMALL, head_dim=10, rope_parameters={
             "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
             "original_max_position_embeddings": 24}), torch.float32, "1GB"),
+    # Batches are shorter than the original context, and what is generated crosses it.
+    "phi3_long": (transformers.Phi3Config(
+        **SMALL | {"num_attention_heads": 2, "hidden_size": 20}, original_max_position_embeddings=24,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 100.0, "partial_rotary_factor": 0.6,
+            "short_factor": [1.0, 1.1, 1.7], "long_factor": [1.3, 2.9, 5.1]}), torch.float32, "1GB"),
+    # Longer ones.
+    "llama_longrope": (transformers.LlamaConfig(
+        **SMALL, head_dim=6, rope_parameters={
+            "rope_type": "longrope", "rope_theta": 100.0, "factor": 6.0, "short_factor": [1.0, 1.2, 1.3],
+            "long_factor": [1.5, 2.5, 4.5], "original_max_position_embeddings": 9}), torch.float32, "1GB"),
+    "bloom": (transformers.BloomConfig(
+        vocab_size=VOCABULARY, seq_length=96, hidden_size=18, n_layer=2, n_head=6, bos_token_id=None,
+        eos_token_id=None, pad_token_id=None), torch.float32, "1GB"),
+    "mpt": (transformers.MptConfig(
+        vocab_size=VOCABULARY, max_seq_len=96, d_model=15, n_layers=2, n_heads=3,
+        attn_config={"softmax_scale": 0.3}), torch.float32, "1GB"),
+    # Of 4 heads, so that bf16 holds its slopes, which transformers keep in that.
+    "falcon_alibi": (transformers.FalconConfig(
+        **FALCON | {"num_attention_heads": 4}, alibi=True, parallel_attn=False, multi_query=False,
+        bias=True), torch.float32, "1GB"),
 }
 CASES |= TRAINED
 
@@ -168,8 +189,10 @@ def generated(model, prompt):
 
 
 def opened(folder):
+    # Falcon's other implementation adds its bias twice.
+    attention = "sdpa" if folder.name == "falcon_alibi" else "eager"
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager",
+        folder, dtype=torch.float64, attn_implementation=attention,
         experts_implementation="eager").eval()
 
 

@@ -15,7 +15,7 @@ and rounded once. Both matrices of an adapter are random: with PEFT's B of zeros
 gradient.
 
     pip install torch transformers peft safetensors
-    python make_lora_goldens.py
+    python make_lora_goldens.py [CASE...]
     python make_lora_goldens.py --check FOLDER EXPECTED.safetensors
 
 The second reads an adapter that Onefold has exported (its base is named in adapter_config.json), and
@@ -46,6 +46,13 @@ CASES = {
     "llama": ("llama", dict(r=3, lora_alpha=8, target_modules="all-linear")),
     "qwen2": ("qwen2", dict(r=2, lora_alpha=2, target_modules=["q_proj", "v_proj"])),
     "qwen3": ("qwen3", dict(r=5, lora_alpha=10, target_modules=["k_proj", "o_proj", "up_proj"])),
+    "gpt_neox": ("gpt_neox", dict(r=3, lora_alpha=6, target_modules="all-linear")),
+    "gptj": ("gptj", dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "fc_out"])),
+    "opt": ("opt", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "falcon_new": ("falcon_new", dict(r=3, lora_alpha=3, target_modules=["query_key_value", "dense"])),
+    "cohere": ("cohere", dict(r=2, lora_alpha=4, target_modules="all-linear")),
+    "bloom": ("bloom", dict(r=2, lora_alpha=4, target_modules=["query_key_value", "dense_4h_to_h"])),
+    "phi3_long": ("phi3_long", dict(r=2, lora_alpha=4, target_modules=["qkv_proj", "down_proj"])),
 }
 
 
@@ -127,12 +134,15 @@ def check(folder, expected):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.add_argument("--check", nargs=2, metavar=("FOLDER", "EXPECTED"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.check:
         return check(*arguments.check)
     for seed, (name, (base, options)) in enumerate(CASES.items()):
+        if arguments.cases and name not in arguments.cases:
+            continue
         make(name, base, options, seed)
 
 

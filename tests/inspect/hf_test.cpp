@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(All, HfGolden,
                                          "mistral_window", "ministral", "olmo2", "gemma", "gemma2",
                                          "gemma3", "granite", "gpt_neox", "gpt_neox_sequential",
                                          "gptj", "opt", "cohere", "cohere2", "falcon", "falcon_new",
-                                         "llama_yarn"),
+                                         "llama_yarn", "phi3_long", "bloom", "mpt", "falcon_alibi"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Copies of the golden folders, to break.

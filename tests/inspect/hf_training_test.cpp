@@ -132,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Families, HfTraining,
                          testing::Values("mistral_window", "ministral", "olmo2", "gemma", "gemma2",
                                          "gemma3", "granite", "gpt_neox", "gpt_neox_sequential",
                                          "gptj", "opt", "cohere", "cohere2", "falcon", "falcon_new",
-                                         "llama_yarn"),
+                                         "llama_yarn", "phi3_long", "llama_longrope", "bloom",
+                                         "mpt", "falcon_alibi"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

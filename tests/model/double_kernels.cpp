@@ -117,7 +117,8 @@ struct Head {
 // visit(b, h, head) for each sequence and head.
 template <class Visit>
 void for_each_head(const AttentionShape& s, const Visit& visit) {
-  require(s.starts.empty() && s.query_length == s.key_length && s.window == 0 && s.soft_cap == 0,
+  require(s.starts.empty() && s.query_length == s.key_length && s.window == 0 && s.soft_cap == 0 &&
+              s.alibi == 0,
           "whole sequences only");
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t h = 0; h < s.heads; ++h)

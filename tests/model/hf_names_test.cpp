@@ -156,7 +156,9 @@ TEST(HfConfig, TheFamilyFollowsFromTheModel) {
                                        {"gpt-j-6b", HfFamily::gptj},
                                        {"opt-125m", HfFamily::opt},
                                        {"command-r", HfFamily::cohere},
-                                       {"falcon-7b", HfFamily::falcon}}) {
+                                       {"falcon-7b", HfFamily::falcon},
+                                       {"bloom-560m", HfFamily::bloom},
+                                       {"mpt-7b", HfFamily::mpt}}) {
     const ModelSpec spec = spec_from_preset(preset, "test");
     EXPECT_EQ(hf_family_for(spec), family) << preset;
     EXPECT_EQ(spec_from_hf_config(hf_config_json(spec, family), "config").to_json(), spec.to_json())
@@ -190,7 +192,7 @@ TEST(HfConfig, AModelThatNoFamilyHasIsRefusedWithEveryReason) {
   EXPECT_EQ(obstacle(qwen2, [](ModelSpec&) {}), "qkv_bias is false");
   EXPECT_EQ(obstacle(qwen3, [](ModelSpec&) {}), "qk_norm is false");
   EXPECT_EQ(obstacle(mistral, [](ModelSpec& m) { m.mlp_bias = true; }), "mlp_bias is true");
-  EXPECT_ERROR(hf_family_named("bloom", "--family"), "--family is \"bloom\"", "gpt2, llama");
+  EXPECT_ERROR(hf_family_named("bert", "--family"), "--family is \"bert\"", "gpt2, llama");
 }
 
 }  // namespace

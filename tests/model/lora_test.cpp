@@ -55,8 +55,10 @@ TEST(LoraTargets, UnknownOnesAreAnsweredWithThoseThereAre) {
                "gate_proj, up_proj, down_proj", "all-linear", "model.layers.0.self_attn.q_proj");
   EXPECT_ERROR(check_lora_targets(adapted("gpt2-tiny", {"c_atn"}), "lora.targets"),
                "did you mean \"c_attn\"", "c_attn, c_proj, c_fc");
-  EXPECT_ERROR(check_lora_targets(adapted("gptj-tiny", {"q_proj"}), "lora.targets"),
-               "models like gptj take no adapters yet");
+  EXPECT_ERROR(check_lora_targets(adapted("gptj-tiny", {"o_proj"}), "lora.targets"),
+               "q_proj, k_proj, v_proj, out_proj, fc_in, fc_out", "transformer.h.0.attn.q_proj");
+  EXPECT_ERROR(check_lora_targets(adapted("neox-tiny", {"q_proj"}), "lora.targets"),
+               "query_key_value, dense, dense_h_to_4h", "gpt_neox.layers.0.attention");
   EXPECT_ERROR(check_lora_targets(adapted("gpt2-tiny", {}), "lora.targets"), "is empty");
   EXPECT_ERROR(check_lora_targets(adapted("llama-tiny", {"lm_head"}), "lora.targets"), "lm_head");
   ModelSpec neither = adapted("gpt2-tiny", {"c_attn"});
@@ -66,7 +68,9 @@ TEST(LoraTargets, UnknownOnesAreAnsweredWithThoseThereAre) {
 
 // The modules are the tensors of Hugging Face's files, cut where those are.
 TEST(LoraModules, CoverEveryLinearLayerOfABlock) {
-  for (const char* preset : {"gpt2-tiny", "llama-tiny", "qwen3-tiny", "qwen2-0.5b"}) {
+  for (const char* preset :
+       {"gpt2-tiny", "llama-tiny", "qwen3-tiny", "qwen2-0.5b", "neox-tiny", "gptj-tiny", "opt-125m",
+        "falcon-7b", "command-r", "bloom-560m", "mpt-7b"}) {
     const ModelSpec spec = spec_from_preset(preset, "test");
     std::map<std::string, LoraModule> modules;
     for (const LoraModule& module : lora_modules(spec))
@@ -81,14 +85,28 @@ TEST(LoraModules, CoverEveryLinearLayerOfABlock) {
         EXPECT_EQ(module.first_row * module.cols, tensor.first);
         EXPECT_EQ(module.rows * module.cols, tensor.elems());
         EXPECT_EQ(module.cols, parameter.param.cols);
+        EXPECT_EQ(module.order, tensor.order);
         ++found;
       }
     EXPECT_EQ(found, modules.size()) << preset;
   }
 }
 
+TEST(LoraTargets, DefaultToThoseOfPeft) {
+  for (const auto& [preset, targets] :
+       {std::pair<const char*, std::vector<std::string>>{"gpt2-tiny", {"c_attn"}},
+        {"llama-tiny", {"q_proj", "v_proj"}},
+        {"gptj-tiny", {"q_proj", "v_proj"}},
+        {"opt-125m", {"q_proj", "v_proj"}},
+        {"neox-tiny", {"query_key_value"}},
+        {"falcon-7b", {"query_key_value"}},
+        {"bloom-560m", {"query_key_value"}},
+        {"mpt-7b", {"Wqkv"}}})
+    EXPECT_EQ(default_lora_targets(spec_from_preset(preset, "test")), targets) << preset;
+}
+
 TEST(LoraParameters, ComeAfterTheOthersAndLeaveTheirRandomNumbersAlone) {
-  for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {
+  for (const char* preset : {"gpt2-tiny", "llama-tiny", "neox-tiny", "gptj-tiny"}) {
     const ModelSpec spec = adapted(preset, {"all-linear"}, 3);
     std::map<std::string, ParamSpec> plain;
     for (const ParamSpec& param : parameters_of(spec.base())) plain[param.name] = param;

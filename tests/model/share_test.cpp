@@ -52,6 +52,7 @@ TEST(Shares, MakeUpTheWholeModel) {
   for (const int count : {1, 2, 3, 6}) {
     expect_whole(shaped("gpt2-tiny", 6, 6), count);
     expect_whole(shaped("llama-tiny", 6, 6), count);
+    expect_whole(shaped("bloom-tiny", 6, 6), count);
   }
   for (const int count : {2, 4, 8}) {
     expect_whole(shaped("qwen3-tiny", 8, 2), count);

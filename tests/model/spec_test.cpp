@@ -5,6 +5,7 @@
 #include <map>
 
 #include "error_text.h"
+#include "model/hf_config.h"
 #include "model/spec_limits.h"
 #include "model/unit.h"
 
@@ -120,6 +121,8 @@ TEST(Spec, WhatAnOverrideMakesIdleIsLeftOut) {
                            R"({"preset": "gemma-3-1b", "positions": "learned"})",
                            R"({"preset": "pythia-70m", "positions": "learned"})",
                            R"({"preset": "opt-125m", "positions": "rope"})",
+                           R"({"preset": "bloom-tiny", "positions": "learned"})",
+                           R"({"preset": "gemma-3-1b", "positions": "alibi"})",
                            R"({"preset": "olmo-2-1b", "qk_norm": false})",
                            R"({"preset": "command-r", "norm": "rmsnorm"})"}) {
     const Json once = inline_spec(text).to_json();
@@ -147,6 +150,12 @@ TEST(Spec, OptionsThatMakeNoSenseAreNamed) {
     EXPECT_ERROR(with("llama-tiny", key, -1)(), key, "must be at least 0, not -1");
   for (const char* key : {"logits_scale", "embedding_scale", "residual_scale"})
     EXPECT_ERROR(with("llama-tiny", key, 0)(), key, "must be greater than 0, not 0");
+  EXPECT_ERROR(with("bloom-tiny", "alibi_scale", 0)(), "model.alibi_scale must be greater than 0");
+  EXPECT_ERROR(with("llama-tiny", "alibi_scale", 2)(), "model.alibi_scale", "\"alibi\"");
+  EXPECT_ERROR(with("bloom-tiny", "rope_theta", 100)(), "model.rope_theta", "positions are alibi");
+  EXPECT_ERROR(with("bloom-tiny", "position_offset", 2)(), "model.position_offset", "no table");
+  EXPECT_ERROR(with("bloom-tiny", "attention_soft_cap", 20)(), "model.attention_soft_cap",
+               "positions alibi");
   EXPECT_ERROR(with("gptj-tiny", "norm_place", "both")(), "model.parallel", "norm_place");
   EXPECT_ERROR(with("gptj-tiny", "parallel", "yes")(), "model.parallel must be one of", "one_norm");
 }
@@ -346,8 +355,10 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
     return [config] { hf(config); };
   };
   EXPECT_ERROR(llama("model_type", "bloom")(), "config.model_type is \"bloom\"", "gpt2, llama");
+  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "proportional"}, {"factor", 8.0}})(),
+               "config.rope_scaling", "type proportional", "not supported", "longrope");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}})(),
-               "config.rope_scaling", "type longrope", "not supported", "yarn");
+               "config.rope_scaling.short_factor");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"mscale", 1.0}})(),
                "config.rope_scaling", "mscale is not supported");
   EXPECT_NO_THROW(llama("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})())
@@ -409,6 +420,47 @@ TEST(Rope, YarnDividesTheSlowFrequenciesAndLengthens) {
   EXPECT_DOUBLE_EQ(scaling.length(), 0.1 * std::log(4.0) + 1);
   scaling.attention_factor = 1.5f;
   EXPECT_DOUBLE_EQ(scaling.length(), 1.5);
+}
+
+TEST(Rope, LongSequencesHaveFactorsOfTheirOwn) {
+  RopeScaling scaling;
+  scaling.type = RopeScaling::Type::longrope;
+  scaling.factor = 32;
+  scaling.original_max_sequence_length = 4096;
+  scaling.short_factor = {1.0, 1.5};
+  scaling.long_factor = {2.0, 8.0};
+  EXPECT_DOUBLE_EQ(scaling.frequency(1, 4, 100), 0.1 / 1.5);
+  EXPECT_DOUBLE_EQ(scaling.frequency(1, 4, 100, true), 0.1 / 8);
+  EXPECT_FALSE(scaling.is_long(4096));
+  EXPECT_TRUE(scaling.is_long(4097));
+  EXPECT_DOUBLE_EQ(scaling.length(), std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  scaling.attention_factor = 1.25f;
+  EXPECT_DOUBLE_EQ(scaling.length(), 1.25);
+  scaling.attention_factor = 0;
+  scaling.factor = 1;
+  EXPECT_DOUBLE_EQ(scaling.length(), 1);
+}
+
+// The original context is beside the object, and how far it was stretched follows.
+TEST(Rope, Phi3sFilesNameTheOriginalContext) {
+  Json config = llama_config();
+  config["max_position_embeddings"] = 131072;
+  config["original_max_position_embeddings"] = 4096;
+  const int64_t pairs = hf(llama_config()).head_dim / 2;
+  config["rope_scaling"] = {{"type", "su"},
+                            {"short_factor", std::vector<double>(static_cast<size_t>(pairs), 1.1)},
+                            {"long_factor", std::vector<double>(static_cast<size_t>(pairs), 9)}};
+  const ModelSpec spec = hf(config);
+  EXPECT_EQ(spec.rope_scaling.type, RopeScaling::Type::longrope);
+  EXPECT_EQ(spec.rope_scaling.factor, 32);
+  EXPECT_EQ(spec.rope_scaling.original_max_sequence_length, 4096);
+  EXPECT_EQ(spec_from_json(spec.to_json(), "model").to_json(), spec.to_json());
+  EXPECT_EQ(spec_from_hf_config(hf_config_json(spec, HfFamily::llama), "config").to_json(),
+            spec.to_json());
+  config["rope_scaling"]["long_factor"] = {1.0, 2.0, 3.0};
+  EXPECT_ERROR(hf(config), "rope_scaling.long_factor has 3 numbers", fmt::format("{} freq", pairs));
+  config["rope_scaling"]["long_factor"] = std::vector<double>(static_cast<size_t>(pairs), -1);
+  EXPECT_ERROR(hf(config), "rope_scaling.long_factor has -1", "greater than 0");
 }
 
 TEST(Rope, ScalingThatMakesNoSenseIsNamed) {

@@ -154,6 +154,20 @@ void CapTile(float* tile, int64_t rows, int64_t cols, float cap) {
     });
 }
 
+// Scores fall by the slope for each column that lies before the row's own.
+void BiasTile(const ScoreTile& tile, float slope) {
+  const DF d;
+  const VF factor = hn::Set(d, slope);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* row = tile.data + r * kTile;
+    const int64_t own = tile.visible_in_row0 + r - 1;
+    Sweep(static_cast<size_t>(tile.cols), [&](size_t i, auto io) HWY_ATTR {
+      const VF behind = hn::Iota(d, static_cast<float>(static_cast<int64_t>(i) - own));
+      io.Store(hn::MulAdd(factor, behind, io.Load(d, row + i)), d, row + i);
+    });
+  }
+}
+
 // A tile as the sum of kParts of bf16, which follow each other in `parts`, each as wide as it.
 void SplitTile(const float* tile, int64_t rows, int64_t cols, Bf16* parts) {
   const DF d;
@@ -252,6 +266,7 @@ HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(FinishRows);
 HWY_EXPORT(ScaleTile);
 HWY_EXPORT(CapTile);
+HWY_EXPORT(BiasTile);
 HWY_EXPORT(SplitTile);
 HWY_EXPORT(RowDots);
 HWY_EXPORT(BackwardTile);
@@ -412,6 +427,7 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
                   value_tile = products.operand(values.row_range(key, tile.cols), value_room);
     products.score(scale, query, key_tile, scores);
     if (s.soft_cap > 0) HWY_DYNAMIC_DISPATCH(CapTile)(scores, rows, tile.cols, s.soft_cap);
+    if (s.alibi > 0) HWY_DYNAMIC_DISPATCH(BiasTile)(tile, s.alibi_slope(h));
     HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
     (tile, key == first_key, tile_dropout(dropout, s, b, h, queries.begin, key), maxima, sums,
      result.data, result.stride, hd);
@@ -505,6 +521,7 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
       products.score(scale, q, k, room.scores);
       products.score(1, dout, v, room.gradient);
       if (s.soft_cap > 0) HWY_DYNAMIC_DISPATCH(CapTile)(room.scores, rows, cols, s.soft_cap);
+      if (s.alibi > 0) HWY_DYNAMIC_DISPATCH(BiasTile)(tile, s.alibi_slope(h));
       HWY_DYNAMIC_DISPATCH(BackwardTile)
       (tile, room.gradient, t.lse + query, room.delta + query, scale, s.soft_cap,
        tile_dropout(dropout, s, b, h, query, key));
@@ -549,6 +566,10 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
           s.key_length);
   require(s.window >= 0 && s.soft_cap >= 0, "attention: a window of {} and scores up to {}",
           s.window, s.soft_cap);
+  require(
+      s.alibi == 0 || (s.alibi > 0 && s.soft_cap == 0 && s.first_head + s.heads <= s.alibi_heads),
+      "attention: a bias of {} for heads {} to {} of {}, with scores up to {}", s.alibi,
+      s.first_head, s.first_head + s.heads, s.alibi_heads, s.soft_cap);
   require(dropout.rate >= 0 && dropout.rate < 1, "attention: dropout rate {}", dropout.rate);
   require(scratch.elems() >= needed, "attention: scratch of {} bytes, {} needed", scratch.elems(),
           needed);

@@ -16,24 +16,21 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // dst = residual + x * multiplier for elements [first, first + n) of the sample; residual may be
-// null. The multipliers pass through a buffer in the first-level cache, a block at a time.
+// null.
 template <class T>
 HWY_INLINE void DropRowOf(const KeepMask& mask, uint64_t first, const T* x, const T* residual,
                           size_t n, T* dst) {
-  constexpr size_t kBlock = 1024;
   const DF d;
-  HWY_ALIGN float multipliers[kBlock];
-  for (size_t begin = 0; begin < n; begin += kBlock) {
-    const size_t count = std::min(kBlock, n - begin);
-    mask.FillMultipliers(first + begin, count, multipliers);
-    Sweep(count, [&](size_t i, auto io) HWY_ATTR {
-      const VF value = io.Load(d, x + begin + i);
-      const VF multiplier = io.Load(d, multipliers + i);
-      io.Store(residual ? hn::MulAdd(value, multiplier, io.Load(d, residual + begin + i))
-                        : hn::Mul(value, multiplier),
-               d, dst + begin + i);
-    });
-  }
+  SweepWithFactors(
+      n,
+      [&](size_t begin, size_t count, float* multipliers)
+          HWY_ATTR { mask.FillMultipliers(first + begin, count, multipliers); },
+      [&](size_t i, auto io, VF multiplier) HWY_ATTR {
+        const VF value = io.Load(d, x + i);
+        io.Store(residual ? hn::MulAdd(value, multiplier, io.Load(d, residual + i))
+                          : hn::Mul(value, multiplier),
+                 d, dst + i);
+      });
 }
 
 void DropRow(PhiloxKey key, int64_t sample, float rate, uint64_t first, const Tensor& x,

@@ -94,6 +94,21 @@ class RandomWords {
   uint64_t sample_;
 };
 
+// Calls visit(i, io, factors) for vectors of elements [i, ...) below n. The factors that
+// fill(begin, count, dst) draws pass through a buffer in the first-level cache, a block at a time.
+template <class Fill, class Visit>
+HWY_INLINE void SweepWithFactors(size_t n, const Fill& fill, const Visit& visit) {
+  constexpr size_t kBlock = 1024;
+  const DF d;
+  HWY_ALIGN float factors[kBlock];
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    const size_t count = std::min(kBlock, n - begin);
+    fill(begin, count, factors);
+    Sweep(count,
+          [&](size_t i, auto io) HWY_ATTR { visit(begin + i, io, io.Load(d, factors + i)); });
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace onefold::cpu
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,8 @@
 // Rows of a mixture of experts: gathered in the order of experts, weighed, and combined again for
 // each token, in the order of its choices. Each row, or token, is computed on its own. And the
 // noise of a router's input.
+#include <bit>
+
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -72,20 +74,18 @@ float Weigh(const Tensor& dy, const Tensor& x, float weight) {
 template <class T>
 HWY_INLINE void JitterOf(const RandomWords& words, uint64_t first, float rate, const T* x, size_t n,
                          T* dst) {
-  constexpr size_t kBlock = 1024;
   const DF d;
-  HWY_ALIGN uint32_t drawn[kBlock];
-  HWY_ALIGN float factors[kBlock];
-  for (size_t begin = 0; begin < n; begin += kBlock) {
-    const size_t count = std::min(kBlock, n - begin);
-    words.Fill(
-        first + begin, count, [](VU64 pair) HWY_ATTR { return pair; }, drawn);
-    for (size_t i = 0; i < count; ++i)
-      factors[i] = 1.0f + rate * (2.0f * philox_uniform(drawn[i]) - 1.0f);
-    Sweep(count, [&](size_t i, auto io) HWY_ATTR {
-      io.Store(hn::Mul(io.Load(d, x + begin + i), io.Load(d, factors + i)), d, dst + begin + i);
-    });
-  }
+  SweepWithFactors(
+      n,
+      [&](size_t begin, size_t count, float* factors) HWY_ATTR {
+        const auto as_drawn = [](VU64 pair) HWY_ATTR { return pair; };
+        words.Fill(first + begin, count, as_drawn, factors);
+        for (size_t i = 0; i < count; ++i)
+          factors[i] =
+              1.0f + rate * (2.0f * philox_uniform(std::bit_cast<uint32_t>(factors[i])) - 1.0f);
+      },
+      [&](size_t i, auto io, VF factor)
+          HWY_ATTR { io.Store(hn::Mul(io.Load(d, x + i), factor), d, dst + i); });
 }
 
 void Jitter(PhiloxKey key, int64_t sample, float rate, uint64_t first, const Tensor& x,
