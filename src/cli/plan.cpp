@@ -188,6 +188,11 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "mesh.tensor is {}: tensor parallelism is there for the device cpu alone yet, and the "
         "hardware {} is another",
         config.mesh.tensor, hardware.name);
+  if (hardware.device != "cpu" && config.mesh.context > 1)
+    user_error(
+        "mesh.context is {}: context parallelism is there for the device cpu alone yet, and the "
+        "hardware {} is another",
+        config.mesh.context, hardware.name);
   if (hardware.device != "cpu" && config.mesh.pipeline > 1)
     user_error(
         "mesh.pipeline is {}: pipelines are there for the device cpu alone yet, and the hardware "

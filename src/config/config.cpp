@@ -164,6 +164,7 @@ Json Config::effective() const {
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
   if (mesh.others() > 1) json["mesh"] = mesh_json(mesh);
+  if (mesh.context > 1) json["context"] = context_json();
   if (mesh.pipeline > 1) json["pipeline"] = pipeline_json(pipeline);
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;

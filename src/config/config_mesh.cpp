@@ -1,5 +1,5 @@
-// "mesh": how ranks are divided into axes; and DeepSpeed's tensor_parallel.autotp_size and
-// pipeline.stages.
+// "mesh": how ranks are divided into axes; "context": how parts of a sequence attend; and
+// DeepSpeed's tensor_parallel.autotp_size, sequence_parallel_size and pipeline.stages.
 #include <algorithm>
 
 #include "base/error.h"
@@ -12,6 +12,8 @@ namespace onefold {
 namespace {
 
 using Group = JsonReport::Group;
+
+constexpr const char* kContextMethod = "ulysses";
 
 // DeepSpeed's section: one of its keys counts here, and the others change nothing.
 constexpr const char* kTensorKeys[] = {"dtype",
@@ -51,6 +53,23 @@ int64_t read_autotp_size(JsonObject& root) {
   const int64_t size = at_most(section, "autotp_size", section.at_least("autotp_size", 0, 0));
   section.finish();
   return size;
+}
+
+// How ranks that have parts of a sequence attend to all of it: there is one way.
+void read_context(JsonObject& root) {
+  if (!root.has("context")) return;
+  JsonObject in = root.object("context");
+  in.allow_auto();
+  const std::string method = in.get<std::string>("method", kContextMethod);
+  if (method == "ring")
+    in.refuse(Group::missing, "method",
+              fmt::format("is \"ring\": there is no ring attention yet; \"{}\" exchanges tokens "
+                          "for heads",
+                          kContextMethod));
+  else if (method != kContextMethod)
+    in.refuse(Group::conflict, "method",
+              fmt::format("must be \"{}\" or \"auto\", not \"{}\"", kContextMethod, method));
+  in.finish();
 }
 
 int64_t read_axis(JsonObject& mesh, std::string_view axis) {
@@ -103,10 +122,15 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
   // 0: left out.
   MeshConfig mesh{.data = read_axis(in, "data"),
                   .tensor = read_axis(in, "tensor"),
-                  .pipeline = read_axis(in, "pipeline")};
-  for (const char* axis : {"context", "expert"}) refuse_axis(in, axis);
+                  .pipeline = read_axis(in, "pipeline"),
+                  .context = read_axis(in, "context")};
+  refuse_axis(in, "expert");
   in.finish();
+  read_context(root);
   agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
+  agree(root, "sequence_parallel_size",
+        at_most(root, "sequence_parallel_size", root.at_least("sequence_parallel_size", 1, 0)),
+        "mesh.context", mesh.context);
   agree(root, "pipeline.stages", read_pipeline(root, config.pipeline), "mesh.pipeline",
         mesh.pipeline);
   // One that is left out follows from the others: data, or the first of these. The rest are 1.
@@ -128,6 +152,7 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
     refuse_mesh(root, mesh, world_size);
     mesh = {.data = world_size};
   }
+  if (mesh.context == 1) root.idle("context");
   config.mesh = mesh;
   config.pipeline.ranks = static_cast<int>(mesh.pipeline);
 }
@@ -150,9 +175,12 @@ void check_mesh(const Config& config) {
   spec.complete("model");
   const EngineOptions options = engine_options(config);
   for (const std::string& why :
-       {obstacle_to_tensor(spec, options), obstacle_to_pipeline(spec, options)})
+       {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
+        obstacle_to_pipeline(spec, options)})
     if (!why.empty()) user_error("{}", why);
 }
+
+Json context_json() { return {{"method", kContextMethod}}; }
 
 Json mesh_json(const MeshConfig& mesh) {
   Json json = {{"data", mesh.data}, {"tensor", mesh.tensor}};

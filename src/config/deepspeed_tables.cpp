@@ -26,7 +26,6 @@ constexpr std::array kRoot = {
     PlainKey{"disable_allgather", kFalse, "updated parameters are always gathered"},
     PlainKey{"zero_allow_untested_optimizer", kBoolean, "it must be true or false"},
     PlainKey{"zero_force_ds_cpu_optimizer", kBoolean, "it must be true or false"},
-    PlainKey{"sequence_parallel_size", "[1]", "there is no sequence parallelism yet"},
     PlainKey{"use_data_before_expert_parallelism", kBoolean, "it must be true or false"},
     PlainKey{"dump_state", kBoolean, "it must be true or false"},
     PlainKey{"memory_breakdown", kBoolean, "it must be true or false"},

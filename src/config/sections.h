@@ -28,6 +28,7 @@ Json pipeline_json(const PipelineOptions& pipeline);
 // Refuses a model that cannot be divided so. After all sections.
 void check_mesh(const Config& config);
 Json mesh_json(const MeshConfig& mesh);
+Json context_json();  // of a mesh with that axis
 // Any of the three may be open; 0 for a size that follows from nothing else (settle_batch).
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // A size that was left open: by memory. After all sections.

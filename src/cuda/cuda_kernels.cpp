@@ -26,6 +26,7 @@ Tensor joined(const Tensor& t, bool contiguous) { return contiguous ? t.flat() :
 
 Mask mask_of(const Dropout& dropout) {
   require(dropout.rate >= 0 && dropout.rate < 1, "dropout: rate {} is not in [0, 1)", dropout.rate);
+  require(dropout.places.empty(), "this device has no parts of sequences");
   if (dropout.rate == 0) return {};
   // The comparison with the rate is exact on integers: rate * 2^24 is exact.
   return {dropout.key, dropout.samples.i64(),
@@ -77,6 +78,7 @@ void require_positions(const RowPositions& positions, int64_t rows, int64_t tabl
           "positions {}+{} of {}", positions.first, positions.length, table_rows);
   require(positions.starts.empty() || (positions.starts.elems() == rows && positions.first == 0),
           "the starts of {} rows for {}", positions.starts.elems(), rows);
+  require(positions.places.empty(), "this device has no parts of sequences");
 }
 
 void require_groups(const Tensor& x, int64_t groups) {

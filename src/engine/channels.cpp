@@ -40,6 +40,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     for (const Lane lane : {Lane::send, Lane::recv})
       lanes_[static_cast<size_t>(lane)] = device.open_lane();
   }
+  // What is exchanged is not summed: no scratch.
+  if (lines.context) context_ = lines.context->open("context", nullptr);
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");

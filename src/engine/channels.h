@@ -20,12 +20,14 @@ class Channels {
   // Without `own_lanes`, everything travels in the order of computation.
   Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes);
 
-  // Gathers and reductions travel along the data axis, exchanges along the tensor axis, and the
-  // small sums of computation among all ranks.
+  // Gathers and reductions travel along the axes data and context, exchanges along the tensor axis,
+  // and the small sums of computation among all ranks.
   Channel& of(Lane lane) const { return *channels_[static_cast<size_t>(lane)]; }
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
+  // Of those that have the other parts of the same sequences; null where there are none.
+  Channel* context() const { return context_.get(); }
   // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
   // on channels of its own, so that a rank may send and receive at the same time; and a channel of
   // all of them, in the order of computation. Null without a pipeline.
@@ -46,7 +48,7 @@ class Channels {
   std::array<Buffer, kLanes> scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
   std::array<std::unique_ptr<Channel>, kLanes> channels_;
-  std::unique_ptr<Channel> control_, replicas_, stages_;
+  std::unique_ptr<Channel> control_, replicas_, context_, stages_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
   Buffer replicas_scratch_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest

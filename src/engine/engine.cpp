@@ -14,12 +14,6 @@
 namespace onefold {
 namespace {
 
-int64_t count_valid(const BatchView& batch) {
-  if (batch.targets.empty()) return batch.tokens_count();  // dry: every target counts
-  return std::count_if(batch.targets.begin(), batch.targets.end(),
-                       [](int32_t target) { return target >= 0; });
-}
-
 BatchView dry_batch(const EngineOptions& options) {
   return {.batch = options.micro_batch, .sequence = options.sequence};
 }
@@ -156,12 +150,13 @@ std::unique_ptr<Engine> Engine::plan_worst(const ModelSpec& spec, const EngineOp
 
 TrafficTable Engine::traffic(Lane lane) const {
   if (lane == Lane::send) return channels_.passed();
-  if (!channels_.has(lane)) return {};
-  TrafficTable table = channel(lane).traffic();
+  TrafficTable table{};
+  if (channels_.has(lane)) table = channel(lane).traffic();
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
-  if (lane == Lane::exchange && channels_.replicas() != nullptr)
-    add_traffic(*channels_.replicas(), table);
+  if (lane != Lane::exchange) return table;
+  for (const Channel* beside : {channels_.replicas(), channels_.context()})
+    if (beside != nullptr) add_traffic(*beside, table);
   return table;
 }
 
@@ -175,11 +170,11 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   require(static_cast<int>(micros.size()) == options_.micros,
           "{} micro-batches, the program has {}", micros.size(), options_.micros);
   double valid = 0;
-  for (const BatchView& batch : micros) valid += static_cast<double>(count_valid(batch));
+  for (const BatchView& batch : micros) valid += static_cast<double>(batches_.valid_targets(batch));
   StepResult result;
   const double before = control_.seconds();
   const std::string what = fmt::format("count targets, step {}", steps_done_ + 1);
-  // Ranks of one tensor group have the same batches, and so have the stages of a pipeline.
+  // Ranks of one tensor group have the same targets, and so have the stages of a pipeline.
   const std::vector<double> of_ranks = control_.exchange(what, {&valid, 1});
   for (int rank = 0; rank < mesh().stage_ranks(); rank += mesh().size(Axis::tensor))
     result.valid_targets += static_cast<int64_t>(of_ranks[static_cast<size_t>(rank)]);
@@ -271,10 +266,30 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   const std::vector<UnitBatch> batches = batches_.upload({&batch, 1});
   Walk walk{.micros = batches};
   executor_.run(evaluation_, walk, steps_done_);
-  double loss = executor_.scalars().read_losses()[0];
+  // Of the part of its sequences that is here: then of all parts, in their order.
+  const double sums[] = {executor_.scalars().read_losses()[0],
+                         static_cast<double>(batches_.valid_targets(batch))};
   require_exchanged();
+  const std::vector<double> of_parts =
+      gather_from_parts("loss of an evaluation", std::span<const double>(sums));
+  double loss = 0, valid = 0;
+  for (size_t at = 0; at < of_parts.size(); at += 2) {
+    loss += of_parts[at];
+    valid += of_parts[at + 1];
+  }
   pass_to_all_stages("loss of an evaluation", std::span(&loss, 1));
-  return {loss, count_valid(batch)};
+  return {loss, static_cast<int64_t>(valid)};
+}
+
+template <typename T>
+std::vector<T> Engine::gather_from_parts(const char* what, std::span<const T> mine) {
+  Channel* const parts = channels_.context();
+  std::vector<T> shard(mine.begin(), mine.end());
+  if (parts == nullptr) return shard;
+  std::vector<T> all(shard.size() * static_cast<size_t>(parts->ranks()));
+  const Message message{all.data(), shard.data(), static_cast<int64_t>(shard.size()), dtype_of<T>};
+  parts->all_gather(what, {&message, 1});
+  return all;
 }
 
 // The last stage has the losses.
@@ -287,8 +302,19 @@ void Engine::pass_to_all_stages(const char* what, std::span<T> values) {
 
 std::vector<float> Engine::token_losses(const BatchView& batch) {
   evaluate(batch);
-  std::vector<float> losses(static_cast<size_t>(batch.tokens_count()));
-  executor_.read_losses(losses);
+  const int64_t parts = model_.share.parts, length = batch.sequence / parts;
+  std::vector<float> mine(static_cast<size_t>(batch.batch * length));
+  executor_.read_losses(mine);
+  const std::vector<float> all =
+      gather_from_parts("losses of an evaluation", std::span<const float>(mine));
+  // From part after part to sequence after sequence.
+  std::vector<float> losses;
+  losses.reserve(all.size());
+  for (int64_t row = 0; row < batch.batch; ++row)
+    for (int64_t part = 0; part < parts; ++part) {
+      const auto first = all.begin() + (part * batch.batch + row) * length;
+      losses.insert(losses.end(), first, first + length);
+    }
   pass_to_all_stages("losses of an evaluation", std::span(losses));
   return losses;
 }

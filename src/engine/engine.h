@@ -69,7 +69,8 @@ class Engine {
   // One optimizer step over this rank's options.micros micro-batches at this learning rate.
   StepResult train_step(std::span<const BatchView> micros, const StepRates& rates);
 
-  // The sum of losses over the valid targets of one micro-batch, and their number, of this rank.
+  // The sum of losses over the valid targets of one micro-batch, and their number, of this rank
+  // and those that have other parts of its sequences.
   std::pair<double, int64_t> evaluate(const BatchView& batch);
 
   // The same, loss by loss: 0 where there is no target.
@@ -91,7 +92,8 @@ class Engine {
   int rank() const { return control_.rank(); }
   int ranks() const { return control_.ranks(); }
   const Mesh& mesh() const { return lines_.mesh; }
-  // Along the data axis: which of the global batch's parts this rank computes.
+  // Along the data axis: which of the global batch's parts this rank computes (of each sequence, a
+  // run of tokens, if there is a context axis).
   int data_rank() const { return mesh().place(Axis::data, rank()); }
   int data_ranks() const { return mesh().size(Axis::data); }
 
@@ -139,6 +141,8 @@ class Engine {
   void end_step(bool skipped, const Walk& walk);
   template <typename T>
   void pass_to_all_stages(const char* what, std::span<T> values);
+  template <typename T>
+  std::vector<T> gather_from_parts(const char* what, std::span<const T> mine);
   // Of local steps: where ranks begin, and their average.
   void begin_local_steps();
   void average_local_steps();

@@ -38,8 +38,7 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
       groups_.back().push_back(options.optimizer.group_of(param.name));
   }
   const ModelSpec& spec = model.spec;
-  losses_ = ledger.allocate(
-      Kind::workspace, options.micro_batch * options.sequence * dtype_bytes(DType::f32), "losses");
+  losses_ = ledger.allocate(Kind::workspace, options.tokens() * dtype_bytes(DType::f32), "losses");
   if (spec.positions == Positions::rope) {
     rope_positions_ = std::max(options.positions, options.sequence);
     rope_ =
@@ -323,8 +322,7 @@ void Executor::add_grads(int index, std::vector<Tensor>& grads) {
 UnitCall Executor::call_for(const UnitBatch& batch, std::span<const Tensor> params, Arena& arena) {
   UnitCall call{.kernels = device_.kernels(), .arena = arena, .batch = batch, .params = params};
   if (rope_) call.rope = rope_.as(rope_positions_, model_.spec.rope_cols());
-  call.losses =
-      losses_.as(1, std::min(batch.tokens_count(), options_.micro_batch * options_.sequence));
+  call.losses = losses_.as(1, std::min(batch.tokens_count(), options_.tokens()));
   call.seed = options_.seed;
   call.step = step_;
   return call;

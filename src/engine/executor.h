@@ -135,6 +135,8 @@ class Executor {
   void reduce_packed(const Action& action, Walk& walk);
   void gather_packed(const Action& action, Walk& walk);
   void exchange(const Action& action, Walk& walk);
+  void exchange_blocks(const Action& action, Walk& walk);
+  Role role_after(const Action& action, const Walk& walk) const;
   void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
   void send(const Action& action, Walk& walk);
   void receive(const Action& action, Walk& walk);

@@ -15,6 +15,8 @@ int64_t shard_bytes_sent(const std::vector<Message>& messages, int ranks) {
 // Between the shares of a unit, in the order of computation. Of a forward that is computed again
 // there may be no output, and so nothing that travels.
 void Executor::exchange(const Action& action, Walk& walk) {
+  if (action.state != State::gradients && role_after(action, walk) == Role::exchange)
+    return exchange_blocks(action, walk);
   if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
   if (action.state == State::gradients) {
     exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
@@ -26,9 +28,7 @@ void Executor::exchange(const Action& action, Walk& walk) {
   const UnitCall& call = *walk.frame.call;
   const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
   if (tensor.empty()) return;
-  const bool sums =
-      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role ==
-      Role::sum;
+  const bool sums = role_after(action, walk) == Role::sum;
   require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
           tensor.rows, tensor.cols, channel.ranks());
   const int64_t elems = tensor.elems() / channel.ranks();
@@ -41,6 +41,28 @@ void Executor::exchange(const Action& action, Walk& walk) {
                   channel.all_reduce(what, messages);
                 else
                   channel.all_gather(what, messages);
+              });
+}
+
+Role Executor::role_after(const Action& action, const Walk& walk) const {
+  const int64_t tokens = walk.frame.call->batch.tokens_count();
+  return unit(action.unit).phase(action.of_backward, action.phase, tokens).role;
+}
+
+// Between parts of the same sequences: a block for each.
+void Executor::exchange_blocks(const Action& action, Walk& walk) {
+  Channel* const channel = channels_.context();
+  if (channel == nullptr) return;  // sequences are whole
+  const UnitCall& call = *walk.frame.call;
+  const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
+               to = unit(action.unit).arrival(action.of_backward, action.phase, call);
+  require(from.contiguous() && to.contiguous() && from.elems() == to.elems() &&
+              from.elems() % channel->ranks() == 0,
+          "{}x{} to {}x{} over {} parts", from.rows, from.cols, to.rows, to.cols, channel->ranks());
+  const int64_t bytes = from.elems() / channel->ranks() * dtype_bytes(from.dtype);
+  communicate(action, walk, bytes * (channel->ranks() - 1),
+              [channel, from, to, bytes](const std::string& what) {
+                channel->all_to_all(what, from.data, to.data, bytes);
               });
 }
 

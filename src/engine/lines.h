@@ -11,13 +11,18 @@ namespace onefold {
 struct Lines {
   Mesh mesh;
   std::shared_ptr<Communicator> all;
-  std::shared_ptr<Communicator> data;      // `all` where there is no other axis
+  // Of those that sum gradients, along the axes data and context; `all` where there is no other.
+  std::shared_ptr<Communicator> data;
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
+  std::shared_ptr<Communicator> context;   // null without that axis
   std::shared_ptr<Communicator> pipeline;  // null without that axis
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
-  Share share() const { return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor)}; }
+  Share share() const {
+    return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor),
+            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context)};
+  }
 };
 
 // Makes the groups; all ranks do. Throws UserError where the model, the options or the transport
@@ -28,6 +33,8 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
 // Why a model with these options cannot be divided among options.tensor ranks: a sentence that ends
 // with all reasons; "" if it can.
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options);
+// The same of sequences and options.context ranks.
+std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options);
 
 inline Mesh mesh_of(const EngineOptions& options, int ranks) {
   return Mesh(ranks, {.tensor = options.tensor,
@@ -42,13 +49,15 @@ inline int data_ranks(const EngineOptions& options, int ranks) {
 
 // Those that sum their gradients in every step, and so may share state.
 inline int summing_ranks(const EngineOptions& options, int ranks) {
-  return options.local.on() ? 1 : data_ranks(options, ranks);
+  return options.local.on() ? 1 : data_ranks(options, ranks) * options.context;
 }
 
 // The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
-  return Model(spec, logits_bytes, {rank % options.tensor, options.tensor});
+  return Model(spec, logits_bytes,
+               {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
+                options.context});
 }
 
 }  // namespace onefold

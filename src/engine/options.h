@@ -155,6 +155,10 @@ struct EngineOptions {
       initial_adapters;
   std::function<void(const Action&)> before_action;  // for watching a step, and for tests of faults
   std::shared_ptr<KernelProfile> profile;            // for timing kernels; null: none is
+
+  // Of a sequence and of a micro-batch: what a rank computes.
+  int64_t part_length() const { return sequence / context; }
+  int64_t tokens() const { return micro_batch * part_length(); }
 };
 
 // States of each rank's own, in the order of UnitState's, where so many ranks sum their gradients.

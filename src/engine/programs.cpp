@@ -165,14 +165,15 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 namespace {
 
-// Sums and gathers are between shares.
-Travels travels_of(const Unit& unit, int64_t tokens) {
+// Sums and gathers are between shares of parameters, and exchanges between parts of sequences.
+Travels travels_of(const Unit& unit, const Share& share, int64_t tokens) {
   Travels travels;
   for (const bool backward : {false, true})
     for (int i = 0; i < unit.phases(backward, tokens); ++i) {
       const Role role = unit.phase(backward, i, tokens).role;
       (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::sum || role == Role::gather);
+          .push_back(role == Role::exchange ? share.parts > 1
+                                            : role != Role::none && !share.whole());
     }
   for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
   return travels;
@@ -206,9 +207,10 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.has_loss = unit.has_loss();
     one.segment = segment_of(options.recompute, unit, number);
     number += unit.part() != BlockPart::none;
-    const int64_t tokens = options.micro_batch * options.sequence;
+    const int64_t tokens = options.tokens();
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
-    if (!model.share.whole()) one.travels = travels_of(unit, tokens);
+    if (!model.share.whole() || model.share.parts > 1)
+      one.travels = travels_of(unit, model.share, tokens);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -240,7 +242,8 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   if (options.recompute.any()) recompute(program, units);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.split_phases || options.tensor > 1) split_phases(program, units);
+  if (options.split_phases || options.tensor > 1 || options.context > 1)
+    split_phases(program, units);
   return program;
 }
 
@@ -249,7 +252,7 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   Program program = build_evaluation(static_cast<int>(units.size()), pipeline);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.tensor > 1) split_phases(program, units);
+  if (options.tensor > 1 || options.context > 1) split_phases(program, units);
   return program;
 }
 

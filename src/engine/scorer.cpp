@@ -38,8 +38,10 @@ bool is_likeliest(std::span<const float> logits, int32_t target) {
 }  // namespace
 
 std::vector<TokenScore> score_tokens(Engine& engine, const BatchView& batch) {
-  require(engine.model().share.whole() && engine.pipeline().ranks == 1,
-          "logits of a share of the vocabulary, or of another stage, score no tokens");
+  require(engine.model().share.whole() && engine.model().share.parts == 1 &&
+              engine.pipeline().ranks == 1,
+          "logits of a share of the vocabulary or of sequences, or of another stage, score no "
+          "tokens");
   const int64_t vocabulary = engine.model().spec.vocab_size;
   const DType type = engine.options().precision.compute;
   const std::vector<RowRange> ranges = rows_with_targets(batch.targets);

@@ -1,5 +1,7 @@
 #include "engine/step_batches.h"
 
+#include <algorithm>
+
 namespace onefold {
 namespace {
 
@@ -17,10 +19,10 @@ Tensor place(Device& device, const Buffer& memory, int64_t micro, int64_t most,
 StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& options,
                          const Model& model)
     : device_(device),
-      divided_(!model.share.whole()),
+      share_(model.share),
       all_(model.spec.vocab_size),
       mine_(vocabulary_of(model.spec, model.share)),
-      tokens_(options.micro_batch * options.sequence),
+      tokens_(options.tokens()),
       sequences_(options.micro_batch) {
   const auto take = [&](int64_t elems, DType dtype, const char* what) {
     return ledger.allocate(Kind::data, options.micros * elems * dtype_bytes(dtype), what);
@@ -29,6 +31,28 @@ StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& op
   targets_memory_ = take(tokens_, DType::i32, "targets");
   if (options.documents) starts_memory_ = take(tokens_, DType::i32, "documents");
   samples_memory_ = take(sequences_, DType::i64, "samples");
+  if (share_.parts == 1) return;
+  places_memory_ = take(tokens_, DType::i32, "places");
+  if (options.documents) all_starts_memory_ = take(share_.parts * tokens_, DType::i32, "documents");
+}
+
+std::vector<int32_t> StepBatches::part_of(const BatchView& batch,
+                                          std::span<const int32_t> values) const {
+  if (share_.parts == 1 || values.empty()) return {values.begin(), values.end()};
+  const int64_t length = batch.sequence / share_.parts;
+  std::vector<int32_t> part;
+  part.reserve(static_cast<size_t>(batch.batch * length));
+  for (int64_t row = 0; row < batch.batch; ++row) {
+    const auto first = values.begin() + row * batch.sequence + share_.part * length;
+    part.insert(part.end(), first, first + length);
+  }
+  return part;
+}
+
+int64_t StepBatches::valid_targets(const BatchView& batch) const {
+  if (batch.targets.empty()) return batch.tokens_count() / share_.parts;  // dry: all of them
+  const std::vector<int32_t> targets = part_of(batch, batch.targets);
+  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
 }
 
 std::vector<int32_t> StepBatches::places_of(std::span<const int32_t> tokens) const {
@@ -47,20 +71,32 @@ std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
   std::vector<UnitBatch> batches;
   for (const BatchView& view : micros) {
     const auto micro = static_cast<int64_t>(batches.size());
-    const int64_t tokens = view.tokens_count();
-    require(tokens <= tokens_, "a batch of {} x {} tokens, of {}", view.batch, view.sequence,
+    require(view.sequence % share_.parts == 0, "sequences of {} tokens in {} parts", view.sequence,
+            share_.parts);
+    UnitBatch batch{.batch = view.batch, .sequence = view.sequence / share_.parts};
+    const int64_t tokens = batch.tokens_count();
+    require(tokens <= tokens_, "a batch of {} x {} tokens, of {}", batch.batch, batch.sequence,
             tokens_);
-    UnitBatch batch{.batch = view.batch, .sequence = view.sequence};
-    const auto numbers = [&](const Buffer& memory, std::span<const int32_t> values) {
-      std::vector<int32_t> places;
-      if (divided_) values = places = places_of(values);
+    const auto ints = [&](const Buffer& memory, std::span<const int32_t> values) {
       return place(device_, memory, micro, tokens_, values, tokens, DType::i32);
+    };
+    const auto numbers = [&](const Buffer& memory, std::span<const int32_t> values) {
+      const std::vector<int32_t> here = part_of(view, values);
+      return ints(memory, share_.whole() ? here : places_of(here));
     };
     batch.tokens = numbers(tokens_memory_, view.tokens);
     batch.targets = numbers(targets_memory_, view.targets);
-    if (starts_memory_)
-      batch.starts =
-          place(device_, starts_memory_, micro, tokens_, view.starts, tokens, DType::i32);
+    if (starts_memory_) batch.starts = ints(starts_memory_, part_of(view, view.starts));
+    if (all_starts_memory_)
+      batch.all_starts = place(device_, all_starts_memory_, micro, share_.parts * tokens_,
+                               view.starts, view.tokens_count(), DType::i32);
+    if (places_memory_) {
+      std::vector<int32_t> places(device_.dry() ? 0 : static_cast<size_t>(tokens));
+      for (size_t at = 0; at < places.size(); ++at)
+        places[at] = static_cast<int32_t>(share_.part * batch.sequence +
+                                          static_cast<int64_t>(at) % batch.sequence);
+      batch.places = ints(places_memory_, places);
+    }
     if (!view.samples.empty())
       batch.samples =
           place(device_, samples_memory_, micro, sequences_, view.samples, view.batch, DType::i64);

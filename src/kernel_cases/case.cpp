@@ -22,6 +22,7 @@ constexpr Family kFamilies[] = {
     {"alibi", add_alibi_cases, add_alibi_benchmarks},
     {"dropout", add_dropout_cases, add_dropout_benchmarks},
     {"embedding", add_embedding_cases, add_embedding_benchmarks},
+    {"parts", add_part_cases, add_part_benchmarks},
     {"cross_entropy", add_cross_entropy_cases, add_cross_entropy_benchmarks},
     {"experts", add_expert_cases, add_expert_benchmarks},
     {"soft_cap", add_soft_cap_cases, add_soft_cap_benchmarks},

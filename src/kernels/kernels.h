@@ -57,14 +57,22 @@ struct Dropout {
   float rate = 0;  // 0 switches it off
   PhiloxKey key;
   Tensor samples = {};  // [1, batch] i64: ids of the sequences in this micro-batch
+  // [1, rows] i32, or empty: the place of each row in its sample, where rows are a part of it.
+  Tensor places = {};
+
+  int64_t place_of(int64_t row, int64_t length) const {
+    return places.empty() ? row % length : places.i32()[row];
+  }
 };
 
-// The position of each row of a micro-batch: first + row % length, less the start of the row's
-// document if there are `starts` (then first is 0).
+// The position of each row of a micro-batch: first + row % length, or its place in its sequence if
+// rows are a part of one (`places`); less the start of the row's document if there are `starts`.
+// With either of these, first is 0.
 struct RowPositions {
   int64_t first = 0;
-  int64_t length = 0;  // of a sequence
+  int64_t length = 0;  // of a sequence, or of the part
   Tensor starts = {};  // [1, rows] i32: where in its sequence the row's document begins; or empty
+  Tensor places = {};  // [1, rows] i32, or empty
 };
 
 struct AttentionShape {
@@ -432,7 +440,8 @@ class Kernels : public KernelScratch {
                                   Tensor dv, const Dropout& dropout, Tensor scratch) = 0;
 
   // dst = residual + x * mask / (1 - rate); residual may be empty, or dst. Forward and backward are
-  // the same call. Element (row, col) is number (row % length) * cols + col of sample row / length.
+  // the same call. Element (row, col) is number place * cols + col of sample row / length, where
+  // place is row % length, or one of dropout.places.
   virtual void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
                        Tensor dst) = 0;
 
@@ -441,6 +450,8 @@ class Kernels : public KernelScratch {
   virtual void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
                                  const RowPositions& positions, Tensor dst) = 0;
   // dtable[token] (+)= the sum of dx over its rows, in row order; dpositions likewise if not empty.
+  // Scratch for a vocabulary of at least as many tokens as dpositions has rows, if there are
+  // places.
   virtual void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions,
                                   Tensor dtable, bool accumulate_table, Tensor dpositions,
                                   bool accumulate_positions, Tensor scratch) = 0;

@@ -5,7 +5,12 @@
 // the attention's result; with a norm after it, also what that has normalised. The norm before is
 // computed again in backward: it costs a pass over memory, and keeping it would cost as much memory
 // as the input.
+//
+// Where a rank has a part of each sequence, queries, keys and values are exchanged for those of all
+// tokens and some heads (head_exchange.h), and what is kept of them is that; of the result both are
+// kept, for the gradients of the product behind it are of the tokens here.
 #include "model/branch.h"
+#include "model/head_exchange.h"
 
 namespace onefold {
 namespace {
@@ -16,27 +21,41 @@ struct Saved {
   Tensor attention;  // [tokens, query_size]
   Tensor lse;        // [batch*heads, sequence] f32
   Tensor projected;  // [tokens, hidden_size]; only with a norm after it
+  // Of parts: the same of all tokens, for this part's heads, and lse likewise. Then qkv is kept
+  // with qk_norm alone, without the values, and qk is not.
+  Tensor all_qkv;        // [all tokens, the part's columns]: normalised and rotated
+  Tensor all_attention;  // [all tokens, the part's columns]
   int64_t bytes;
 
-  Saved(const ModelSpec& spec, Tensor block, int64_t batch, int64_t sequence, DType type) {
+  Saved(const ModelSpec& spec, const HeadExchange& exchange, Tensor block, int64_t batch,
+        int64_t sequence, DType type) {
     Carver carver(block);
-    const int64_t tokens = batch * sequence;
-    qkv = carver.next(tokens, spec.qkv_size(), type);
-    if (spec.qk_norm) qk = carver.next(tokens, spec.query_size() + spec.kv_size(), type);
+    const int64_t tokens = batch * sequence, qk_size = spec.query_size() + spec.kv_size();
+    if (exchange.any()) {
+      const int64_t all = exchange.parts() * tokens;
+      all_qkv = carver.next(all, exchange.qkv_cols(), type);
+      all_attention = carver.next(all, exchange.query_cols(), type);
+      if (spec.qk_norm) qkv = carver.next(tokens, qk_size, type);
+    } else {
+      qkv = carver.next(tokens, spec.qkv_size(), type);
+      if (spec.qk_norm) qk = carver.next(tokens, qk_size, type);
+    }
     attention = carver.next(tokens, spec.query_size(), type);
-    lse = carver.next(batch * spec.num_heads, sequence, DType::f32);
+    lse = carver.next(batch * exchange.heads(), exchange.parts() * sequence, DType::f32);
     if (spec.norm_after()) projected = carver.next(tokens, spec.hidden_size, type);
     bytes = carver.bytes();
   }
 };
 
-enum Temp : size_t { kDqkv, kDy, kNormed };
+// kSent: what the next phase reads, here or on other parts; kReceived: what has come from them.
+enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9 };
 
 class Attention final : public Branch {
  public:
   Attention(const ModelSpec& s, int block, const Share& share)
       : Branch(s, share, block, "attention", 0, DropoutSite::attention_out),
-        first_head_(heads_of(s, share).first) {
+        first_head_(heads_of(s, share).first),
+        exchange_(spec_, share) {
     const int64_t d = s.hidden_size;
     const std::string in = prefix_ + "attention.";
     qkv_ = add_divided(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true, qkv_rows(d));
@@ -59,17 +78,19 @@ class Attention final : public Branch {
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
-    return Saved(spec_, {}, batch, sequence, type).bytes;
+    return Saved(spec_, exchange_, {}, batch, sequence, type).bytes;
   }
 
-  int phases(bool backward, int64_t) const override { return backward ? 5 + post() : 4; }
+  int phases(bool backward, int64_t) const override { return backward ? 7 + post() : 4; }
 
   Phase phase(bool backward, int index, int64_t) const override {
     static constexpr Phase kForward[] = {
         {"qkv", Role::exchange}, {"attend", Role::exchange}, {"out", Role::sum}, {"residual"}};
     static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
                                           {"out weights", Role::none, true},
+                                          {"result", Role::exchange},
                                           {"attend", Role::exchange},
+                                          {"queries and keys"},
                                           {"qkv weights", Role::none, true},
                                           {"input", Role::sum},
                                           {"norm"}};
@@ -80,18 +101,21 @@ class Attention final : public Branch {
     static constexpr Step kForward[] = {&Attention::project_in, &Attention::attend,
                                         &Attention::project, &Attention::add_residual};
     static constexpr Step kBackward[] = {&Attention::post_weights,    &Attention::out_weights,
-                                         &Attention::attend_backward, &Attention::qkv_weights,
+                                         &Attention::result_gradient, &Attention::attend_backward,
+                                         &Attention::qk_gradient,     &Attention::qkv_weights,
                                          &Attention::input_gradient,  &Attention::norm_gradient};
     (this->*(backward ? kBackward[index + 1 - post()] : kForward[index]))(call, saved_of(call));
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (backward && index == post() + 1) return call.temps[kDqkv];
-    if (backward && index == post() + 3) return call.temps[kNormed];
+    if (backward && index == post() + 5) return call.temps[kNormed];
     if (!backward && index == 2) return projected_at(call, saved_of(call).projected);
-    if (!backward && index == 0) return saved_of(call).qkv;
-    if (!backward && index == 1) return saved_of(call).attention;
-    return Unit::boundary(backward, index, call);
+    return exchange_.any() ? travel_of(backward, index, call).sent
+                           : Unit::boundary(backward, index, call);
+  }
+
+  Tensor arrival(bool backward, int index, const UnitCall& call) const override {
+    return travel_of(backward, index, call).received;
   }
 
  private:
@@ -128,20 +152,60 @@ class Attention final : public Branch {
   }
 
   Saved saved_of(const UnitCall& call) const {
-    return {spec_, call.saved, call.batch.batch, call.batch.sequence, call.type()};
+    return {spec_, exchange_, call.saved, call.batch.batch, call.batch.sequence, call.type()};
+  }
+
+  // Blocks of so many columns in one of the temporaries that exchanges use in turns.
+  Tensor blocks_in(const UnitCall& call, size_t index, int64_t cols) const {
+    return matrix(call.temps[index].data, exchange_.parts() * call.input.rows, cols, call.type());
+  }
+  void take_blocks(UnitCall& call, size_t index) const {
+    call.temp(index, exchange_.parts() * call.input.rows, exchange_.qkv_cols());
+  }
+  // With one sequence blocks are its tokens in order: what attention reads and makes travels as it
+  // is.
+  static bool one_sequence(const UnitCall& call) { return call.batch.batch == 1; }
+
+  struct Travel {
+    Tensor sent, received;
+  };
+  Travel travel_of(bool backward, int index, const UnitCall& call) const {
+    const bool one = one_sequence(call);
+    const int64_t q = exchange_.query_cols(), qkv = exchange_.qkv_cols();
+    const auto in = [&](size_t temp, int64_t cols) { return blocks_in(call, temp, cols); };
+    const Saved saved = saved_of(call);
+    if (!backward)
+      return index == 0 ? Travel{in(kSent, qkv), one ? saved.all_qkv : in(kReceived, qkv)}
+                        : Travel{one ? saved.all_attention : in(kSent, q),
+                                 one ? in(kSent, q) : in(kReceived, q)};
+    if (index == post() + 1) return {in(kSent, q), in(kReceived, q)};
+    return {one ? all_dqkv(call) : in(kReceived, qkv), in(kSent, qkv)};
+  }
+
+  // What attention itself reads and makes.
+  struct Core {
+    Tensor q, k, v, out;
+  };
+  Core core_of(const Saved& saved) const {
+    const bool parts = exchange_.any();
+    const int64_t q = exchange_.query_cols(), kv = exchange_.kv_cols();
+    const Tensor qkv = parts ? saved.all_qkv : saved.qkv;
+    const Tensor qk = !parts && spec_.qk_norm ? saved.qk : qkv;
+    return {qk.col_range(0, q), qk.col_range(q, kv), qkv.col_range(q + kv, kv),
+            parts ? saved.all_attention : saved.attention};
   }
 
   AttentionShape shape_of(const UnitCall& call) const {
-    const int64_t keys = call.batch.sequence + (call.cache ? call.cache->length : 0);
+    const int64_t length = exchange_.parts() * call.batch.sequence;
     return {.batch = call.batch.batch,
-            .query_length = call.batch.sequence,
-            .key_length = keys,
-            .heads = spec_.num_heads,
-            .kv_heads = spec_.num_kv_heads,
+            .query_length = length,
+            .key_length = length + (call.cache ? call.cache->length : 0),
+            .heads = exchange_.heads(),
+            .kv_heads = exchange_.kv_heads(),
             .head_dim = spec_.head_dim,
-            .starts = call.batch.starts,
+            .starts = exchange_.any() ? call.batch.all_starts : call.batch.starts,
             .dtype = call.type(),
-            .first_head = first_head_,
+            .first_head = first_head_ + exchange_.first_head(),
             .window = spec_.window_of(block()),
             .scale = spec_.attention_scale,
             .soft_cap = spec_.attention_soft_cap,
@@ -150,37 +214,52 @@ class Attention final : public Branch {
   }
 
   RowPositions positions_of(const UnitCall& call) const {
-    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
+    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts,
+            call.batch.places};
+  }
+
+  // Of all tokens, whatever part of them is here.
+  Dropout probabilities_dropout(const UnitCall& call) const {
+    Dropout dropout = dropout_of(call, DropoutSite::probabilities);
+    dropout.places = {};
+    return dropout;
   }
 
   void project_in(UnitCall& call, const Saved& saved) const {
+    if (exchange_.any()) {
+      call.arena_mark = call.arena.mark();
+      take_blocks(call, kSent);
+      if (!one_sequence(call)) take_blocks(call, kReceived);
+    }
     const Arena::Scope scope(call.arena);
+    const Tensor qkv = exchange_.any() ? call.take(call.input.rows, spec_.qkv_size()) : saved.qkv;
     const Tensor normed = norm(call, call.take(call.input.rows, call.input.cols));
     call.gemm({.a = normed,
                .b = at(call.params, qkv_),
-               .dst = saved.qkv,
+               .dst = qkv,
                .b_transposed = true,
                .bias = at(call.params, qkv_bias_)});
-    adapt(call, normed, saved.qkv, qkv_adapters_);
+    adapt(call, normed, qkv, qkv_adapters_);
+    const Tensor qk = qkv.col_range(0, spec_.query_size() + spec_.kv_size());
+    if (!exchange_.any()) return prepare_qk(call, qk, spec_.qk_norm ? saved.qk : qk);
+    if (spec_.qk_norm) call.kernels.copy(qk, saved.qkv);
+    prepare_qk(call, qk, qk);
+    exchange_.to_heads(call.kernels, qkv, true, blocks_in(call, kSent, exchange_.qkv_cols()));
   }
 
-  // Normalises (qk_norm) and rotates (rope) queries and keys; returns where they are now.
-  Tensor prepare_qk(const UnitCall& call, const Saved& saved) const {
+  // Normalises (qk_norm) and rotates (rope) queries and keys; without qk_norm they are where they
+  // go.
+  void prepare_qk(const UnitCall& call, Tensor from, Tensor qk) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-    Tensor qk = saved.qkv.col_range(0, q + kv);
     if (spec_.qk_norm) {
-      call.kernels.norm_forward(qk_norm(), qk.col_range(0, q), groups_of(spec_.num_heads),
-                                at(call.params, q_norm_), {}, spec_.norm_eps,
-                                saved.qk.col_range(0, q));
-      call.kernels.norm_forward(qk_norm(), qk.col_range(q, kv), groups_of(spec_.num_kv_heads),
-                                at(call.params, k_norm_), {}, spec_.norm_eps,
-                                saved.qk.col_range(q, kv));
-      qk = saved.qk;
+      call.kernels.norm_forward(qk_norm(), from.col_range(0, q), groups_of(spec_.num_heads),
+                                at(call.params, q_norm_), {}, spec_.norm_eps, qk.col_range(0, q));
+      call.kernels.norm_forward(qk_norm(), from.col_range(q, kv), groups_of(spec_.num_kv_heads),
+                                at(call.params, k_norm_), {}, spec_.norm_eps, qk.col_range(q, kv));
     }
     if (spec_.rotates(block()))
       call.kernels.rope(qk, spec_.num_heads + spec_.num_kv_heads, angles_of(call),
                         positions_of(call), false);
-    return qk;
   }
 
   Norm qk_norm() const { return spec_.norm == Norm::rmsnorm1p ? Norm::rmsnorm1p : Norm::rmsnorm; }
@@ -191,25 +270,30 @@ class Attention final : public Branch {
     const int64_t size = spec_.rotary_size();
     if (spec_.local_rope_theta > 0 && spec_.window_of(block()) > 0)
       return call.rope.col_range(spec_.rope_cols() - size, size);
-    const bool in_long =
-        call.cache ? call.cache->in_long : spec_.rope_scaling.is_long(call.batch.sequence);
+    const bool in_long = call.cache
+                             ? call.cache->in_long
+                             : spec_.rope_scaling.is_long(call.batch.sequence * exchange_.parts());
     return call.rope.col_range(in_long ? size : 0, size);
   }
 
   void attend(UnitCall& call, const Saved& saved) const {
     const Arena::Scope scope(call.arena);
-    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-    const Tensor qk = prepare_qk(call, saved);
-    const Tensor keys = qk.col_range(q, kv), values = saved.qkv.col_range(q + kv, kv);
+    const bool regroups = exchange_.any() && !one_sequence(call);
+    if (regroups)
+      exchange_.to_sequences(call.kernels, arrival(false, 0, call), call.batch.batch,
+                             saved.all_qkv);
+    const Core core = core_of(saved);
     const AttentionShape shape = shape_of(call);
     const Tensor scratch =
         call.arena.take_bytes(call.kernels.attention_forward_scratch_bytes(shape));
     if (call.cache)
-      attend_over_cache(call, shape, qk.col_range(0, q), keys, values, saved, scratch);
+      attend_over_cache(call, shape, core.q, core.k, core.v, saved, scratch);
     else
-      call.kernels.attention_forward(shape, qk.col_range(0, q), keys, values, saved.attention,
-                                     saved.lse, dropout_of(call, DropoutSite::probabilities),
-                                     scratch);
+      call.kernels.attention_forward(shape, core.q, core.k, core.v, core.out, saved.lse,
+                                     probabilities_dropout(call), scratch);
+    if (regroups)
+      exchange_.from_sequences(call.kernels, saved.all_attention, call.batch.batch,
+                               boundary(false, 1, call));
   }
 
   // Appends the new keys and values to each sequence's cache, and attends over it.
@@ -236,6 +320,10 @@ class Attention final : public Branch {
   }
 
   void project(UnitCall& call, const Saved& saved) const {
+    if (exchange_.any()) {
+      exchange_.from_heads(call.kernels, arrival(false, 1, call), false, saved.attention);
+      release_to_mark(call, {kSent, kReceived});
+    }
     if (projects(call))
       project_out(call, saved.attention, out_, out_bias_, out_adapters_,
                   projected_to(call, saved.projected));
@@ -245,13 +333,19 @@ class Attention final : public Branch {
     add_residual_to(call, projected_at(call, saved.projected));
   }
 
-  // Backward. dqkv outlives the rest, and so lies below it in the arena.
+  // Backward. dqkv outlives the rest, and so lies below it in the arena. Of parts, that of all
+  // tokens is made in the same memory.
   Tensor dqkv_of(UnitCall& call) const {
     if (call.temps[kDqkv].empty()) {
-      call.temp(kDqkv, call.input.rows, spec_.qkv_size());
+      const int64_t rows = call.input.rows,
+                    cols = std::max(spec_.qkv_size(), exchange_.parts() * exchange_.qkv_cols());
+      call.temps[kDqkv] = matrix(call.take(rows, cols).data, rows, spec_.qkv_size(), call.type());
       call.arena_mark = call.arena.mark();
     }
     return call.temps[kDqkv];
+  }
+  Tensor all_dqkv(const UnitCall& call) const {
+    return blocks_in(call, kDqkv, exchange_.qkv_cols());
   }
 
   void post_weights(UnitCall& call, const Saved& saved) const {
@@ -266,27 +360,54 @@ class Attention final : public Branch {
     adapter_gradients(call, saved.attention, dy, out_adapters_);
   }
 
-  void attend_backward(UnitCall& call, const Saved& saved) const {
-    const int64_t q = spec_.query_size(), kv = spec_.kv_size();
-    const Tensor dqkv = dqkv_of(call), dy = branch_gradient(call, kDy, saved.projected);
-    const Tensor dattention = call.take(call.input.rows, q);
+  // By attention's result.
+  void result_gradient(UnitCall& call, const Saved& saved) const {
+    dqkv_of(call);
+    const Tensor dy = branch_gradient(call, kDy, saved.projected);
+    const int64_t rows = call.input.rows, q = spec_.query_size();
+    if (!exchange_.any()) return result_gradient_to(call, dy, call.temp(kSent, rows, q));
+    for (const size_t index : {kSent, kReceived}) take_blocks(call, index);
+    const Arena::Scope scope(call.arena);
+    const Tensor dattention = call.take(rows, q);
+    result_gradient_to(call, dy, dattention);
+    exchange_.to_heads(call.kernels, dattention, false, boundary(true, post() + 1, call));
+  }
+
+  void result_gradient_to(const UnitCall& call, Tensor dy, Tensor dattention) const {
     call.gemm({.a = dy, .b = at(call.params, out_), .dst = dattention});
     adapter_input_gradient(call, dy, dattention, out_adapters_);
-    const AttentionShape shape = shape_of(call);
-    const Tensor qk = spec_.qk_norm ? saved.qk : saved.qkv;
-    const Tensor scratch =
-        call.arena.take_bytes(call.kernels.attention_backward_scratch_bytes(shape));
-    call.kernels.attention_backward(
-        shape, qk.col_range(0, q), qk.col_range(q, kv), saved.qkv.col_range(q + kv, kv),
-        saved.attention, dattention, saved.lse, dqkv.col_range(0, q), dqkv.col_range(q, kv),
-        dqkv.col_range(q + kv, kv), dropout_of(call, DropoutSite::probabilities), scratch);
-    unprepare_qk(call, saved, dqkv);
-    release_to_mark(call, {kDy});
+  }
+
+  void attend_backward(UnitCall& call, const Saved& saved) const {
+    const int64_t q = exchange_.query_cols(), kv = exchange_.kv_cols();
+    const bool regroups = exchange_.any() && !one_sequence(call);
+    const Tensor dqkv = exchange_.any() ? all_dqkv(call) : call.temps[kDqkv];
+    const Tensor dout =
+        blocks_in(call, exchange_.any() && !regroups ? kReceived : kSent, exchange_.query_cols());
+    if (regroups)
+      exchange_.to_sequences(call.kernels, arrival(true, post() + 1, call), call.batch.batch, dout);
+    {
+      const Arena::Scope scope(call.arena);
+      const Core core = core_of(saved);
+      const AttentionShape shape = shape_of(call);
+      const Tensor scratch =
+          call.arena.take_bytes(call.kernels.attention_backward_scratch_bytes(shape));
+      call.kernels.attention_backward(
+          shape, core.q, core.k, core.v, core.out, dout, saved.lse, dqkv.col_range(0, q),
+          dqkv.col_range(q, kv), dqkv.col_range(q + kv, kv), probabilities_dropout(call), scratch);
+    }
+    if (regroups)
+      exchange_.from_sequences(call.kernels, dqkv, call.batch.batch,
+                               boundary(true, post() + 2, call));
   }
 
   // The backward of prepare_qk on dq and dk, in place.
-  void unprepare_qk(const UnitCall& call, const Saved& saved, Tensor dqkv) const {
+  void qk_gradient(UnitCall& call, const Saved& saved) const {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+    const Tensor dqkv = call.temps[kDqkv];
+    if (exchange_.any())
+      exchange_.from_heads(call.kernels, arrival(true, post() + 2, call), true, dqkv);
+    release_to_mark(call, {kDy, kSent, kReceived});
     if (spec_.rotates(block()))
       call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads,
                         angles_of(call), positions_of(call), true);
@@ -324,6 +445,7 @@ class Attention final : public Branch {
   }
 
   const int64_t first_head_;  // of the whole model's
+  const HeadExchange exchange_;
   int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
   std::vector<Adapter> qkv_adapters_, out_adapters_;
 };

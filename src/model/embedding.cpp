@@ -83,7 +83,8 @@ class Embedding final : public Unit {
   }
 
   RowPositions positions_of(const UnitCall& call) const {
-    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts};
+    return {call.cache ? call.cache->length : 0, call.batch.sequence, call.batch.starts,
+            call.batch.places};
   }
 
   void table_gradients(UnitCall& call) const {
@@ -96,9 +97,10 @@ class Embedding final : public Unit {
     const Tensor dpositions = at(call.grads, positions_);
     if (spec_.position_offset > 0 && !dpositions.empty() && !call.accumulate)
       call.kernels.fill(dpositions.row_range(0, spec_.position_offset), 0);  // never read
-    const int64_t scratch = call.kernels.embedding_backward_scratch_bytes(
-        call.batch.tokens_count(),
-        share_.whole() ? spec_.vocab_size : vocabulary_rows(whole_, share_));
+    int64_t rows = share_.whole() ? spec_.vocab_size : vocabulary_rows(whole_, share_);
+    if (share_.parts > 1) rows = std::max(rows, from_first(dpositions).rows);
+    const int64_t scratch =
+        call.kernels.embedding_backward_scratch_bytes(call.batch.tokens_count(), rows);
     // A tied head has already written this micro-batch's gradient of the token table.
     const bool accumulate_table = call.accumulate || spec_.tie_embeddings;
     call.kernels.embedding_backward(

@@ -59,9 +59,11 @@ class ParallelBlock final : public Unit {
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
     const Place place = place_of(backward, index, call.batch.tokens_count());
-    UnitCall part = call;
-    part.saved = saved_of(*place.unit, call);
-    return place.unit->boundary(backward, place.index, part);
+    return place.unit->boundary(backward, place.index, part_of(*place.unit, call));
+  }
+  Tensor arrival(bool backward, int index, const UnitCall& call) const override {
+    const Place place = place_of(backward, index, call.batch.tokens_count());
+    return place.unit->arrival(backward, place.index, part_of(*place.unit, call));
   }
 
  private:
@@ -88,6 +90,12 @@ class ParallelBlock final : public Unit {
         attention_->saved_bytes(call.batch.batch, call.batch.sequence, call.type());
     return &part == attention_.get() ? call.saved.col_range(0, first)
                                      : call.saved.col_range(first, call.saved.cols - first);
+  }
+
+  UnitCall part_of(const Unit& unit, const UnitCall& call) const {
+    UnitCall part = call;
+    part.saved = saved_of(unit, call);
+    return part;
   }
 
   // By the normalised input: what the last phase but one leaves.

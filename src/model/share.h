@@ -2,6 +2,9 @@
 // of its vocabulary. Units of a share compute their part and name what must be summed over or
 // gathered from all shares to go on; what is not divided (norms, biases behind a sum, learned
 // positions) is the same in every share.
+//
+// A share may also be of a part of each sequence's tokens: then all that it computes is of these
+// alone, but for attention, where parts exchange tokens for heads (head_exchange.h).
 #pragma once
 
 #include <string>
@@ -13,9 +16,10 @@
 namespace onefold {
 
 struct Share {
-  int index = 0, count = 1;
+  int index = 0, count = 1;  // of what parameters are divided into
+  int part = 0, parts = 1;   // of each sequence: equal runs of tokens, in order
 
-  bool whole() const { return count == 1; }
+  bool whole() const { return count == 1; }  // has all of every parameter
   bool first() const { return index == 0; }
 };
 

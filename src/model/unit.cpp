@@ -68,6 +68,11 @@ Tensor Unit::boundary(bool backward, int index, const UnitCall&) const {
                  backward ? "backward" : "forward");
 }
 
+Tensor Unit::arrival(bool backward, int index, const UnitCall&) const {
+  internal_error("{}: nothing arrives after phase {} of {}", name_, index,
+                 backward ? "backward" : "forward");
+}
+
 void UnitCall::gemm(Gemm product) const {
   const Arena::Scope scope(arena);
   product.scratch = arena.take_bytes(kernels.gemm_scratch_bytes(product));
@@ -82,7 +87,7 @@ Tensor UnitCall::temp(size_t index, int64_t rows, int64_t cols) {
 Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
   // Steps beyond 2^32 wrap: a mask may come back after four billion steps.
   return {dropout, philox_key(seed, Draw::dropout, static_cast<uint32_t>(step), layer, site),
-          batch.samples};
+          batch.samples, batch.places};
 }
 
 Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s), share(of) {

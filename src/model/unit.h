@@ -108,8 +108,12 @@ struct UnitBatch {
   Tensor tokens, targets;
   Tensor samples;  // [1, batch] i64
   Tensor starts;   // [1, batch*sequence] i32, or empty
+  // Of a part of each sequence (Share::parts), of whose tokens all of this is: the place of each in
+  // its sequence, [1, batch*sequence] i32, and the starts of all tokens of the sequences, if there
+  // are starts. Else empty.
+  Tensor places, all_starts;
   int64_t batch = 0;
-  int64_t sequence = 0;
+  int64_t sequence = 0;  // tokens of one that are here
 
   int64_t tokens_count() const { return batch * sequence; }
 };
@@ -206,8 +210,10 @@ class Unit {
   virtual int phases(bool backward, int64_t tokens) const = 0;
   virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;
   virtual void run(bool backward, int index, UnitCall& call) const = 0;
-  // What travels after a phase whose role is not none.
+  // What travels after a phase whose role is not none. Of an exchange: equal blocks, one for each
+  // part in order, and where those of the other parts arrive, which is other memory.
   virtual Tensor boundary(bool backward, int index, const UnitCall& call) const;
+  virtual Tensor arrival(bool backward, int index, const UnitCall& call) const;
 
   // All phases in order, which is how a unit that is not split runs.
   void forward(UnitCall& call) const { run_all(false, call); }

@@ -33,9 +33,11 @@ class SharedBatches {
     std::vector<double> ordered;
     ordered.reserve(all.size());
     for (int64_t round = 0; round < rounds_; ++round)
-      // Ranks of one tensor group have computed the same, and all stages of a pipeline have it.
+      // Ranks of one tensor group have computed the same, those of a context group parts of it,
+      // which all have, and so do all stages of a pipeline.
       for (size_t rank = 0; rank < static_cast<size_t>(engine_.mesh().stage_ranks());
-           rank += static_cast<size_t>(engine_.mesh().size(Axis::tensor))) {
+           rank += static_cast<size_t>(engine_.mesh().size(Axis::tensor) *
+                                       engine_.mesh().size(Axis::context))) {
         const auto from = all.begin() + static_cast<ptrdiff_t>(rank * mine_.size() +
                                                                static_cast<size_t>(round) * width_);
         ordered.insert(ordered.end(), from, from + static_cast<ptrdiff_t>(width_));

@@ -234,6 +234,11 @@ std::string mesh_text(const Config& config) {
     text += fmt::format(" x tensor {}", mesh.tensor);
     meaning.push_back(fmt::format("each unit is divided among {} neighbouring ranks", mesh.tensor));
   }
+  if (mesh.context > 1) {
+    text += fmt::format(" x context {}", mesh.context);
+    meaning.push_back(fmt::format("each sequence is divided among {} ranks, {} tokens each",
+                                  mesh.context, config.data.sequence_length / mesh.context));
+  }
   if (mesh.pipeline > 1) {
     text += fmt::format(" x pipeline {}", mesh.pipeline);
     meaning.push_back(fmt::format("units are divided into {} stages, schedule {}", mesh.pipeline,
@@ -257,12 +262,10 @@ std::string holder_text(const RankPlan& plan) {
 
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
-  std::string text =
-      fmt::format("batch    {} of {} tokens = {} micro x {} accumulated x {}",
-                  counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
-                  batch.accumulation,
-                  counted(batch.world_size,
-                          config.mesh.others() > 1 ? "group" : "rank"));
+  std::string text = fmt::format(
+      "batch    {} of {} tokens = {} micro x {} accumulated x {}",
+      counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
+      batch.accumulation, counted(batch.world_size, config.mesh.others() > 1 ? "group" : "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1 && config.mesh.pipeline == 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"
@@ -423,16 +426,25 @@ std::string memory_text(const RankPlan& plan) {
                      holder_text(plan), join(parts, ", "));
 }
 
+namespace {
+
+// Of exchanges inside a unit: shares of parameters sum and gather, parts of sequences exchange.
+const char* way_text(const PlannedTraffic& traffic) {
+  if (traffic.lane == Lane::send) return " between stages";
+  if (traffic.lane != Lane::exchange) return "";
+  return traffic.collective == Collective::all_to_all ? " along the context axis"
+                                                      : " along the tensor axis";
+}
+
+}  // namespace
+
 std::string traffic_text(const RankPlan& plan) {
   if (plan.ranks == 1) return "";
   std::vector<std::string> parts;
   for (const PlannedTraffic& traffic : plan.traffic)
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
-                                  collective_name(traffic.collective),
-                                  traffic.lane == Lane::exchange ? " along the tensor axis"
-                                  : traffic.lane == Lane::send   ? " between stages"
-                                                                 : ""));
+                                  collective_name(traffic.collective), way_text(traffic)));
   return fmt::format("sends    on each rank{} and step: {}\n",
                      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
                      join(parts, ", "));

@@ -11,6 +11,7 @@ namespace {
 // What may change without changing what is learned: where state lives, how it travels, what is
 // printed and kept. Data files may move; whether they are the same is told by their fingerprint.
 constexpr std::string_view kHarmless[] = {"mesh",
+                                          "context",
                                           "pipeline",
                                           "zero_optimization",
                                           "train_micro_batch_size_per_gpu",

@@ -58,6 +58,29 @@ TEST_F(CliMesh, WeightsAgreeWithThoseOfOneRank) {
   EXPECT_LT(difference("one", "six"), 2e-5);
 }
 
+// With validation, as planned, and a checkpoint that one rank goes on with.
+TEST_F(CliMesh, PartsOfSequencesTrainAndOneRankGoesOn) {
+  const std::vector<std::string> half = {"data.sequence_length=33", "run.steps=6",
+                                         "run.save_every=3", "run.keep_last=9"};
+  ASSERT_EQ(train_on(1, half, "one").code, 0);
+  std::vector<std::string> keys = half;
+  keys.insert(keys.end(), {"mesh.context=3", "zero_optimization.stage=3"});
+  const Outcome plan = train(keys, {"--ranks", "3", "--plan-only"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  expect_in(plan.err + plan.out, {"mesh     data 1 x context 3", "11 tokens each",
+                                  "all_to_all along the context axis", "parameters 1/3"});
+  const Outcome run = train_on(3, keys, "parts");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  EXPECT_LT(difference("one", "parts"), 2e-5);
+  std::filesystem::remove_all(folder_.path("parts/checkpoints/step-00000006"));
+  const Outcome back = train_on(1, half, "parts", {"--resume", "parts"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_EQ(Json::parse(back.out)["resumed_from_step"], 3);
+  EXPECT_LT(difference("one", "parts"), 2e-5);
+}
+
 TEST_F(CliMesh, AnotherMeshGoesOnWithACheckpoint) {
   const std::vector<std::string> half = {"run.steps=6", "run.save_every=3", "run.keep_last=9"};
   ASSERT_EQ(train_on(1, half, "one").code, 0);
@@ -83,8 +106,11 @@ TEST_F(CliMesh, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
 }
 
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
-  expect_error(train({"mesh.context=2"}, {"--quiet", "--ranks", "2"}), 1,
-               {"mesh.context is 2: there is no context parallelism yet"});
+  expect_error(train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
+               {"mesh.expert is 2: there is no expert parallelism yet"});
+  expect_error(train({"mesh.context=5"}, {"--quiet", "--ranks", "5"}), 1,
+               {"mesh.context is 5, and sequences cannot be divided so", "attention heads",
+                "data.sequence_length"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "2"}), 1,
                {"mesh.tensor is 2, and the model cannot be divided so", "attention heads"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "3"}), 1,
@@ -97,18 +123,20 @@ TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI's own, at its end
-  const std::vector<std::string> keys = {"model=llama-tiny", "mesh.tensor=3",
-                                         "zero_optimization.stage=2"};
-  const Outcome threads = train_on(6, keys, "threads");
-  ASSERT_EQ(threads.code, 0) << threads.err;
-  std::vector<std::string> with_output = keys;
-  with_output.push_back("run.output=mpi");
-  const Outcome mpi = onefold(train_arguments(with_output, {"--quiet", "--json"}),
-                              {.launcher = {"mpirun", "--oversubscribe", "-n", "6"}});
-  ASSERT_EQ(mpi.code, 0) << mpi.err;
-  EXPECT_EQ(read("threads/weights.safetensors"), read("mpi/weights.safetensors"));
-  const Json summary = Json::parse(mpi.out);
-  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  for (const std::string axis : {"tensor", "context"}) {
+    const std::vector<std::string> keys = {"model=llama-tiny", "data.sequence_length=33",
+                                           "mesh." + axis + "=3", "zero_optimization.stage=2"};
+    const Outcome threads = train_on(6, keys, axis + "-threads");
+    ASSERT_EQ(threads.code, 0) << threads.err;
+    std::vector<std::string> with_output = keys;
+    with_output.push_back("run.output=" + axis + "-mpi");
+    const Outcome mpi = onefold(train_arguments(with_output, {"--quiet", "--json"}),
+                                {.launcher = {"mpirun", "--oversubscribe", "-n", "6"}});
+    ASSERT_EQ(mpi.code, 0) << mpi.err;
+    EXPECT_EQ(read(axis + "-threads/weights.safetensors"), read(axis + "-mpi/weights.safetensors"));
+    const Json summary = Json::parse(mpi.out);
+    EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  }
 }
 
 }  // namespace

@@ -52,9 +52,55 @@ TEST(MeshKey, DeepSpeedsNameIsTheTensorAxis) {
 }
 
 TEST(MeshKey, AxesThatAreNotThereYetAreRefused) {
-  for (const std::string axis : {"context", "expert"})
-    EXPECT_ERROR(config_with({{"mesh", {{axis, 2}}}}, 4),
-                 "mesh." + axis + " is 2: there is no " + axis + " parallelism yet");
+  EXPECT_ERROR(config_with({{"mesh", {{"expert", 2}}}}, 4),
+               "mesh.expert is 2: there is no expert parallelism yet");
+}
+
+TEST(ContextKey, DividesSequencesAndLeavesTheBatch) {
+  for (const Json& change :
+       {Json{{"mesh", {{"context", 2}}}}, Json{{"sequence_parallel_size", 2}},
+        Json{{"mesh", {{"data", 2}, {"context", 2}}}},
+        Json{{"mesh", {{"context", 2}}}, {"sequence_parallel_size", 2}},
+        Json{{"mesh", {{"context", 2}}}, {"context", {{"method", "auto"}}}},
+        Json{{"mesh", {{"context", 2}}}, {"context", {{"method", "ulysses"}}}}}) {
+    Json with_data = change;
+    with_data["data"] = {{"sequence_length", 64}};
+    const Config config = config_with(with_data, 4);
+    EXPECT_EQ(config.mesh.context, 2) << change;
+    EXPECT_EQ(config.mesh.data, 2) << change;
+    EXPECT_EQ(config.batch.global, 4) << "of ranks along the data axis";
+    EXPECT_EQ(engine_options(config).context, 2);
+    EXPECT_EQ(config.effective()["context"], (Json{{"method", "ulysses"}}));
+    EXPECT_EQ(Config::from_json(config.effective(), 4).effective(), config.effective());
+  }
+  const Config all = config_with({{"mesh", {{"data", 1}, {"tensor", 1}, {"pipeline", 1}}},
+                                  {"data", {{"sequence_length", 64}}}},
+                                 4);
+  EXPECT_EQ(all.mesh.context, 4);
+  EXPECT_EQ(config_with({{"sequence_parallel_size", 1}}, 4).mesh.context, 1);
+}
+
+TEST(ContextKey, WhatCannotBeIsRefused) {
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"context", {{"method", "ring"}}}}, 2),
+               "context.method is \"ring\": there is no ring attention yet");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"context", {{"method", "star"}}}}, 2),
+               "context.method must be \"ulysses\" or \"auto\", not \"star\"");
+  EXPECT_ERROR(config_with({{"context", {{"methods", "ulysses"}}}}, 2), "methods", "method");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 4}}}, {"sequence_parallel_size", 2}}, 4),
+               "sequence_parallel_size is 2, and mesh.context is 4");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}}, 3),
+               "mesh.context is 3, and sequences cannot be divided so",
+               "heads cannot be divided by 3", "(data.sequence_length) cannot be divided by 3");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"run", {{"device", "cuda"}}}}, 2),
+               "context parallelism is there for the device cpu alone yet");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}}, 4),
+               "mesh.context is 3, and 4 rank(s) cannot be divided by it");
+}
+
+TEST(ContextKey, WithoutTheAxisItIsOfNoConsequence) {
+  const Config config = config_with({{"context", {{"method", "ulysses"}}}}, 2);
+  EXPECT_EQ(config.notes.idle, std::vector<std::string>{"context"});
+  EXPECT_FALSE(config.effective().contains("context"));
 }
 
 TEST(MeshKey, AnAxisThatIsLeftOutFollowsFromTheOthers) {

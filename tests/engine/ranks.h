@@ -1,6 +1,7 @@
 // Engines on N ranks as threads: runs the same steps on each and hands back what they end with.
 #pragma once
 
+#include <cmath>
 #include <thread>
 
 #include "comm/local.h"
@@ -90,6 +91,20 @@ inline RankRun train_on_ranks(const ModelSpec& spec, const EngineOptions& option
     if (rank == 0) run.weights = weights;
   });
   return run;
+}
+
+// |a - b| against |b|, of all weights but those of norms, whose size would hide the others'.
+inline double distance(const Weights& a, const Weights& b) {
+  double difference = 0, size = 0;
+  for (const auto& [name, values] : b) {
+    if (name.ends_with("norm.weight")) continue;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double one = a.at(name)[i] - values[i];
+      difference += one * one;
+      size += double{values[i]} * values[i];
+    }
+  }
+  return std::sqrt(difference / size);
 }
 
 // Peaks, kinds and moments of every rank against a dry run of the same options.

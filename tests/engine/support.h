@@ -73,7 +73,7 @@ inline OwnedBatch random_batch(int64_t batch, int64_t sequence, int64_t vocabula
 }
 
 // Rows number index * micro_batch and on of an endless stream: the same rows however a batch is
-// divided.
+// divided. With documents, two in each row.
 inline OwnedBatch random_rows(int64_t index, const EngineOptions& options, int64_t vocabulary) {
   OwnedBatch all{.batch = options.micro_batch, .sequence = options.sequence};
   for (int64_t row = 0; row < options.micro_batch; ++row) {
@@ -83,6 +83,10 @@ inline OwnedBatch random_rows(int64_t index, const EngineOptions& options, int64
     all.tokens.insert(all.tokens.end(), one.tokens.begin(), one.tokens.end());
     all.targets.insert(all.targets.end(), one.targets.begin(), one.targets.end());
     all.samples.push_back(sample);
+    if (!options.documents) continue;
+    const int64_t second = sample % options.sequence;
+    for (int64_t place = 0; place < options.sequence; ++place)
+      all.starts.push_back(static_cast<int32_t>(place < second ? 0 : second));
   }
   return all;
 }

@@ -43,19 +43,7 @@ test::RankRun alone(const ModelSpec& spec, EngineOptions options, int data, int 
   return test::train_on_ranks(spec, options, 1, steps);
 }
 
-// |a - b| against |b|, of all weights but those of norms, whose size would hide the others'.
-double distance(const test::Weights& a, const test::Weights& b) {
-  double difference = 0, size = 0;
-  for (const auto& [name, values] : b) {
-    if (name.ends_with("norm.weight")) continue;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double one = a.at(name)[i] - values[i];
-      difference += one * one;
-      size += double{values[i]} * values[i];
-    }
-  }
-  return std::sqrt(difference / size);
-}
+using test::distance;
 
 struct TensorCase {
   std::string preset;

@@ -9,9 +9,9 @@ namespace {
 using test::State;
 
 struct MeshLayout {
-  int data, tensor, stage, pipeline = 1, interleave = 1;
+  int data, tensor, stage, pipeline = 1, interleave = 1, context = 1;
 
-  int ranks() const { return data * tensor * pipeline; }
+  int ranks() const { return data * tensor * pipeline * context; }
 };
 
 // Copies of key heads at four ranks, a vocabulary and an inner width that nothing divides.
@@ -30,7 +30,11 @@ ModelSpec divided_model(bool tied = false) {
 }
 
 EngineOptions options_for(const MeshLayout& layout) {
-  EngineOptions options{.tensor = layout.tensor, .threads = 1, .micro_batch = 1, .sequence = 5};
+  EngineOptions options{.tensor = layout.tensor,
+                        .context = layout.context,
+                        .threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 6};
   options.pipeline.ranks = layout.pipeline;
   options.pipeline.interleave = layout.interleave;
   options.micros = 2;
@@ -129,6 +133,42 @@ TEST(MeshReshard, AnyPipelineLoadsWhatAnotherSaved) {
         test::expect_same_state(saved, read_all(second.list().front().path));
       }
     }
+}
+
+// What is saved does not depend on how sequences were divided, and a part goes on with it as the
+// whole would, within rounding.
+TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
+  const std::vector<MeshLayout> layouts = {
+      {1, 1, 0}, {1, 1, 3, 1, 1, 2}, {2, 1, 2, 1, 1, 2}, {1, 2, 1, 1, 1, 2}, {1, 1, 1, 2, 1, 2}};
+  for (const MeshLayout& saving : layouts) {
+    const ScratchFolder scratch;
+    const CheckpointFolder first(scratch.path("first"));
+    const test::Weights weights = train_and_save(saving, first);
+    const State saved = read_all(first.list().front().path);
+    EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
+    for (const auto& [name, values] : weights)
+      EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
+    int number = 0;
+    for (const MeshLayout& loading : layouts) {
+      SCOPED_TRACE(fmt::format("data {} x tensor {} x context {} x pipeline {}", loading.data,
+                               loading.tensor, loading.context, loading.pipeline));
+      const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
+      load_and_save(loading, first, second);
+      test::expect_same_state(saved, read_all(second.list().front().path));
+    }
+  }
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path("first"));
+  train_and_save({1, 1, 3, 1, 1, 2}, folder);
+  test::Weights resumed;
+  test::on_ranks(1, [&](int, std::shared_ptr<Communicator> communicator) {
+    Engine engine(divided_model(), options_for({1, 1, 0}), std::move(communicator));
+    EXPECT_EQ(resume(engine, folder.list()).step, 2);
+    for (int step = 0; step < 2; ++step) test::train_step(engine);
+    resumed = test::weights_of(engine);
+  });
+  const test::RankRun one = test::train_on_ranks(divided_model(), options_for({1, 1, 0}), 1, 4);
+  EXPECT_LT(test::distance(resumed, one.weights), 1e-5);
 }
 
 // With what it has saved, a pipeline goes on as one rank would that was never stopped.

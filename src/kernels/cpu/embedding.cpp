@@ -144,12 +144,16 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
   add_sorted_rows(pool, dx, dtable.rows, ends, order, dtable, accumulate);
 }
 
-// Where documents begin anywhere. Positions are below the length of a sequence, and so below the
-// number of rows.
-void add_document_position_gradients(ThreadPool& pool, const Tensor& dx,
-                                     const RowPositions& positions, const Tensor& dpositions,
-                                     bool accumulate, const Tensor& scratch) {
-  const int64_t targets = dx.rows == 0 ? 0 : positions.length;
+// Where documents begin anywhere, or rows are some of a sequence's. Positions are below the length
+// of a sequence, and so below the number of rows, unless that is of a part.
+void add_sorted_position_gradients(ThreadPool& pool, const Tensor& dx,
+                                   const RowPositions& positions, const Tensor& dpositions,
+                                   bool accumulate, const Tensor& scratch) {
+  const int64_t targets = dx.rows == 0               ? 0
+                          : positions.places.empty() ? positions.length
+                                                     : dpositions.rows;
+  require(scratch.elems() >= (targets + dx.rows) * static_cast<int64_t>(sizeof(int32_t)),
+          "embedding: scratch of {} for {} positions", scratch.elems(), targets);
   auto* ends = static_cast<int32_t*>(scratch.data);
   int32_t* order = ends + targets;
   sort_rows(
@@ -216,10 +220,10 @@ void embedding_backward(ThreadPool& pool, Tensor tokens, Tensor dx, const RowPos
   require(dpositions.cols == dx.cols, "embedding: positions of {} columns for {}", dpositions.cols,
           dx.cols);
   check_positions(positions, dx.rows, dpositions.rows);
-  if (positions.starts.empty())
+  if (positions.starts.empty() && positions.places.empty())
     add_position_gradients(pool, dx, positions, dpositions, accumulate_positions);
   else
-    add_document_position_gradients(pool, dx, positions, dpositions, accumulate_positions, scratch);
+    add_sorted_position_gradients(pool, dx, positions, dpositions, accumulate_positions, scratch);
 }
 
 int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) {

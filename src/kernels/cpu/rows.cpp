@@ -181,8 +181,8 @@ void jitter(ThreadPool& pool, Tensor x, const Dropout& noise, int64_t length, Te
   const auto jitter = HWY_DYNAMIC_DISPATCH(Jitter);
   for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
     jitter(noise.key, noise.samples.i64()[row / length], noise.rate,
-           static_cast<uint64_t>((row % length) * x.cols + begin), piece_of(x, row, begin, end),
-           piece_of(dst, row, begin, end));
+           static_cast<uint64_t>(noise.place_of(row, length) * x.cols + begin),
+           piece_of(x, row, begin, end), piece_of(dst, row, begin, end));
   });
 }
 

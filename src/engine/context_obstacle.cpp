@@ -1,0 +1,48 @@
+// Apart from the rest, because configurations are read where there are no ranks.
+#include "base/text.h"
+#include "device/device_name.h"
+#include "engine/lines.h"
+#include "model/head_exchange.h"
+
+namespace onefold {
+namespace {
+
+// Parts divide the heads that a rank of a tensor group has.
+std::vector<std::string> obstacles_of_heads(const ModelSpec& spec, const EngineOptions& options) {
+  if (!obstacles_to_shares(spec, options.tensor).empty()) return {};  // said of mesh.tensor
+  std::vector<std::string> reasons =
+      obstacles_to_head_exchange(spec_of(spec, {0, options.tensor}), options.context);
+  if (options.tensor > 1)
+    for (std::string& reason : reasons)
+      reason += fmt::format(" (of each of mesh.tensor {} ranks)", options.tensor);
+  return reasons;
+}
+
+}  // namespace
+
+std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options) {
+  if (options.context == 1) return "";
+  std::vector<std::string> reasons = obstacles_of_heads(spec, options);
+  if (options.sequence % options.context != 0)
+    reasons.push_back(
+        fmt::format("sequences of {} tokens (data.sequence_length) cannot be divided "
+                    "by {}",
+                    options.sequence, options.context));
+  if (parse_device(options.device).kind != "cpu")
+    reasons.push_back(fmt::format(
+        "context parallelism is there for the device cpu alone yet, not for {}", options.device));
+  if (spec.experts.enabled())
+    reasons.emplace_back("experts (model.experts) choose among the tokens of whole sequences yet");
+  if (options.compression.any())
+    reasons.emplace_back("compression does not go with mesh.context yet");
+  if (options.local.on())
+    reasons.emplace_back("delay.local_steps does not go with mesh.context yet");
+  if (options.pipeline.ranks > 1 && options.pipeline.schedule == PipelineSchedule::zero_bubble)
+    reasons.emplace_back(
+        "pipeline.schedule zb-h1 does not cut units where parts exchange yet; 1f1b does");
+  if (reasons.empty()) return "";
+  return fmt::format("mesh.context is {}, and sequences cannot be divided so: {}", options.context,
+                     join(reasons, "; "));
+}
+
+}  // namespace onefold
