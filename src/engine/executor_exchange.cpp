@@ -26,12 +26,20 @@ void Executor::exchange(const Action& action, Walk& walk) {
   const UnitCall& call = *walk.frame.call;
   const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
   if (tensor.empty()) return;
-  const bool sums =
-      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role ==
-      Role::sum;
+  const Role role =
+      unit(action.unit).phase(action.of_backward, action.phase, call.batch.tokens_count()).role;
+  const bool sums = role == Role::sum;
   require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
           tensor.rows, tensor.cols, channel.ranks());
   const int64_t elems = tensor.elems() / channel.ranks();
+  if (role == Role::exchange) {
+    const Tensor to = unit(action.unit).arrival(action.of_backward, action.phase, call);
+    const int64_t block_bytes = elems * dtype_bytes(tensor.dtype);
+    return communicate(action, walk, block_bytes * (channel.ranks() - 1),
+                       [&channel, tensor, to, block_bytes](const std::string& what) {
+                         channel.all_to_all(what, tensor.data, to.data, block_bytes);
+                       });
+  }
   const std::vector<Message> messages = {
       {tensor.data, tensor.flat().col_range(channel.rank() * elems, elems).data, elems,
        tensor.dtype}};

@@ -11,13 +11,21 @@ namespace onefold {
 struct Lines {
   Mesh mesh;
   std::shared_ptr<Communicator> all;
-  std::shared_ptr<Communicator> data;      // `all` where there is no other axis
+  // Those that compute other sequences, along the data and expert axes; `all` where there are no
+  // others.
+  std::shared_ptr<Communicator> data;
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> pipeline;  // null without that axis
+  // Without the expert axis null: those that divide the experts of each mixture, and those that
+  // have the same ones, along the data axis alone.
+  std::shared_ptr<Communicator> experts, same_experts;
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const { return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor)}; }
+  Share experts_share() const {
+    return {mesh.place(Axis::expert, all->rank()), mesh.size(Axis::expert)};
+  }
 };
 
 // Makes the groups; all ranks do. Throws UserError where the model, the options or the transport
@@ -35,20 +43,30 @@ inline Mesh mesh_of(const EngineOptions& options, int ranks) {
                       .expert = options.expert,
                       .pipeline = options.pipeline.ranks});
 }
-// Ranks of the data axis.
+// Why its experts cannot be divided among options.expert ranks: likewise.
+std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions& options);
+
+// Ranks that compute other sequences: along the data and expert axes.
 inline int data_ranks(const EngineOptions& options, int ranks) {
-  return mesh_of(options, ranks).size(Axis::data);
+  const Mesh mesh = mesh_of(options, ranks);
+  return mesh.size(Axis::data) * mesh.size(Axis::expert);
 }
 
 // Those that sum their gradients in every step, and so may share state.
 inline int summing_ranks(const EngineOptions& options, int ranks) {
   return options.local.on() ? 1 : data_ranks(options, ranks);
 }
+// The same of a mixture whose experts are divided.
+inline int expert_summing_ranks(const EngineOptions& options, int ranks) {
+  return summing_ranks(options, ranks) / options.expert;
+}
 
 // The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
-  return Model(spec, logits_bytes, {rank % options.tensor, options.tensor});
+  const int outer = rank / options.tensor / options.context;
+  return Model(spec, logits_bytes, {rank % options.tensor, options.tensor},
+               {outer % options.expert, options.expert});
 }
 
 }  // namespace onefold

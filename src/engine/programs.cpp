@@ -166,13 +166,16 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 namespace {
 
 // Sums and gathers are between shares.
-Travels travels_of(const Unit& unit, int64_t tokens) {
+// Ranks that divide experts exchange rows of mixtures, and all else vanishes; others sum and
+// gather.
+Travels travels_of(const Unit& unit, int64_t tokens, bool experts) {
   Travels travels;
   for (const bool backward : {false, true})
     for (int i = 0; i < unit.phases(backward, tokens); ++i) {
       const Role role = unit.phase(backward, i, tokens).role;
       (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::sum || role == Role::gather);
+          .push_back(experts ? unit.experts() > 0 && role == Role::exchange
+                             : role == Role::sum || role == Role::gather);
     }
   for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
   return travels;
@@ -182,14 +185,17 @@ Travels travels_of(const Unit& unit, int64_t tokens) {
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int all_ranks,
                                     const Pipeline& pipeline) {
-  const int ranks = summing_ranks(options, all_ranks);
   const std::vector<bool> frozen = frozen_units(model, options);
-  const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options, false));
+  const int64_t align =
+      slab_alignment(homes_of(options, 0, all_ranks), kept_states(options, false));
   std::vector<UnitTraits> traits;
   int number = 0;  // of units that are parts of blocks
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
+    if (!model.experts.whole() && unit.experts() > 0)
+      one.ranks = expert_summing_ranks(options, all_ranks);
+    const int ranks = one.ranks_of(summing_ranks(options, all_ranks));
     one.elems = SlabLayout(unit.params(), ranks, align, SlabOf::base).elems();
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
@@ -208,7 +214,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     number += unit.part() != BlockPart::none;
     const int64_t tokens = options.micro_batch * options.sequence;
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
-    if (!model.share.whole()) one.travels = travels_of(unit, tokens);
+    if (!model.share.whole() || !model.experts.whole())
+      one.travels = travels_of(unit, tokens, !model.experts.whole());
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -240,7 +247,8 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   if (options.recompute.any()) recompute(program, units);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.split_phases || options.tensor > 1) split_phases(program, units);
+  if (options.split_phases || options.tensor > 1 || options.expert > 1)
+    split_phases(program, units);
   return program;
 }
 
@@ -249,15 +257,15 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   Program program = build_evaluation(static_cast<int>(units.size()), pipeline);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.tensor > 1) split_phases(program, units);
+  if (options.tensor > 1 || options.expert > 1) split_phases(program, units);
   return program;
 }
 
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
                        int all_ranks) {
-  const int ranks = summing_ranks(options, all_ranks);
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
+    const int ranks = unit.ranks_of(summing_ranks(options, all_ranks));
     const auto kept = [&](const Home& home, int64_t elems) {
       return home.sharded ? elems / ranks : elems;
     };

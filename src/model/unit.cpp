@@ -64,6 +64,11 @@ Tensor Unit::boundary(bool backward, int index, const UnitCall&) const {
                  backward ? "backward" : "forward");
 }
 
+Tensor Unit::arrival(bool backward, int index, const UnitCall&) const {
+  internal_error("{}: nothing is exchanged after phase {} of {}", name_, index,
+                 backward ? "backward" : "forward");
+}
+
 void UnitCall::gemm(Gemm product) const {
   const Arena::Scope scope(arena);
   product.scratch = arena.take_bytes(kernels.gemm_scratch_bytes(product));
@@ -81,7 +86,8 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
           batch.samples};
 }
 
-Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s), share(of) {
+Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of, const Share& of_experts)
+    : spec(s), share(of), experts(of_experts) {
   units.push_back(make_embedding(spec, share));
   for (int block = 0; block < spec.num_layers; ++block) {
     if (spec.parallel != Parallel::no) {
@@ -89,7 +95,7 @@ Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s
       continue;
     }
     units.push_back(make_attention(spec, block, share));
-    units.push_back(make_mlp(spec, block, share));
+    units.push_back(make_mlp(spec, block, share, experts));
   }
   units.push_back(make_head(spec, logits_bytes, share));
 }
