@@ -198,6 +198,11 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "mesh.pipeline is {}: pipelines are there for the device cpu alone yet, and the hardware "
         "{} is another",
         config.mesh.pipeline, hardware.name);
+  if (hardware.device != "cpu" && config.mesh.expert > 1)
+    user_error(
+        "mesh.expert is {}: expert parallelism is there for the device cpu alone yet, and the "
+        "hardware {} is another",
+        config.mesh.expert, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
   return hardware;
 }

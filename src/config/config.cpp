@@ -98,7 +98,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
   report.collect([&] { read_mesh(root, world_size, config); });
-  report.collect([&] { config.batch = read_batch(root, config.mesh.data); });
+  report.collect([&] { config.batch = read_batch(root, config.mesh.data * config.mesh.expert); });
   report.collect([&] { read_run(root, config); });
   report.collect([&] { read_lora(root, config); });
   report.collect([&] { read_compression(root, config); });

@@ -32,7 +32,7 @@ struct BatchConfig {
   int64_t global = 0;        // train_batch_size
   int64_t micro = 0;         // train_micro_batch_size_per_gpu
   int64_t accumulation = 0;  // gradient_accumulation_steps
-  int64_t world_size = 1;    // ranks of the data axis; not a key
+  int64_t world_size = 1;    // ranks of the data and expert axes; not a key
 };
 
 struct DataConfig {

@@ -1,6 +1,8 @@
 // "mesh": how ranks are divided into axes; "context": how parts of a sequence attend; and
-// DeepSpeed's tensor_parallel.autotp_size, sequence_parallel_size and pipeline.stages.
+// DeepSpeed's tensor_parallel.autotp_size, sequence_parallel_size, pipeline.stages and
+// expert_parallel.autoep_size.
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -29,12 +31,55 @@ constexpr const char* kTensorKeys[] = {"dtype",
                                        "replace_with_kernel_inject",
                                        "kernel_inject"};
 
+// The same of "expert_parallel". What says how experts compute is the model's own affair.
+constexpr const char* kExpertKeys[] = {"validate_folding_routing",
+                                       "async_split_plan",
+                                       "preset_model",
+                                       "moe_layer_pattern",
+                                       "expert_pattern",
+                                       "router_pattern",
+                                       "use_grouped_mm",
+                                       "disable_triton_grouped_mm",
+                                       "combine_impl",
+                                       "row_weighting_impl",
+                                       "gate_up_impl",
+                                       "comm_backend",
+                                       "comm_num_sm",
+                                       "comm_qp_margin",
+                                       "comm_max_tokens_per_rank",
+                                       "expert_w1",
+                                       "expert_w2",
+                                       "expert_w3",
+                                       "num_experts_attr",
+                                       "top_k_attr",
+                                       "has_shared_experts",
+                                       "shared_experts_pattern",
+                                       "shared_experts_gate_pattern"};
+constexpr const char* kRouterKeys[] = {"route_norm",
+                                       "route_scale",
+                                       "score_apply",
+                                       "score_func",
+                                       "top_k",
+                                       "load_balance_coeff",
+                                       "routed_scaling_factor",
+                                       "num_expert_groups",
+                                       "num_limited_groups",
+                                       "expert_activation"};
+
 // So that no product of axes overflows.
 int64_t at_most(JsonObject& in, std::string_view key, int64_t size) {
   const int64_t most = int64_t{1} << (key == "data" ? 20 : 10);
   if (size <= most) return size;
   in.refuse(Group::conflict, key, fmt::format("is {}; the largest is {}", size, most));
   return 1;
+}
+
+void read_idle(JsonObject& section, std::span<const char* const> keys) {
+  for (const char* key : keys)
+    if (section.has(key)) {
+      section.require<Json>(key);
+      section.idle(key);
+    }
 }
 
 int64_t read_autotp_size(JsonObject& root) {
@@ -45,11 +90,7 @@ int64_t read_autotp_size(JsonObject& root) {
   }
   JsonObject section = root.object("tensor_parallel");
   section.allow_auto();
-  for (const char* key : kTensorKeys)
-    if (section.has(key)) {
-      section.require<Json>(key);
-      section.idle(key);
-    }
+  read_idle(section, kTensorKeys);
   const int64_t size = at_most(section, "autotp_size", section.at_least("autotp_size", 0, 0));
   section.finish();
   return size;
@@ -72,14 +113,37 @@ void read_context(JsonObject& root) {
   in.finish();
 }
 
-int64_t read_axis(JsonObject& mesh, std::string_view axis) {
-  return at_most(mesh, axis, mesh.at_least(axis, 1, 0));
+int64_t read_autoep_size(JsonObject& root) {
+  if (!root.has("expert_parallel")) return 0;
+  if (root.value()["expert_parallel"] == false) {
+    root.idle("expert_parallel");
+    return 0;
+  }
+  JsonObject section = root.object("expert_parallel");
+  section.allow_auto();
+  const bool enabled = section.get<bool>("enabled", false);
+  read_idle(section, kExpertKeys);
+  for (const char* key : kRouterKeys) {
+    if (!section.has(key)) continue;
+    const Json value = section.require<Json>(key);
+    if (enabled)
+      section.refuse(Group::conflict, key,
+                     fmt::format("is {}: model.experts says how a router chooses; leave it out",
+                                 brief_json(value)));
+    else
+      section.idle(key);
+  }
+  if (const int64_t size = section.at_least("expert_tensor_parallel_size", 1, 1); size > 1)
+    section.refuse(Group::missing, "expert_tensor_parallel_size",
+                   fmt::format("is {}: an expert is on one rank yet; leave it out", size));
+  const int64_t size = at_most(section, "autoep_size", section.at_least("autoep_size", 1, 1));
+  section.finish();
+  if (!enabled) root.idle("expert_parallel");
+  return enabled ? size : 0;
 }
 
-void refuse_axis(JsonObject& mesh, std::string_view axis) {
-  if (const int64_t size = read_axis(mesh, axis); size > 1)
-    mesh.refuse(Group::missing, axis,
-                fmt::format("is {}: there is no {} parallelism yet; leave it out", size, axis));
+int64_t read_axis(JsonObject& mesh, std::string_view axis) {
+  return at_most(mesh, axis, mesh.at_least(axis, 1, 0));
 }
 
 // Axes that do not multiply to the ranks; data of 0: it was left out.
@@ -123,8 +187,8 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
   MeshConfig mesh{.data = read_axis(in, "data"),
                   .tensor = read_axis(in, "tensor"),
                   .pipeline = read_axis(in, "pipeline"),
-                  .context = read_axis(in, "context")};
-  refuse_axis(in, "expert");
+                  .context = read_axis(in, "context"),
+                  .expert = read_axis(in, "expert")};
   in.finish();
   read_context(root);
   agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
@@ -133,6 +197,7 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
         "mesh.context", mesh.context);
   agree(root, "pipeline.stages", read_pipeline(root, config.pipeline), "mesh.pipeline",
         mesh.pipeline);
+  agree(root, "expert_parallel.autoep_size", read_autoep_size(root), "mesh.expert", mesh.expert);
   // One that is left out follows from the others: data, or the first of these. The rest are 1.
   int64_t* open = mesh.data == 0 ? &mesh.data : nullptr;
   for (int64_t* axis : {&mesh.tensor, &mesh.pipeline, &mesh.context, &mesh.expert}) {
@@ -176,7 +241,7 @@ void check_mesh(const Config& config) {
   const EngineOptions options = engine_options(config);
   for (const std::string& why :
        {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
-        obstacle_to_pipeline(spec, options)})
+        obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
     if (!why.empty()) user_error("{}", why);
 }
 

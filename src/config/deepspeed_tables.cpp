@@ -108,16 +108,6 @@ constexpr std::array kSections = {
                "block_size queue_depth intra_op_parallelism thread_count single_submit "
                "overlap_events use_gds",
                "use_gds", "bytes pass through the host's memory"},
-    SectionKey{"expert_parallel",
-               "enabled autoep_size expert_tensor_parallel_size validate_folding_routing "
-               "async_split_plan preset_model moe_layer_pattern expert_pattern router_pattern "
-               "use_grouped_mm disable_triton_grouped_mm route_norm route_scale score_apply "
-               "combine_impl row_weighting_impl gate_up_impl comm_backend comm_num_sm "
-               "comm_qp_margin comm_max_tokens_per_rank num_expert_groups num_limited_groups "
-               "score_func top_k load_balance_coeff routed_scaling_factor expert_w1 expert_w2 "
-               "expert_w3 num_experts_attr top_k_attr has_shared_experts shared_experts_pattern "
-               "shared_experts_gate_pattern expert_activation",
-               kEnabled, "there are no experts yet"},
     SectionKey{"elasticity",
                "enabled max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
                "prefer_larger_batch ignore_non_elastic_batch_info model_parallel_size "

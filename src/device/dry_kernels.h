@@ -127,6 +127,12 @@ class DryKernels final : public Kernels {
   void weigh_rows(const Routing&, Tensor dy, Tensor x, Tensor) override {
     book({}, {dy, dy, x, x});
   }
+  void spread_rows(const SpreadRows& s) override {
+    book({}, {s.from.sources, s.places, s.sources, s.numbers});
+  }
+  void sort_rows(Tensor numbers, const Routing& routing) override {
+    book({}, {numbers, routing.experts, routing.places, routing.sources});
+  }
   // However rows are divided, and as if none was dropped.
   void grouped_gemm(const GroupedGemm& g) override {
     const double terms = static_cast<double>(g.a_transposed ? g.b.cols : g.dst.cols);

@@ -162,6 +162,12 @@ class ProfiledKernels final : public Kernels {
   void weigh_rows(const Routing& routing, Tensor dy, Tensor x, Tensor dweights) override {
     timed("rows of experts", x, [&](Kernels& k) { k.weigh_rows(routing, dy, x, dweights); });
   }
+  void spread_rows(const SpreadRows& args) override {
+    timed("routing", args.sources, [&](Kernels& k) { k.spread_rows(args); });
+  }
+  void sort_rows(Tensor numbers, const Routing& routing) override {
+    timed("routing", numbers, [&](Kernels& k) { k.sort_rows(numbers, routing); });
+  }
   void grouped_gemm(const GroupedGemm& g) override {
     timed(g.a_transposed ? "products of experts' weights" : "products of experts", g.dst,
           [&](Kernels& k) { k.grouped_gemm(g); });

@@ -9,27 +9,34 @@ namespace onefold {
 namespace {
 
 Communicator* line_of(const Lines& lines, Lane lane) {
-  if (lane == Lane::exchange) return lines.tensor.get();
+  if (lane == Lane::exchange) return lines.tensor ? lines.tensor.get() : lines.experts.get();
   return lane == Lane::compute ? lines.all.get() : lines.data.get();
 }
 
 }  // namespace
+
+std::unique_ptr<Channel> Channels::open(Communicator& communicator, Device& device, Ledger& ledger,
+                                        Lane lane, Buffer& scratch) {
+  const auto i = static_cast<size_t>(lane);
+  if (communicator.ranks() > 1 && !memory_[i])
+    memory_[i] = device.rank_memory(lanes_[i] ? *lanes_[i] : device.compute());
+  const int64_t bytes = device.memory_is_the_hosts() ? communicator.scratch_bytes()
+                                                     : communicator.device_scratch_bytes();
+  if (bytes > 0) scratch = ledger.allocate(Kind::communication, bytes, "messages");
+  return memory_[i] ? communicator.open_on(*memory_[i], lane_name(lane), scratch.data())
+                    : communicator.open(lane_name(lane), scratch.data());
+}
 
 Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes) {
   const bool on_host = device.memory_is_the_hosts();
   for (const Lane lane : kMessageLanes) {
     const auto i = static_cast<size_t>(lane);
     if (line_of(lines, lane) == nullptr) continue;
-    Communicator& communicator = *line_of(lines, lane);
-    if (own_lanes && (lane == Lane::gather || lane == Lane::reduce)) lanes_[i] = device.open_lane();
-    if (communicator.ranks() > 1)
-      memory_[i] = device.rank_memory(lanes_[i] ? *lanes_[i] : device.compute());
-    const int64_t bytes =
-        on_host ? communicator.scratch_bytes() : communicator.device_scratch_bytes();
-    if (bytes > 0) scratch_[i] = ledger.allocate(Kind::communication, bytes, "messages");
-    channels_[i] = memory_[i]
-                       ? communicator.open_on(*memory_[i], lane_name(lane), scratch_[i].data())
-                       : communicator.open(lane_name(lane), scratch_[i].data());
+    const bool for_units = lane == Lane::gather || lane == Lane::reduce;
+    if (own_lanes && for_units) lanes_[i] = device.open_lane();
+    channels_[i] = open(*line_of(lines, lane), device, ledger, lane, scratch_[i]);
+    if (lines.same_experts && for_units)
+      same_experts_[i] = open(*lines.same_experts, device, ledger, lane, same_experts_scratch_[i]);
   }
   // Numbers are gathered and not summed: no scratch.
   if (!on_host) control_ = lines.all->open("control", nullptr);

@@ -20,9 +20,15 @@ class Channels {
   // Without `own_lanes`, everything travels in the order of computation.
   Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes);
 
-  // Gathers and reductions travel along the axes data and context, exchanges along the tensor axis,
-  // and the small sums of computation among all ranks.
+  // Gathers and reductions travel along the axes data, context and expert, exchanges along the
+  // tensor or the expert axis, and the small sums of computation among all ranks.
   Channel& of(Lane lane) const { return *channels_[static_cast<size_t>(lane)]; }
+  // Gathers and reductions of a unit: of divided experts, among those that have the same ones.
+  Channel& of(Lane lane, const UnitTraits& unit) const {
+    return unit.ranks > 0 ? *same_experts_[static_cast<size_t>(lane)] : of(lane);
+  }
+  // What has been sent there of a lane, beside of(lane); null where no experts are divided.
+  Channel* same_experts(Lane lane) const { return same_experts_[static_cast<size_t>(lane)].get(); }
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
@@ -45,9 +51,13 @@ class Channels {
   LaneQueue* own_lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)].get(); }
 
  private:
-  std::array<Buffer, kLanes> scratch_;
+  // A channel of a lane; what a transport needs for it is kept in `scratch`.
+  std::unique_ptr<Channel> open(Communicator& communicator, Device& device, Ledger& ledger,
+                                Lane lane, Buffer& scratch);
+
+  std::array<Buffer, kLanes> scratch_, same_experts_scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
-  std::array<std::unique_ptr<Channel>, kLanes> channels_;
+  std::array<std::unique_ptr<Channel>, kLanes> channels_, same_experts_;
   std::unique_ptr<Channel> control_, replicas_, context_, stages_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
   Buffer replicas_scratch_;

@@ -70,14 +70,13 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       lines_(make_lines(supported(spec, options), options, std::move(communicator))),
       pipeline_(pipeline_of(spec, options, lines_.place())),
       device_(std::move(device)),
-      model_(spec, device_->kernels().logits_bytes(), lines_.share()),
+      model_(spec, device_->kernels().logits_bytes(), lines_.share(), lines_.experts_share()),
       tiers_(*device_, options.offload.uses(Tier::disk) ? options.offload.folder : ""),
       ledger_(books_of(tiers_, options)),
       traits_(unit_traits(model_, options, lines_.all->ranks(), pipeline_)),
       training_(training_of(options, traits_, lines_.all->ranks(), pipeline_)),
       evaluation_(evaluation_program(options, traits_, lines_.all->ranks(), pipeline_)),
-      state_(*device_, tiers_, ledger_, model_, traits_, options_, lines_.data->rank(),
-             lines_.data->ranks(), lines_.all->rank()),
+      state_(*device_, tiers_, ledger_, model_, traits_, options_, lines_),
       channels_(lines_, *device_, ledger_, lines_.data->ranks() > 1 && options.zero.overlap),
       control_(*lines_.all, channels_.control()),
       batches_(*device_, ledger_, options_, model_),
@@ -87,6 +86,7 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
   executor_.open_packing(programs);
   if (channels_.stages() != nullptr) state_.set_stages(*channels_.stages());
   if (channels_.has(Lane::exchange)) state_.set_shares(channels_.of(Lane::exchange));
+  if (Channel* const same = channels_.same_experts(Lane::gather)) state_.set_same_experts(*same);
   if (!scratch)
     scratch = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
                             {lines_.all->rank(), lines_.all->ranks()}, scratch_of(*device_));
@@ -154,6 +154,7 @@ TrafficTable Engine::traffic(Lane lane) const {
   if (channels_.has(lane)) table = channel(lane).traffic();
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
+  if (const Channel* const same = channels_.same_experts(lane)) add_traffic(*same, table);
   if (lane != Lane::exchange) return table;
   for (const Channel* beside : {channels_.replicas(), channels_.context()})
     if (beside != nullptr) add_traffic(*beside, table);

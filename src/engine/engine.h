@@ -92,10 +92,13 @@ class Engine {
   int rank() const { return control_.rank(); }
   int ranks() const { return control_.ranks(); }
   const Mesh& mesh() const { return lines_.mesh; }
-  // Along the data axis: which of the global batch's parts this rank computes (of each sequence, a
-  // run of tokens, if there is a context axis).
-  int data_rank() const { return mesh().place(Axis::data, rank()); }
-  int data_ranks() const { return mesh().size(Axis::data); }
+  // Along the axes data and expert: which of the global batch's parts this rank computes (of each
+  // sequence, a run of tokens, if there is a context axis).
+  int data_rank() const {
+    return mesh().place(Axis::data, rank()) * mesh().size(Axis::expert) +
+           mesh().place(Axis::expert, rank());
+  }
+  int data_ranks() const { return mesh().size(Axis::data) * mesh().size(Axis::expert); }
 
   Device& device() { return *device_; }
   const Tiers& tiers() const { return tiers_; }

@@ -234,7 +234,7 @@ void Executor::gather(const Action& action, Walk& walk) {
     state_.unit(unit).acquire();
     messages.push_back(state_.unit(unit).gather_message());
   }
-  Channel& channel = channels_.of(Lane::gather);
+  Channel& channel = channels_.of(Lane::gather, traits(action.unit));
   communicate(
       action, walk, sent_bytes(messages, channel.ranks()),
       [&channel, messages](const std::string& what) { channel.all_gather(what, messages); });
@@ -249,7 +249,7 @@ void Executor::reduce(const Action& action, Walk& walk) {
   }
   // Where every rank updates everything, every rank needs the whole sum.
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
-  Channel& channel = channels_.of(Lane::reduce);
+  Channel& channel = channels_.of(Lane::reduce, traits(action.unit));
   communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, channel.ranks()),
               [&channel, messages, whole](const std::string& what) {
                 if (whole)

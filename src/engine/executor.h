@@ -179,7 +179,6 @@ class Executor {
   void add_grads(int unit, std::vector<Tensor>& grads);
   UnitCall call_for(const UnitBatch& batch, std::span<const Tensor> params, Arena& arena);
 
-  int data_rank() const { return channels_.of(Lane::reduce).rank(); }
   DType type() const { return options_.precision.compute; }  // of activations
   const Unit& unit(int index) const { return *model_.units[static_cast<size_t>(index)]; }
   const UnitTraits& traits(int index) const { return traits_[static_cast<size_t>(index)]; }

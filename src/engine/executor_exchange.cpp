@@ -49,13 +49,17 @@ Role Executor::role_after(const Action& action, const Walk& walk) const {
   return unit(action.unit).phase(action.of_backward, action.phase, tokens).role;
 }
 
-// Between parts of the same sequences: a block for each.
+// Between parts of the same sequences, or those that divide experts: a block for each.
 void Executor::exchange_blocks(const Action& action, Walk& walk) {
-  Channel* const channel = channels_.context();
-  if (channel == nullptr) return;  // sequences are whole
+  const bool of_experts = unit(action.unit).experts() > 0;
+  Channel* const channel = !of_experts                     ? channels_.context()
+                           : channels_.has(Lane::exchange) ? &channels_.of(Lane::exchange)
+                                                           : nullptr;
+  if (channel == nullptr) return;  // they are whole
   const UnitCall& call = *walk.frame.call;
   const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
                to = unit(action.unit).arrival(action.of_backward, action.phase, call);
+  if (from.empty()) return;
   require(from.contiguous() && to.contiguous() && from.elems() == to.elems() &&
               from.elems() % channel->ranks() == 0,
           "{}x{} to {}x{} over {} parts", from.rows, from.cols, to.rows, to.cols, channel->ranks());

@@ -51,7 +51,7 @@ void Executor::squares(const Action& action, const Walk& walk) {
   const Tensor gradient = own.gradient_shard();
   std::vector<Squares> list;
   int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(data_rank())) {
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(own.rank())) {
     if (frozen(action.unit, piece.param)) continue;
     scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
     // What several shares hold is counted by the first.
@@ -78,7 +78,7 @@ void Executor::clamp(int unit, double limit) {
   const bool counted = traits(unit).here();
   std::vector<Clamp> list;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
-    const bool mine = rank == data_rank();
+    const bool mine = rank == own.rank();
     if (sharded && !mine) continue;
     const int64_t begin = sharded ? 0 : rank * layout.shard_elems();
     for (const SlabPiece& piece : layout.shard_pieces(rank))
@@ -97,7 +97,7 @@ void Executor::weigh(int unit) {
   const Tensor parameters = own.parameter_shard();
   std::vector<Squares> list;
   int64_t scratch_bytes = 0;
-  for (const SlabPiece& piece : own.trained_layout().shard_pieces(data_rank())) {
+  for (const SlabPiece& piece : own.trained_layout().shard_pieces(own.rank())) {
     list.push_back(
         {parameters.col_range(piece.offset, piece.elems), scalars_.weights(unit, piece.param)});
     scratch_bytes += kernels.sum_squares_scratch_bytes(piece.elems);
@@ -272,9 +272,9 @@ UnitStep Executor::unit_step(int unit) const {
                                .number = p,
                                .factors = factors});
   }
-  for (SlabPiece piece : layout.shard_pieces(data_rank())) {
+  for (SlabPiece piece : layout.shard_pieces(own.rank())) {
     if (frozen(unit, piece.param)) continue;
-    if (!step.sharded) piece.offset += data_rank() * layout.shard_elems();
+    if (!step.sharded) piece.offset += own.rank() * layout.shard_elems();
     step.owned.push_back(stepped_param(unit, piece));
   }
   return step;

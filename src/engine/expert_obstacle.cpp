@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "device/device_name.h"
 #include "engine/expert_load.h"
+#include "engine/lines.h"
 
 namespace onefold {
 
@@ -17,6 +18,41 @@ std::string obstacle_to_experts(const ModelSpec& spec, const EngineOptions& opti
         "Lion step each element by itself");
   if (reasons.empty()) return "";
   return fmt::format("model.experts: {}", join(reasons, "; "));
+}
+
+std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions& options) {
+  if (options.expert == 1) return "";
+  std::vector<std::string> reasons;
+  const int64_t experts = spec.experts.count;
+  if (!spec.experts.enabled())
+    reasons.emplace_back("it has none (model.experts)");
+  else if (experts % options.expert != 0)
+    reasons.push_back(fmt::format("there are {} experts in each", experts));
+  for (const auto& [axis, size] :
+       {std::pair("tensor", options.tensor), std::pair("context", options.context),
+        std::pair("pipeline", options.pipeline.ranks)})
+    if (size > 1) reasons.push_back(fmt::format("it does not go with mesh.{} yet", axis));
+  if (parse_device(options.device).kind != "cpu")
+    reasons.push_back(fmt::format(
+        "expert parallelism is there for the device cpu alone yet, not for {}", options.device));
+  if (spec.lora.enabled()) reasons.emplace_back("adapters (lora) are not trained beside it yet");
+  if (options.precision.moments == DType::u8)
+    reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
+  if (!options.optimizer.elementwise())
+    reasons.emplace_back(
+        "its optimizer steps whole tensors, which are divided; AdamW, Adam, SGD and Lion step each "
+        "element by itself");
+  if (options.clip_rule.counts_tensors())
+    reasons.emplace_back(
+        "gradients of single tensors are not clipped where these are divided; clip by the norm of "
+        "all or of a unit");
+  if (options.compression.any())
+    reasons.emplace_back("what travels is not compressed beside it yet (compression)");
+  if (options.local.on())
+    reasons.emplace_back("ranks that share experts cannot step by themselves (delay.local_steps)");
+  if (reasons.empty()) return "";
+  return fmt::format("mesh.expert is {}, and the experts of the model cannot be divided so: {}",
+                     options.expert, join(reasons, "; "));
 }
 
 }  // namespace onefold

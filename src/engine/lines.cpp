@@ -10,14 +10,19 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   Lines lines{.mesh = mesh_of(options, all->ranks()), .all = all, .data = all};
   const int rank = all->rank();
   if (options.local.on()) lines.data = make_dry_communicator(1);  // each rank for itself
-  if (options.tensor == 1 && options.context == 1 && options.pipeline.ranks == 1) return lines;
+  if (lines.mesh.size(Axis::data) == all->ranks()) return lines;
   for (const std::string& why :
        {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
-        obstacle_to_pipeline(spec, options)})
+        obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
     if (!why.empty()) user_error("{}", why);
-  lines.data = all->group(options.context > 1 ? lines.mesh.group({Axis::context, Axis::data}, rank)
-                                              : lines.mesh.group(Axis::data, rank));
+  lines.data = all->group(options.context > 1  ? lines.mesh.group({Axis::context, Axis::data}, rank)
+                          : options.expert > 1 ? lines.mesh.group({Axis::expert, Axis::data}, rank)
+                                               : lines.mesh.group(Axis::data, rank));
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
+  if (options.expert > 1) {
+    lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
+    lines.same_experts = all->group(lines.mesh.group(Axis::data, rank));
+  }
   if (options.tensor > 1) lines.tensor = all->group(lines.mesh.group(Axis::tensor, rank));
   if (const int count = options.tensor > 1 ? kv_replicas(spec, options.tensor) : 1; count > 1)
     lines.replicas = all->group(lines.mesh.replicas(rank, count));

@@ -11,17 +11,24 @@ namespace onefold {
 struct Lines {
   Mesh mesh;
   std::shared_ptr<Communicator> all;
-  // Of those that sum gradients, along the axes data and context; `all` where there is no other.
+  // Of those that sum gradients, along the axes data, context and expert; `all` where there is no
+  // other.
   std::shared_ptr<Communicator> data;
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> context;   // null without that axis
   std::shared_ptr<Communicator> pipeline;  // null without that axis
+  // Without the expert axis null: those that divide the experts of each mixture, and those that
+  // have the same ones, along the data axis alone.
+  std::shared_ptr<Communicator> experts, same_experts;
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const {
     return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor),
             mesh.place(Axis::context, all->rank()), mesh.size(Axis::context)};
+  }
+  Share experts_share() const {
+    return {mesh.place(Axis::expert, all->rank()), mesh.size(Axis::expert)};
   }
 };
 
@@ -42,22 +49,37 @@ inline Mesh mesh_of(const EngineOptions& options, int ranks) {
                       .expert = options.expert,
                       .pipeline = options.pipeline.ranks});
 }
-// Ranks of the data axis.
+// Why its experts cannot be divided among options.expert ranks: likewise.
+std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions& options);
+
+// Ranks that compute other sequences: along the data and expert axes.
 inline int data_ranks(const EngineOptions& options, int ranks) {
-  return mesh_of(options, ranks).size(Axis::data);
+  const Mesh mesh = mesh_of(options, ranks);
+  return mesh.size(Axis::data) * mesh.size(Axis::expert);
 }
 
 // Those that sum their gradients in every step, and so may share state.
 inline int summing_ranks(const EngineOptions& options, int ranks) {
   return options.local.on() ? 1 : data_ranks(options, ranks) * options.context;
 }
+// The same of a mixture whose experts are divided.
+inline int expert_summing_ranks(const EngineOptions& options, int ranks) {
+  return summing_ranks(options, ranks) / options.expert;
+}
+
+// Whether units have phases after which something travels.
+inline bool units_exchange(const EngineOptions& options) {
+  return options.tensor > 1 || options.context > 1 || options.expert > 1;
+}
 
 // The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
+  const int outer = rank / options.tensor / options.context;
   return Model(spec, logits_bytes,
                {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
-                options.context});
+                options.context},
+               {outer % options.expert, options.expert});
 }
 
 }  // namespace onefold

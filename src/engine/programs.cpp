@@ -165,15 +165,17 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 namespace {
 
-// Sums and gathers are between shares of parameters, and exchanges between parts of sequences.
-Travels travels_of(const Unit& unit, const Share& share, int64_t tokens) {
+// Sums and gathers are between shares of parameters, exchanges between parts of sequences, and
+// those of mixtures between ranks that divide experts.
+Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   Travels travels;
   for (const bool backward : {false, true})
     for (int i = 0; i < unit.phases(backward, tokens); ++i) {
       const Role role = unit.phase(backward, i, tokens).role;
       (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::exchange ? share.parts > 1
-                                            : role != Role::none && !share.whole());
+          .push_back(role == Role::exchange
+                         ? model.share.parts > 1 || (unit.experts() > 0 && !model.experts.whole())
+                         : role != Role::none && !model.share.whole());
     }
   for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
   return travels;
@@ -183,14 +185,17 @@ Travels travels_of(const Unit& unit, const Share& share, int64_t tokens) {
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int all_ranks,
                                     const Pipeline& pipeline) {
-  const int ranks = summing_ranks(options, all_ranks);
   const std::vector<bool> frozen = frozen_units(model, options);
-  const int64_t align = slab_alignment(homes_of(options, 0, ranks), kept_states(options, false));
+  const int64_t align =
+      slab_alignment(homes_of(options, 0, all_ranks), kept_states(options, false));
   std::vector<UnitTraits> traits;
   int number = 0;  // of units that are parts of blocks
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     UnitTraits one;
+    if (!model.experts.whole() && unit.experts() > 0)
+      one.ranks = expert_summing_ranks(options, all_ranks);
+    const int ranks = one.ranks_of(summing_ranks(options, all_ranks));
     one.elems = SlabLayout(unit.params(), ranks, align, SlabOf::base).elems();
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
@@ -209,8 +214,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     number += unit.part() != BlockPart::none;
     const int64_t tokens = options.tokens();
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
-    if (!model.share.whole() || model.share.parts > 1)
-      one.travels = travels_of(unit, model.share, tokens);
+    if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
+      one.travels = travels_of(unit, model, tokens);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -242,8 +247,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   if (options.recompute.any()) recompute(program, units);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.split_phases || options.tensor > 1 || options.context > 1)
-    split_phases(program, units);
+  if (options.split_phases || units_exchange(options)) split_phases(program, units);
   return program;
 }
 
@@ -252,15 +256,15 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   Program program = build_evaluation(static_cast<int>(units.size()), pipeline);
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
-  if (options.tensor > 1 || options.context > 1) split_phases(program, units);
+  if (units_exchange(options)) split_phases(program, units);
   return program;
 }
 
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
                        int all_ranks) {
-  const int ranks = summing_ranks(options, all_ranks);
   StateBytes bytes;
   for (const UnitTraits& unit : units) {
+    const int ranks = unit.ranks_of(summing_ranks(options, all_ranks));
     const auto kept = [&](const Home& home, int64_t elems) {
       return home.sharded ? elems / ranks : elems;
     };

@@ -85,23 +85,23 @@ std::vector<ParamSpec> params_here(const Unit& unit, const UnitTraits& traits) {
 }  // namespace
 
 RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
-                     const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
-                     int ranks, int among_all)
+                     const std::vector<UnitTraits>& traits, const EngineOptions& options,
+                     const Lines& lines)
     : device_(device),
       tiers_(tiers),
       model_(model),
       whole_(model.spec),
       options_(options),
       traits_(traits),
-      rank_(rank),
-      ranks_(ranks),
-      among_all_(among_all) {
-  const size_t own_states = own_states_of(options, ranks).size();
+      ranks_(lines.data->ranks()),
+      among_all_(lines.all->rank()) {
+  const size_t own_states = own_states_of(options, ranks_).size();
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
+    const Communicator& sharing = traits[u].ranks > 0 ? *lines.same_experts : *lines.data;
     units_.push_back(std::make_unique<UnitState>(
-        ledger, unit.name(), params_here(unit, traits[u]), traits[u], rank, ranks,
-        kept_states(options, traits[u].has_hidden), own_states));
+        ledger, unit.name(), params_here(unit, traits[u]), traits[u], sharing.rank(),
+        sharing.ranks(), kept_states(options, traits[u].has_hidden), own_states));
   }
 }
 
@@ -152,10 +152,13 @@ std::vector<float> RankState::joined(int u, int p, std::span<const float> mine) 
   require(shares_ != nullptr, "{} is divided, and there is no channel to the other shares",
           whole_params(u)[static_cast<size_t>(p)].name);
   const ParamSpec& whole = whole_params(u)[static_cast<size_t>(p)];
-  const int count = model_.share.count;
+  const bool by_experts = !model_.experts.whole();
+  const int count = by_experts ? model_.experts.count : model_.share.count;
   // The first share has the most of a vocabulary.
-  const auto part_of = [&](int share) {
-    const Model other(model_.spec, kLogitsBytes, {share, count});
+  const auto part_of = [&](int index) {
+    const Share share{index, count};
+    const Model other(model_.spec, kLogitsBytes, by_experts ? Share{} : share,
+                      by_experts ? share : Share{});
     return other.units[static_cast<size_t>(u)]->params()[static_cast<size_t>(p)];
   };
   const int64_t most = part_of(0).elems();
@@ -211,7 +214,8 @@ void RankState::visit_slab(int u, Slab& slab, const SlabLayout& layout, Channel&
     slab.stage();
     finish_computation();
     const Message message = slab.message();
-    gather.all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
+    gathers(u, gather).all_gather("visit " + model_.units[static_cast<size_t>(u)]->name(),
+                                  {&message, 1});
   }
   for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
     if (layout.holds(p)) visit_parameter(u, p, layout.view(slab.whole(), p), visit);
@@ -302,8 +306,8 @@ void RankState::for_each_gradient(Channel& gather, const VisitWhole& visit) {
     if (own.homes().optimizer.sharded) {
       finish_computation();
       const Message message = own.reduce_message();
-      gather.all_gather("visit gradients of " + model_.units[static_cast<size_t>(u)]->name(),
-                        {&message, 1});
+      gathers(u, gather).all_gather(
+          "visit gradients of " + model_.units[static_cast<size_t>(u)]->name(), {&message, 1});
     }
     const SlabLayout& layout = own.trained_layout();
     for (int p = 0; p < static_cast<int>(layout.params().size()); ++p)
@@ -425,7 +429,7 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of) {
     // What each rank has of its own: the first one's stands for all.
     if (options_.local.on() && among_all_ > 0) return;
-    for (SlabPiece piece : own.trained_layout().shard_pieces(rank_)) {
+    for (SlabPiece piece : own.trained_layout().shard_pieces(own.rank())) {
       const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
       piece.elems = std::min(piece.elems, here.own_elems() - piece.first);
       if (piece.elems <= 0) continue;  // another share saves it

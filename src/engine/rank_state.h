@@ -22,16 +22,17 @@ std::string own_state_name(const std::string& state, int rank);
 class RankState {
  public:
   RankState(Device& device, const Tiers& tiers, Ledger& ledger, const Model& model,
-            const std::vector<UnitTraits>& traits, const EngineOptions& options, int rank,
-            int ranks, int among_all);
+            const std::vector<UnitTraits>& traits, const EngineOptions& options,
+            const Lines& lines);
 
   UnitState& unit(int index) { return *units_[static_cast<size_t>(index)]; }
   const UnitState& unit(int index) const { return *units_[static_cast<size_t>(index)]; }
   int units() const { return static_cast<int>(units_.size()); }
 
   // Of a share of a model: the channel to the other shares, which visitors need to see what is
-  // divided as a whole.
+  // divided as a whole; and of divided experts, the one along which those are gathered.
   void set_shares(Channel& channel) { shares_ = &channel; }
+  void set_same_experts(Channel& channel) { same_experts_ = &channel; }
 
   // Of a pipeline: the channel to the other stages, which visitors need to see their units.
   void set_stages(Channel& channel) { stages_ = &channel; }
@@ -94,6 +95,10 @@ class RankState {
   // One piece of a state of the optimizer; of codes, their scales too.
   void write_state(int unit, int index, const SlabPiece& piece, const FillState& fill);
   void finish_computation() const;
+  // Along which a unit is gathered.
+  Channel& gathers(int unit, Channel& others) const {
+    return traits(unit).ranks > 0 ? *same_experts_ : others;
+  }
   void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
                   const VisitWhole& visit) const;
   // Slabs of all of its trained parameters, whole, by own_states().
@@ -126,9 +131,9 @@ class RankState {
   const Model whole_;
   const EngineOptions& options_;
   const std::vector<UnitTraits>& traits_;
-  const int rank_, ranks_;  // along the data axis
-  const int among_all_;     // the rank's number among all ranks
-  Channel *shares_ = nullptr, *stages_ = nullptr;
+  const int ranks_;      // that share the state of most units
+  const int among_all_;  // the rank's number among all ranks
+  Channel *shares_ = nullptr, *same_experts_ = nullptr, *stages_ = nullptr;
   std::vector<std::shared_ptr<void>> kept_to_the_end_;
   std::vector<std::unique_ptr<UnitState>> units_;
 };

@@ -38,6 +38,7 @@ class UnitState {
   // Of what is trained: adapters, where there are some.
   const SlabLayout& trained_layout() const { return adapters_ ? adapters_layout_ : layout_; }
   const Homes& homes() const { return homes_; }
+  int rank() const { return rank_; }  // among those that share it
   bool frozen() const { return frozen_; }
   bool adapted() const { return adapters_.has_value(); }
 

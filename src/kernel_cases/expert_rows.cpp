@@ -116,6 +116,69 @@ Case weigh_case(RowShape s, bool with_gradient) {
   return c;
 }
 
+// As they travel to holders of an equal run of experts each: in blocks, with rows to spare.
+Case spread_case(RouterRule r, int64_t blocks, int64_t rows) {
+  Case c;
+  const RoutingOracle o = routing_of(r, normals(r.tokens, r.experts, 21).doubles());
+  const RoutingTensors from = read_routing(c, r, o);
+  const auto written = [&](const char* name, int64_t many, int64_t cols, int64_t gap) {
+    return c.output(name, HostTensor(many, cols, gap, DType::i32).clear());
+  };
+  const int places = written("sent places", r.tokens, r.choices, 0);
+  const int sources = written("sent sources", 1, blocks * rows, 0);
+  const int numbers = written("numbers", blocks * rows, 1, 3);
+  c.run = [=](Call& call) {
+    call.kernels().spread_rows({from.of(call), blocks, call[places], call[sources], call[numbers]});
+  };
+  c.expected = [=](const Case&) {
+    Doubles at(o.experts.size(), -1), choices(static_cast<size_t>(blocks * rows), -1),
+        experts(choices.size(), -1);
+    std::vector<int64_t> used(static_cast<size_t>(blocks));
+    for (const int64_t choice : o.sources) {
+      if (choice < 0) continue;
+      const int64_t expert = o.experts[static_cast<size_t>(choice)], each = r.experts / blocks,
+                    block = expert / each, row = block * rows + used[static_cast<size_t>(block)]++;
+      at[static_cast<size_t>(choice)] = static_cast<double>(row);
+      choices[static_cast<size_t>(row)] = static_cast<double>(choice);
+      experts[static_cast<size_t>(row)] = static_cast<double>(expert % each);
+    }
+    return std::vector{exactly(places, at), exactly(sources, choices), exactly(numbers, experts)};
+  };
+  return c;
+}
+
+// Rows as they have come: some are empty, wherever they are.
+Case sort_case(int64_t rows, int64_t experts) {
+  Case c;
+  HostTensor given(rows, 1, 2, DType::i32);
+  std::vector<int64_t> of;
+  for (int64_t row = 0; row < rows; ++row) {
+    of.push_back((row * 7 + row / 3) % (experts + 1) - 1);
+    const auto number = static_cast<int32_t>(of.back());
+    std::memcpy(given.bytes().data() + row * 3 * 4, &number, sizeof(number));
+  }
+  const int numbers = c.input("numbers", given);
+  const RoutingTensors to = written_routing(c, {rows, experts, 1});
+  c.run = [=](Call& call) { call.kernels().sort_rows(call[numbers], to.of(call)); };
+  c.expected = [=](const Case&) {
+    Doubles places(of.size(), -1), sources, offsets = {0}, counts;
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      for (size_t row = 0; row < of.size(); ++row) {
+        if (of[row] != expert) continue;
+        places[row] = static_cast<double>(sources.size());
+        sources.push_back(static_cast<double>(row));
+      }
+      counts.push_back(static_cast<double>(sources.size()) - offsets.back());
+      offsets.push_back(static_cast<double>(sources.size()));
+    }
+    sources.resize(of.size(), -1);
+    return std::vector{exactly(to.experts, Doubles(of.begin(), of.end())),
+                       exactly(to.places, places), exactly(to.sources, sources),
+                       exactly(to.offsets, offsets), exactly(to.counts, counts)};
+  };
+  return c;
+}
+
 Case jitter_case(int64_t batch, int64_t length, int64_t cols, float rate, DType dtype) {
   Case c;
   const PhiloxKey key{123, 456};
@@ -252,6 +315,18 @@ void add_row_cases(CaseList& list) {
         add("weigh rows", s, [=] { return weigh_case(s, false); });
         add("weigh rows with gradient", s, [=] { return weigh_case(s, true); });
       }
+  for (const int64_t capacity : {0, 2})
+    for (const int64_t blocks : {1, 2, 3, 6}) {
+      const RouterRule rule{13, 6, 3, RouterScores::softmax, true, capacity};
+      const int64_t rows = 13 * std::min<int64_t>(3, 6 / blocks);
+      list.push_back({"experts",
+                      fmt::format("spread rows 13 top 3 of 6{} in {} blocks of {}",
+                                  capacity > 0 ? " capacity 2" : "", blocks, rows),
+                      [=] { return spread_case(rule, blocks, rows); }});
+    }
+  for (const auto& [rows, experts] : {std::pair<int64_t, int64_t>{37, 4}, {5, 9}, {11, 1}})
+    list.push_back({"experts", fmt::format("sort rows {} of {}", rows, experts),
+                    [=, rows = rows, experts = experts] { return sort_case(rows, experts); }});
   const RowShape large{{9, 4, 2, RouterScores::softmax, true, 0}, 65};
   add("combine huge rows", large, [=] { return combine_case(large, true, true, 1e30f); });
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})

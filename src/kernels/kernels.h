@@ -160,6 +160,18 @@ struct RouteBackward {
   Tensor scratch = {};  // route_backward_scratch_bytes()
 };
 
+// How rows travel where the experts of a routing are divided among several holders, an equal run of
+// them each: block b of the rows is for the b-th. A block has a fixed number of rows, at least as
+// many as its experts have taken; what they leave over is empty.
+struct SpreadRows {
+  Routing from;        // by all experts
+  int64_t blocks = 1;  // divides the experts
+  Tensor places;       // [tokens, k] i32: the row of each choice; -1: it was dropped
+  Tensor sources;      // [1, blocks * rows] i32: the choice of each row; -1: it is empty
+  Tensor numbers;      // [blocks * rows, 1] i32, rows strided: the expert of each, counted from the
+                       // first of its block; -1: it is empty
+};
+
 // The numbers that RouteBackward::load sums: the two losses with their factors, then choices and
 // dropped choices of each expert.
 inline constexpr int64_t load_elems(int64_t experts) { return 2 + 2 * experts; }
@@ -501,6 +513,10 @@ class Kernels : public KernelScratch {
                           Tensor /*dweights*/) {
     no_experts();
   }
+  virtual void spread_rows(const SpreadRows& /*args*/) { no_experts(); }
+  // A routing of rows as they have come, each to the expert of its number [rows, 1] i32 (rows
+  // strided), or to none (-1): of one choice each, all of it but the weights.
+  virtual void sort_rows(Tensor /*numbers*/, const Routing& /*routing*/) { no_experts(); }
   virtual void grouped_gemm(const GroupedGemm& /*args*/) { no_experts(); }
   // dst = x · (1 + rate · u), u uniform in [-1, 1): 2 philox_uniform(word) - 1 of the word that
   // dropout() would draw for the element. dst may be x.

@@ -1,80 +1,24 @@
-// A block's mixture of experts: output = input + dropout(the sum over a token's experts of weight ·
-// down(act(up(x))) + those of the shared expert), x = norm(input).
+// The mixture of a block whose experts are divided among several holders. Each has tokens of its
+// own and an equal run of the experts: a token's row travels to the holders of its experts, and
+// what they make of it comes back, in forward and in backward.
 //
-// Rows are a token's choices, sorted by expert: the router's counts stay in the device's memory,
-// and there are as many rows as choices, whatever they are (of what is dropped, rows are empty).
-// The shared expert's gate is a router of one expert with the sigmoid as its score.
+// What travels are blocks of a fixed number of rows, one for each holder: of a capacity, all that
+// its experts take; else all that may choose one of them. So memory and messages do not depend on
+// the routing. A row is hidden_size elements, then the weight of the choice and the number of its
+// expert among the holder's (-1: the row is empty); on its way back in backward, the gradient by
+// the weight. A holder sorts what has come by expert, and computes with it as with a routing of its
+// own.
 //
-// Kept from forward to backward: the input (by the engine), logits and routing, and the results of
-// `up` before the activation. In backward the gradient by a weight is the product of the gradient
-// by the activated row, before it is weighed, and that row: results of `down` are not needed again.
-//
-// Where experts are on several ranks, rows travel behind "dispatch" and come back behind "down".
-#include "model/branch.h"
+// Kept besides what an undivided mixture keeps: the rows that have come, so that the gradients of
+// weights need no further exchange, and both routings.
+#include "model/mixture.h"
 
 namespace onefold {
 namespace {
 
-enum Temp : size_t {
-  kDup,
-  kDlogits,
-  kSharedDup,
-  kDgate,
-  kDy,
-  kRows,
-  kActivated,
-  kSharedActivated,
-  kNormed
-};
-
-// A part of what the unit saves.
-struct Routed {
-  Tensor logits;
-  Routing routing;
-};
-
-Routed next_routed(Carver& carver, int64_t tokens, int64_t choices, int64_t experts) {
-  Routed routed;
-  routed.logits = carver.next(tokens, experts, DType::f32);
-  routed.routing.experts = carver.next(tokens, choices, DType::i32);
-  routed.routing.weights = carver.next(tokens, choices, DType::f32);
-  routed.routing.places = carver.next(tokens, choices, DType::i32);
-  routed.routing.sources = carver.next(1, tokens * choices, DType::i32);
-  routed.routing.offsets = carver.next(1, experts + 1, DType::i32);
-  routed.routing.counts = carver.next(1, experts, DType::i32);
-  return routed;
-}
-
-class Mixture final : public Branch {
+class DividedMixture final : public Mixture {
  public:
-  Mixture(const ModelSpec& s, int block, int first_place)
-      : Branch(s, {}, block, "mlp", first_place, DropoutSite::mlp_out),
-        of_(s.experts),
-        up_size_(of_.intermediate_size * (s.gated ? 2 : 1)),
-        shared_up_size_(of_.shared_intermediate_size * (s.gated ? 2 : 1)) {
-    const std::string in = prefix_ + "mlp.";
-    const int64_t d = s.hidden_size, n = of_.count;
-    const bool shared = of_.shared_intermediate_size > 0;
-    router_ = add(true, in + "router.weight", n, d, Init::normal, true);
-    // Experts lie below each other.
-    up_ = add(true, in + "experts.up.weight", n * up_size_, d, Init::normal, true);
-    down_ =
-        add(true, in + "experts.down.weight", n * d, of_.intermediate_size, Init::residual, true);
-    shared_up_ = add(shared, in + "shared.up.weight", shared_up_size_, d, Init::normal, true);
-    shared_down_ = add(shared, in + "shared.down.weight", d, of_.shared_intermediate_size,
-                       Init::residual, true);
-    shared_gate_ = add(of_.shared_gate, in + "shared_gate.weight", 1, d, Init::normal, true);
-  }
-
-  int64_t experts() const override { return of_.count; }
-
-  int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
-    Carver carver({});
-    carve(carver, batch * sequence, type);
-    return carver.bytes();
-  }
-
-  int phases(bool backward, int64_t) const override { return backward ? 6 : 6; }
+  using Mixture::Mixture;
 
   Phase phase(bool backward, int index, int64_t) const override {
     static constexpr Phase kForward[] = {{"route"},   {"dispatch", Role::exchange},
@@ -82,300 +26,222 @@ class Mixture final : public Branch {
                                          {"combine"}, {"residual"}};
     static constexpr Phase kBackward[] = {{"dispatch", Role::exchange},
                                           {"experts", Role::exchange},
-                                          {"down weights", Role::none, true},
-                                          {"up weights", Role::none, true},
+                                          {"router"},
+                                          {"weights"},
                                           {"input"},
                                           {"norm"}};
     return backward ? kBackward[index] : kForward[index];
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
-    static constexpr Step kForward[] = {&Mixture::route,      &Mixture::dispatch,
-                                        &Mixture::project_up, &Mixture::project_down,
-                                        &Mixture::combine,    &Mixture::add_residual};
-    static constexpr Step kBackward[] = {&Mixture::dispatch_gradient, &Mixture::expert_gradient,
-                                         &Mixture::down_weights,      &Mixture::up_weights,
-                                         &Mixture::input_gradient,    &Mixture::norm_gradient};
+    static constexpr Step kForward[] = {&DividedMixture::route_apart, &DividedMixture::send_rows,
+                                        &DividedMixture::take_rows,   &DividedMixture::return_rows,
+                                        &DividedMixture::combine_all, &DividedMixture::residual};
+    static constexpr Step kBackward[] = {
+        &DividedMixture::send_gradient,   &DividedMixture::return_gradient,
+        &DividedMixture::router_backward, &DividedMixture::dense_weights,
+        &DividedMixture::all_input,       &DividedMixture::norm_backward_of};
     (this->*(backward ? kBackward : kForward)[index])(call);
   }
 
+  // Of a forward that is computed again for backward no result comes back.
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (index == 1 && backward) return call.temps[kDup];
-    if (index <= 1 || (!backward && index == 3)) return call.temps[kRows];
-    return Unit::boundary(backward, index, call);
+    return !backward && index == 3 && call.output.empty() ? Tensor{} : call.temps[kWire];
+  }
+  Tensor arrival(bool, int, const UnitCall& call) const override { return call.temps[kArrived]; }
+
+ protected:
+  void carve_rows(Carver& carver, int64_t tokens, DType type, bool training,
+                  Saved& saved) const override {
+    const int64_t rows = rows_that_travel(tokens, training);
+    saved.sent = saved.routed.routing;
+    saved.sent.places = carver.next(tokens, of_.per_token, DType::i32);
+    saved.sent.sources = carver.next(1, rows, DType::i32);
+    saved.here = next_routing(carver, rows, 1, held_);
+    saved.rows = carver.next(rows, spec_.hidden_size, type);
+    saved.up = carver.next(rows, up_size_, type);
   }
 
  private:
-  using Step = void (Mixture::*)(UnitCall&) const;
+  using Step = void (DividedMixture::*)(UnitCall&) const;
+  enum Label : uint8_t { kWeight, kNumber };
 
-  struct Saved {
-    Routed routed, gate;
-    Tensor up, shared_up;
-  };
-
-  Saved carve(Carver& carver, int64_t tokens, DType type) const {
-    Saved saved;
-    saved.routed = next_routed(carver, tokens, of_.per_token, of_.count);
-    saved.up = carver.next(tokens * of_.per_token, up_size_, type);
-    if (has_shared()) saved.shared_up = carver.next(tokens, shared_up_size_, type);
-    if (of_.shared_gate) saved.gate = next_routed(carver, tokens, 1, 1);
-    return saved;
-  }
-  Saved saved_of(const UnitCall& call) const {
-    Carver carver(call.saved);
-    return carve(carver, call.input.rows, call.type());
-  }
-  bool has_shared() const { return of_.shared_intermediate_size > 0; }
-  int64_t rows_of(const UnitCall& call) const { return call.input.rows * of_.per_token; }
-
-  Route route_of(const UnitCall& call, const Saved& saved) const {
-    return {.logits = saved.routed.logits,
-            .scores = of_.scores,
-            .normalised = of_.normalised,
-            .capacity = call.training ? of_.capacity(call.input.rows) : 0,
-            .routing = saved.routed.routing};
-  }
-  static Route gate_of(const Saved& saved) {
-    return {.logits = saved.gate.logits,
-            .scores = RouterScores::sigmoid,
-            .normalised = false,
-            .routing = saved.gate.routing};
+  // To all holders, this one among them; as many come. A token's choices are distinct experts.
+  int64_t rows_that_travel(int64_t tokens, bool training) const {
+    const int64_t most = tokens * std::min(of_.per_token, held_),
+                  capacity = training ? of_.capacity(tokens) : 0;
+    return experts_.count * (capacity == 0 ? most : std::min(most, capacity * held_));
   }
 
-  void add_residual(UnitCall& call) const { add_residual_to(call, call.output); }
-
-  void grouped(const UnitCall& call, GroupedGemm product) const {
-    const Arena::Scope scope(call.arena);
-    product.scratch = call.arena.take_bytes(call.kernels.grouped_gemm_scratch_bytes(product));
-    call.kernels.grouped_gemm(product);
+  // Labels are of 4 bytes, and so lie at multiples of them.
+  int64_t wire_cols(DType type) const {
+    const int64_t in_label = 4 / dtype_bytes(type);
+    return (spec_.hidden_size + in_label - 1) / in_label * in_label + 2 * in_label;
+  }
+  Tensor elements(Tensor wire) const { return wire.col_range(0, spec_.hidden_size); }
+  static Tensor label(Tensor wire, Label which) {
+    const int64_t in_label = 4 / dtype_bytes(wire.dtype);
+    const Tensor at = wire.col_range(wire.cols - (which == kWeight ? 2 : 1) * in_label, in_label);
+    return {at.data, which == kWeight ? DType::f32 : DType::i32, at.rows, 1, at.stride / in_label};
+  }
+  void take_wires(UnitCall& call) const {
+    const int64_t rows = saved_of(call).rows.rows;
+    call.temp(kWire, rows, wire_cols(call.type()));
+    call.temp(kArrived, rows, wire_cols(call.type()));
+  }
+  // What has come, once it was read: room for as many rows that lie together.
+  Tensor over_arrived(const UnitCall& call) const {
+    return matrix(call.temps[kArrived].data, call.temps[kArrived].rows, spec_.hidden_size,
+                  call.type());
+  }
+  // Choices, or rows, by their numbers: what gather_rows() takes one by one.
+  static Routing one_by_one(int64_t count, Tensor numbers) {
+    Routing routing;
+    routing.experts = matrix(nullptr, count, 1, DType::i32);
+    routing.sources = numbers.flat();
+    return routing;
   }
 
-  bool jitters(const UnitCall& call) const { return call.training && of_.jitter > 0; }
-  // x · noise, or with gradients in the place of x, those by it.
-  void jitter(const UnitCall& call, Tensor x, Tensor dst) const {
-    Dropout noise = dropout_of(call, DropoutSite::router_in);
-    noise.rate = of_.jitter;
-    call.kernels.jitter(x, noise, call.batch.sequence, dst);
-  }
-  // What the router sees; from the arena if it is not `normed`.
-  Tensor router_input(const UnitCall& call, Tensor normed) const {
-    if (!jitters(call)) return normed;
-    const Tensor noisy = call.take(normed.rows, normed.cols);
-    jitter(call, normed, noisy);
-    return noisy;
+  // An evaluation drops nothing, so that more rows may come than what training keeps has room for.
+  void route_apart(UnitCall& call) const {
+    if (!call.training && of_.capacity_factor > 0) {
+      Carver carver({});
+      carve(carver, call.input.rows, call.type(), false);
+      call.temps[kKept] = call.arena.take_bytes(carver.bytes());
+    }
+    route(call);
   }
 
-  void route(UnitCall& call) const {
-    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    norm(call, normed);
+  void send_rows(UnitCall& call) const {
+    take_wires(call);
     const Saved saved = saved_of(call);
-    const Arena::Scope scope(call.arena);
-    call.gemm({.a = router_input(call, normed),
-               .b = at(call.params, router_),
-               .dst = saved.routed.logits,
-               .b_transposed = true});
-    call.kernels.route(route_of(call, saved));
-    if (!of_.shared_gate) return;
-    call.gemm({.a = normed,
-               .b = at(call.params, shared_gate_),
-               .dst = saved.gate.logits,
-               .b_transposed = true});
-    call.kernels.route(gate_of(saved));
+    const Tensor wire = call.temps[kWire], weights = saved.routed.routing.weights;
+    call.kernels.spread_rows({.from = saved.routed.routing,
+                              .blocks = experts_.count,
+                              .places = saved.sent.places,
+                              .sources = saved.sent.sources,
+                              .numbers = label(wire, kNumber)});
+    call.kernels.gather_rows(call.temps[kNormed], saved.sent, elements(wire));
+    call.kernels.gather_rows(weights.reshaped(weights.elems(), 1),
+                             one_by_one(weights.elems(), saved.sent.sources), label(wire, kWeight));
   }
 
-  void dispatch(UnitCall& call) const {
-    call.kernels.gather_rows(call.temps[kNormed], saved_of(call).routed.routing,
-                             call.temp(kRows, rows_of(call), spec_.hidden_size));
-  }
-
-  void project_up(UnitCall& call) const {
+  void take_rows(UnitCall& call) const {
     const Saved saved = saved_of(call);
-    grouped(call, {.a = call.temps[kRows],
+    const Tensor arrived = call.temps[kArrived];
+    call.kernels.sort_rows(label(arrived, kNumber), saved.here);
+    call.kernels.copy(label(arrived, kWeight), saved.here.weights);
+    call.kernels.gather_rows(elements(arrived), saved.here, saved.rows);
+    grouped(call, {.a = saved.rows,
                    .b = at(call.params, up_),
                    .dst = saved.up,
-                   .offsets = saved.routed.routing.offsets,
+                   .offsets = saved.here.offsets,
                    .b_transposed = true});
-    if (has_shared())
-      call.gemm({.a = call.temps[kNormed],
-                 .b = at(call.params, shared_up_),
-                 .dst = saved.shared_up,
-                 .b_transposed = true});
+    project_shared_up(call, saved);
   }
 
-  // Computed again for backward, which needs no more than `up`, there is no output. Rows are where
-  // those of the input were.
-  void project_down(UnitCall& call) const {
+  void return_rows(UnitCall& call) const {
     if (call.output.empty()) return;
     const Saved saved = saved_of(call);
     const Arena::Scope scope(call.arena);
-    const Tensor activated = call.take(rows_of(call), of_.intermediate_size);
+    const Tensor activated = call.take(saved.up.rows, of_.intermediate_size),
+                 results = over_arrived(call);
     call.kernels.activation_forward(spec_.activation, spec_.gated, saved.up, activated);
     grouped(call, {.a = activated,
                    .b = at(call.params, down_),
-                   .dst = call.temps[kRows],
-                   .offsets = saved.routed.routing.offsets,
+                   .dst = results,
+                   .offsets = saved.here.offsets,
                    .b_transposed = true});
+    call.kernels.combine_rows(results, saved.here, false, {}, elements(call.temps[kWire]));
   }
 
-  void combine(UnitCall& call) const {
-    if (call.output.empty()) return;
-    const Saved saved = saved_of(call);
-    call.kernels.combine_rows(call.temps[kRows], saved.routed.routing, true,
-                              call.dropout == 0 ? call.input : Tensor{}, call.output);
-    if (!has_shared()) return;
-    const Arena::Scope scope(call.arena);
-    const Tensor activated = call.take(call.input.rows, of_.shared_intermediate_size);
-    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.shared_up, activated);
-    if (of_.shared_gate) call.kernels.weigh_rows(saved.gate.routing, {}, activated, {});
-    call.gemm({.a = activated,
-               .b = at(call.params, shared_down_),
-               .dst = call.output,
-               .b_transposed = true,
-               .accumulate = true});
+  void combine_all(UnitCall& call) const {
+    if (!call.output.empty())
+      combine_from(call, elements(call.temps[kArrived]), saved_of(call).sent);
   }
+  void residual(UnitCall& call) const { add_residual(call); }
 
-  // Backward. What outlives the gradients of `down` lies below the rest in the arena.
-  void dispatch_gradient(UnitCall& call) const {
+  // Backward. What lives to its end lies below the rest in the arena.
+  void send_gradient(UnitCall& call) const {
     const int64_t tokens = call.input.rows;
-    call.temp(kDup, rows_of(call), up_size_);
     call.temp(kDlogits, tokens, of_.count);
-    if (has_shared()) call.temp(kSharedDup, tokens, shared_up_size_);
+    if (has_shared()) {
+      call.temp(kSharedDup, tokens, shared_up_size_);
+      call.temp(kSharedActivated, tokens, of_.shared_intermediate_size);
+    }
     if (of_.shared_gate) call.temp(kDgate, tokens, 1);
-    call.arena_mark = call.arena.mark();
-    call.kernels.gather_rows(branch_gradient(call, kDy, {}), saved_of(call).routed.routing,
-                             call.temp(kRows, rows_of(call), spec_.hidden_size));
+    take_wires(call);
+    call.kernels.gather_rows(branch_gradient(call, kDy, {}), saved_of(call).sent,
+                             elements(call.temps[kWire]));
   }
 
-  void expert_gradient(UnitCall& call) const {
+  // All of the experts' gradients: by weights too, for their rows are here now.
+  void return_gradient(UnitCall& call) const {
     const Saved saved = saved_of(call);
-    const int64_t rows = rows_of(call);
-    const Tensor activated = call.temp(kActivated, rows, of_.intermediate_size);
-    if (has_shared()) call.temp(kSharedActivated, call.input.rows, of_.shared_intermediate_size);
+    const int64_t rows = saved.rows.rows;
+    const Arena::Scope scope(call.arena);
+    const Tensor dy = call.take(rows, spec_.hidden_size), dup = call.take(rows, up_size_),
+                 activated = call.take(rows, of_.intermediate_size),
+                 dactivated = call.take(rows, of_.intermediate_size),
+                 dweights = call.arena.take(rows, 1, DType::f32);
+    call.kernels.gather_rows(elements(call.temps[kArrived]), saved.here, dy);
     call.kernels.activation_forward(spec_.activation, spec_.gated, saved.up, activated);
+    grouped(
+        call,
+        {.a = dy, .b = at(call.params, down_), .dst = dactivated, .offsets = saved.here.offsets});
+    call.kernels.weigh_rows(saved.here, dactivated, activated, dweights);
+    call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup, {});
+    expert_weights(call, saved, dy, activated, down_);
+    expert_weights(call, saved, dup, saved.rows, up_);
+    grouped(call, {.a = dup, .b = at(call.params, up_), .dst = dy, .offsets = saved.here.offsets});
+    const Tensor wire = call.temps[kWire];
+    call.kernels.combine_rows(dy, saved.here, false, {}, elements(wire));
+    call.kernels.copy(dweights, label(wire, kWeight));
+  }
+
+  void expert_weights(const UnitCall& call, const Saved& saved, Tensor dy, Tensor x,
+                      int place) const {
+    if (const Tensor dst = at(call.grads, place); !dst.empty())
+      grouped(call, {.a = dy,
+                     .b = x,
+                     .dst = dst,
+                     .offsets = saved.here.offsets,
+                     .a_transposed = true,
+                     .accumulate = call.accumulate});
+  }
+
+  void router_backward(UnitCall& call) const {
+    const Saved saved = saved_of(call);
+    const Tensor arrived = label(call.temps[kArrived], kWeight);
     {
       const Arena::Scope scope(call.arena);
-      const Tensor dactivated = call.take(rows, of_.intermediate_size);
       const Tensor dweights = call.arena.take(call.input.rows, of_.per_token, DType::f32);
-      grouped(call, {.a = call.temps[kRows],
-                     .b = at(call.params, down_),
-                     .dst = dactivated,
-                     .offsets = saved.routed.routing.offsets});
-      call.kernels.weigh_rows(saved.routed.routing, dactivated, activated, dweights);
-      call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated,
-                                       call.temps[kDup], {});
-      const auto layers = static_cast<float>(spec_.expert_blocks());
-      route_gradient(call, {.forward = route_of(call, saved),
-                            .dweights = dweights,
-                            .balance = of_.balance_loss / layers,
-                            .z = of_.z_loss / layers,
-                            .scale = call.router_scale,
-                            .dlogits = call.temps[kDlogits],
-                            .load = call.load});
+      call.kernels.gather_rows(arrived, one_by_one(arrived.rows, saved.sent.places),
+                               dweights.reshaped(dweights.elems(), 1));
+      router_gradient(call, saved, dweights);
     }
     if (has_shared()) shared_gradient(call, saved);
   }
 
-  void shared_gradient(UnitCall& call, const Saved& saved) const {
-    const int64_t tokens = call.input.rows;
-    const Tensor activated = call.temps[kSharedActivated];
-    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.shared_up, activated);
-    const Arena::Scope scope(call.arena);
-    const Tensor dactivated = call.take(tokens, of_.shared_intermediate_size);
-    call.gemm({.a = branch_gradient(call, kDy, {}),
-               .b = at(call.params, shared_down_),
-               .dst = dactivated});
-    if (of_.shared_gate) {
-      const Tensor dweights = call.arena.take(tokens, 1, DType::f32);
-      call.kernels.weigh_rows(saved.gate.routing, dactivated, activated, dweights);
-      route_gradient(
-          call, {.forward = gate_of(saved), .dweights = dweights, .dlogits = call.temps[kDgate]});
-    }
-    call.kernels.activation_backward(spec_.activation, spec_.gated, saved.shared_up, dactivated,
-                                     call.temps[kSharedDup], {});
+  void dense_weights(UnitCall& call) const {
+    shared_down_weights(call);
+    dense_up_weights(call);
   }
 
-  static void route_gradient(const UnitCall& call, RouteBackward args) {
-    const Arena::Scope scope(call.arena);
-    args.scratch = call.arena.take_bytes(call.kernels.route_backward_scratch_bytes(
-        args.forward.logits.rows, args.forward.logits.cols));
-    call.kernels.route_backward(args);
+  void all_input(UnitCall& call) const {
+    const Tensor dnormed = dense_input_gradient(call);
+    call.kernels.combine_rows(elements(call.temps[kArrived]), saved_of(call).sent, false, dnormed,
+                              dnormed);
   }
-
-  // Activated rows are weighed by now, and gradients by outputs are not.
-  void down_weights(UnitCall& call) const {
-    if (const Tensor dst = at(call.grads, down_); !dst.empty())
-      grouped(call, {.a = call.temps[kRows],
-                     .b = call.temps[kActivated],
-                     .dst = dst,
-                     .offsets = saved_of(call).routed.routing.offsets,
-                     .a_transposed = true,
-                     .accumulate = call.accumulate});
-    if (has_shared())
-      weight_gradient(call, call.temps[kSharedActivated], branch_gradient(call, kDy, {}),
-                      shared_down_, -1);
-    release_to_mark(call, {kDy, kRows, kActivated, kSharedActivated, kNormed});
-  }
-
-  void up_weights(UnitCall& call) const {
-    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    norm(call, normed);
-    const Arena::Scope scope(call.arena);
-    weight_gradient(call, router_input(call, normed), call.temps[kDlogits], router_, -1);
-    if (has_shared()) weight_gradient(call, normed, call.temps[kSharedDup], shared_up_, -1);
-    if (of_.shared_gate) weight_gradient(call, normed, call.temps[kDgate], shared_gate_, -1);
-    const Tensor dst = at(call.grads, up_);
-    if (dst.empty()) return;
-    const Tensor rows = call.take(rows_of(call), spec_.hidden_size);
-    const Routing routing = saved_of(call).routed.routing;
-    call.kernels.gather_rows(normed, routing, rows);
-    grouped(call, {.a = call.temps[kDup],
-                   .b = rows,
-                   .dst = dst,
-                   .offsets = routing.offsets,
-                   .a_transposed = true,
-                   .accumulate = call.accumulate});
-  }
-
-  void input_gradient(UnitCall& call) const {
-    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    router_input_gradient(call, dnormed);
-    if (has_shared())
-      call.gemm({.a = call.temps[kSharedDup],
-                 .b = at(call.params, shared_up_),
-                 .dst = dnormed,
-                 .accumulate = true});
-    if (of_.shared_gate)
-      call.gemm({.a = call.temps[kDgate],
-                 .b = at(call.params, shared_gate_),
-                 .dst = dnormed,
-                 .accumulate = true});
-    const Arena::Scope scope(call.arena);
-    const Tensor rows = call.take(rows_of(call), spec_.hidden_size);
-    const Routing routing = saved_of(call).routed.routing;
-    grouped(call, {.a = call.temps[kDup],
-                   .b = at(call.params, up_),
-                   .dst = rows,
-                   .offsets = routing.offsets});
-    call.kernels.combine_rows(rows, routing, false, dnormed, dnormed);
-  }
-
-  void router_input_gradient(const UnitCall& call, Tensor dnormed) const {
-    call.gemm({.a = call.temps[kDlogits], .b = at(call.params, router_), .dst = dnormed});
-    if (jitters(call)) jitter(call, dnormed, dnormed);
-  }
-
-  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
-
-  const ExpertSpec of_;
-  const int64_t up_size_, shared_up_size_;
-  int router_, up_, down_, shared_up_, shared_down_, shared_gate_;
+  void norm_backward_of(UnitCall& call) const { norm_gradient(call); }
 };
 
 }  // namespace
 
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block) {
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& experts) {
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
-  return std::make_unique<Mixture>(spec, block, attention);
+  if (experts.whole()) return std::make_unique<Mixture>(spec, block, attention);
+  return std::make_unique<DividedMixture>(spec, block, attention, experts);
 }
 
 }  // namespace onefold

@@ -169,10 +169,11 @@ class Mlp final : public Branch {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share) {
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share,
+                               const Share& experts) {
   if (spec.has_experts(block)) {
     require(share.whole(), "experts are not divided");
-    return make_mixture(spec, block);
+    return make_mixture(spec, block, experts);
   }
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
   return std::make_unique<Mlp>(spec, block, attention, share);

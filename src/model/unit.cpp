@@ -90,7 +90,8 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
           batch.samples, batch.places};
 }
 
-Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s), share(of) {
+Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of, const Share& of_experts)
+    : spec(s), share(of), experts(of_experts) {
   units.push_back(make_embedding(spec, share));
   for (int block = 0; block < spec.num_layers; ++block) {
     if (spec.parallel != Parallel::no) {
@@ -98,7 +99,7 @@ Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of) : spec(s
       continue;
     }
     units.push_back(make_attention(spec, block, share));
-    units.push_back(make_mlp(spec, block, share));
+    units.push_back(make_mlp(spec, block, share, experts));
   }
   units.push_back(make_head(spec, logits_bytes, share));
 }

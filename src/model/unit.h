@@ -164,7 +164,7 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
-  std::array<Tensor, 10> temps = {};
+  std::array<Tensor, 12> temps = {};
   int64_t arena_mark = 0;
 
   // Of activations: as of parameters.
@@ -266,11 +266,12 @@ inline constexpr int64_t kVocabularyAlign = 64;
 struct Model {
   ModelSpec spec;  // of the whole
   Share share;     // that the units compute
+  Share experts;   // of each mixture's experts, those that are here
   std::vector<std::unique_ptr<Unit>> units;
 
   // `logits_bytes`: what the device's kernels ask for (KernelScratch).
   explicit Model(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes,
-                 const Share& share = {});
+                 const Share& share = {}, const Share& experts = {});
   int head() const { return static_cast<int>(units.size()) - 1; }
 };
 
@@ -285,9 +286,10 @@ inline bool is_saved(const ModelSpec& spec, const ParamSpec& param) {
 
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec, const Share& share = {});
 std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Share& share = {});
-std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {});
-// The MLP of a block that has experts.
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block);
+std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {},
+                               const Share& experts = {});
+// The MLP of a block that has experts, of which a share is here.
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& experts = {});
 // The MLP of a block whose attention it is beside: the same input, and its result is added to what
 // attention has left in the output. Its parameters are those of attention, and then its own.
 std::unique_ptr<Unit> make_mlp_beside(const Unit& attention, const ModelSpec& spec, int block,

@@ -52,6 +52,9 @@ enum class Presence : uint8_t { here, copy, elsewhere };
 
 struct UnitTraits {
   int64_t elems = 0;  // of its slab (without adapters)
+  // Ranks that sum its gradient and share its state, where they are fewer than those of others:
+  // those that have the same of divided experts. 0: as many as for other units.
+  int ranks = 0;
   Homes homes;
   bool frozen = false;
   // Of adapters, which have a slab of their own that is whole on each rank, and are trained in the
@@ -83,6 +86,7 @@ struct UnitTraits {
   Presence presence = Presence::here;
   bool copied = false;
 
+  int ranks_of(int of_others) const { return ranks > 0 ? ranks : of_others; }
   bool here() const { return presence == Presence::here; }
   bool held() const { return presence != Presence::elsewhere; }
   bool adapted() const { return adapter_elems > 0; }

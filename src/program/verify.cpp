@@ -475,7 +475,8 @@ class Verifier {
     expect_summed(unit);
     expect_passed(unit);
     expect(!own.squared, "the squares of unit {} are summed twice", unit);
-    expect(ranks_ == 1 || own.reduced, "the gradient of unit {} is not reduced", unit);
+    expect(traits(unit).ranks_of(ranks_) == 1 || own.reduced,
+           "the gradient of unit {} is not reduced", unit);
     expect(is_done(own.ticket), "reads the gradient of unit {} without waiting for its reduction",
            unit);
     own.squared = true;
@@ -520,7 +521,7 @@ class Verifier {
     else
       step_here(unit);
     own.stepped = true;
-    own.stale = ranks_ > 1 && traits(unit).gathers_after_step();
+    own.stale = traits(unit).ranks_of(ranks_) > 1 && traits(unit).gathers_after_step();
   }
 
   void step_here(int unit) {

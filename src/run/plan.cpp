@@ -244,6 +244,11 @@ std::string mesh_text(const Config& config) {
     meaning.push_back(fmt::format("units are divided into {} stages, schedule {}", mesh.pipeline,
                                   schedule_name(config.pipeline.schedule)));
   }
+  if (mesh.expert > 1) {
+    text += fmt::format(" x expert {}", mesh.expert);
+    meaning.push_back(
+        fmt::format("each has its own sequences and 1/{} of each mixture's experts", mesh.expert));
+  }
   return text + ": " + join(meaning, "; ") + "\n";
 }
 
@@ -265,7 +270,8 @@ std::string batch_text(const Config& config, const EngineOptions& options) {
   std::string text = fmt::format(
       "batch    {} of {} tokens = {} micro x {} accumulated x {}",
       counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
-      batch.accumulation, counted(batch.world_size, config.mesh.others() > 1 ? "group" : "rank"));
+      batch.accumulation,
+      counted(batch.world_size, config.mesh.others() > config.mesh.expert ? "group" : "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1 && config.mesh.pipeline == 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"

@@ -97,7 +97,7 @@ Prediction predict(Engine& dry, const std::string& hardware) {
   Prediction prediction{.hardware = hardware, .seconds = dry.device().now() - begin};
   prediction.trace = rank_trace(dry, begin);
   const auto tokens = static_cast<double>(options.micro_batch * options.sequence * options.micros *
-                                          dry.mesh().size(Axis::data));
+                                          dry.data_ranks());
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.products = kernels.work().product_seconds - before.product_seconds;
   for (const Lane lane : kAllLanes) {

@@ -10,6 +10,10 @@ namespace {
 
 class CliMesh : public Cli {
  protected:
+  static constexpr const char* kExperts =
+      R"(model={"preset": "mixtral-tiny", "vocab_size": 260, "experts": {"num_experts": 4,
+         "balance_loss": 0.02, "dense_blocks": [1]}})";
+
   Outcome train_on(int ranks, std::vector<std::string> keys, const std::string& output,
                    const std::vector<std::string>& flags = {}) const {
     keys.push_back("run.output=" + output);
@@ -105,9 +109,36 @@ TEST_F(CliMesh, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
   EXPECT_EQ(loss.code, 0) << loss.err;
 }
 
+// Evaluated on the way, and resumed on another mesh.
+TEST_F(CliMesh, ExpertsAreDividedAndGoOnOnOneRank) {
+  const std::vector<std::string> keys = {kExperts,           "run.steps=6",
+                                         "run.save_every=3", "run.keep_last=9",
+                                         "run.eval_every=3", "data.validation_fraction=0.2"};
+  std::vector<std::string> one = keys, divided = keys;
+  one.emplace_back("gradient_accumulation_steps=4");
+  divided.insert(divided.end(), {"gradient_accumulation_steps=1", "mesh.expert=2"});
+  const Outcome plan = train(divided, {"--ranks", "4", "--plan-only"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  expect_in(plan.err + plan.out,
+            {"mesh     data 2 x expert 2", "1/2 of each mixture's experts", "x 4 ranks"});
+  ASSERT_EQ(train_on(1, one, "one").code, 0);
+  divided.emplace_back("zero_optimization.stage=3");
+  const Outcome run = train_on(4, divided, "mesh");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  EXPECT_LT(difference("one", "mesh"), 2e-5);
+  std::filesystem::remove_all(folder_.path("mesh/checkpoints/step-00000006"));
+  const Outcome back = train_on(1, one, "mesh", {"--resume", "mesh"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_EQ(Json::parse(back.out)["resumed_from_step"], 3);
+  EXPECT_LT(difference("one", "mesh"), 2e-5);
+}
+
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
-  expect_error(train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
-               {"mesh.expert is 2: there is no expert parallelism yet"});
+  expect_error(
+      train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
+      {"mesh.expert is 2, and the experts of the model cannot be divided so: it has none"});
   expect_error(train({"mesh.context=5"}, {"--quiet", "--ranks", "5"}), 1,
                {"mesh.context is 5, and sequences cannot be divided so", "attention heads",
                 "data.sequence_length"});
@@ -123,20 +154,28 @@ TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI's own, at its end
-  for (const std::string axis : {"tensor", "context"}) {
-    const std::vector<std::string> keys = {"model=llama-tiny", "data.sequence_length=33",
-                                           "mesh." + axis + "=3", "zero_optimization.stage=2"};
-    const Outcome threads = train_on(6, keys, axis + "-threads");
+  const auto compare = [&](int ranks, const std::vector<std::string>& keys,
+                           const std::string& name) {
+    const Outcome threads = train_on(ranks, keys, name);
     ASSERT_EQ(threads.code, 0) << threads.err;
     std::vector<std::string> with_output = keys;
-    with_output.push_back("run.output=" + axis + "-mpi");
-    const Outcome mpi = onefold(train_arguments(with_output, {"--quiet", "--json"}),
-                                {.launcher = {"mpirun", "--oversubscribe", "-n", "6"}});
+    with_output.push_back("run.output=" + name + "-mpi");
+    const Outcome mpi =
+        onefold(train_arguments(with_output, {"--quiet", "--json"}),
+                {.launcher = {"mpirun", "--oversubscribe", "-n", std::to_string(ranks)}});
     ASSERT_EQ(mpi.code, 0) << mpi.err;
-    EXPECT_EQ(read(axis + "-threads/weights.safetensors"), read(axis + "-mpi/weights.safetensors"));
+    EXPECT_EQ(read(name + "/weights.safetensors"), read(name + "-mpi/weights.safetensors"));
     const Json summary = Json::parse(mpi.out);
     EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
-  }
+  };
+  compare(6, {"model=llama-tiny", "mesh.tensor=3", "zero_optimization.stage=2"}, "tensor");
+  compare(6,
+          {"model=llama-tiny", "data.sequence_length=33", "mesh.context=3",
+           "zero_optimization.stage=2"},
+          "context");
+  compare(4,
+          {kExperts, "gradient_accumulation_steps=1", "mesh.expert=2", "zero_optimization.stage=2"},
+          "expert");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// "mesh" and DeepSpeed's tensor_parallel.autotp_size.
+// "mesh" and DeepSpeed's tensor_parallel.autotp_size and expert_parallel.autoep_size.
 #include <gtest/gtest.h>
 
 #include "config/config.h"
@@ -51,11 +51,6 @@ TEST(MeshKey, DeepSpeedsNameIsTheTensorAxis) {
   EXPECT_ERROR(config_with({{"tensor_parallel", {{"autotp_sise", 2}}}}, 4), "autotp_sise");
 }
 
-TEST(MeshKey, AxesThatAreNotThereYetAreRefused) {
-  EXPECT_ERROR(config_with({{"mesh", {{"expert", 2}}}}, 4),
-               "mesh.expert is 2: there is no expert parallelism yet");
-}
-
 TEST(ContextKey, DividesSequencesAndLeavesTheBatch) {
   for (const Json& change :
        {Json{{"mesh", {{"context", 2}}}}, Json{{"sequence_parallel_size", 2}},
@@ -101,6 +96,61 @@ TEST(ContextKey, WithoutTheAxisItIsOfNoConsequence) {
   const Config config = config_with({{"context", {{"method", "ulysses"}}}}, 2);
   EXPECT_EQ(config.notes.idle, std::vector<std::string>{"context"});
   EXPECT_FALSE(config.effective().contains("context"));
+}
+
+Config experts_with(const Json& change, int64_t ranks) {
+  Json root = change;
+  root["model"] = {
+      {"preset", "mixtral-tiny"}, {"vocab_size", 101}, {"experts", {{"num_experts", 4}}}};
+  return config_with(root, ranks);
+}
+
+TEST(MeshKey, RanksThatDivideExpertsHaveSequencesOfTheirOwn) {
+  for (const Json& change :
+       {Json{{"mesh", {{"expert", 2}}}},
+        Json{{"mesh", {{"data", 3}, {"tensor", 1}, {"pipeline", 1}, {"context", 1}}}},
+        Json{{"expert_parallel",
+              {{"enabled", true}, {"autoep_size", 2}, {"use_grouped_mm", true}}}}}) {
+    const Config config = experts_with(change, 6);
+    EXPECT_EQ(config.mesh.data, 3) << change;
+    EXPECT_EQ(config.mesh.expert, 2) << change;
+    EXPECT_EQ(config.batch.global, 12) << "of ranks along both axes";
+    EXPECT_EQ(engine_options(config).expert, 2);
+    EXPECT_EQ(Config::from_json(config.effective(), 6).effective(), config.effective());
+  }
+  EXPECT_EQ(mesh_ranks({{"mesh", {{"data", 2}, {"expert", 3}}}}), 6);
+}
+
+TEST(MeshKey, DeepSpeedsSectionOfExpertsIsUnderstood) {
+  for (const Json& off :
+       {Json{{"enabled", false}, {"autoep_size", 2}, {"top_k", 3}}, Json(false), Json::object()})
+    EXPECT_EQ(experts_with({{"expert_parallel", off}}, 4).mesh.expert, 1) << off;
+  EXPECT_ERROR(experts_with({{"expert_parallel", {{"enabled", true}, {"autoep_size", 2}}},
+                             {"mesh", {{"expert", 4}}}},
+                            4),
+               "expert_parallel.autoep_size is 2, and mesh.expert is 4");
+  EXPECT_ERROR(experts_with({{"expert_parallel",
+                              {{"enabled", true},
+                               {"autoep_size", 2},
+                               {"top_k", 3},
+                               {"expert_tensor_parallel_size", 2}}}},
+                            4),
+               "expert_parallel.top_k is 3: model.experts says how a router chooses",
+               "expert_parallel.expert_tensor_parallel_size is 2: an expert is on one rank yet");
+  EXPECT_ERROR(experts_with({{"expert_parallel", {{"autoep_sise", 2}}}}, 4), "autoep_sise");
+}
+
+TEST(MeshKey, ExpertsThatCannotBeDividedAreRefused) {
+  EXPECT_ERROR(config_with({{"mesh", {{"expert", 2}}}}, 4),
+               "mesh.expert is 2, and the experts of the model cannot be divided so",
+               "it has none (model.experts)");
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 3}}}}, 3), "there are 4 experts in each");
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"pipeline", 2}}}}, 4),
+               "does not go with mesh.pipeline yet");
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"tensor", 2}}}}, 4),
+               "experts cannot be divided by mesh.tensor yet");
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 4}}}}, 6),
+               "mesh.expert is 4, and 6 rank(s) cannot be divided by it", "--ranks 4");
 }
 
 TEST(MeshKey, AnAxisThatIsLeftOutFollowsFromTheOthers) {

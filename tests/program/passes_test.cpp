@@ -328,6 +328,31 @@ TEST(Bucket, NeverExceedsItsSizeUnlessOneUnitDoesAndTakesTheNextUnitIfItFits) {
       });
 }
 
+// A mixture whose experts are divided is summed and shared by fewer ranks than the rest.
+TEST(Bucket, JoinsNothingThatOtherRanksSum) {
+  std::vector<UnitTraits> units = test::traits_of({.units = 5}, 1);
+  units[2].ranks = 2;
+  Program program = test::plain_step({.units = 5}, false, 1);
+  shard(program, units, 4, {});
+  bucket(program, units, kAll, kAll);
+  EXPECT_EQ(problems_of(program, units, 4), std::vector<std::string>());
+  EXPECT_EQ(lines(program, {Verb::reduce, Verb::gather}),
+            (Lines{"reduce u4 and 1 more", "reduce u2", "reduce u1 and 1 more",
+                   "gather u0 and 1 more", "gather u2", "gather u3 and 1 more"}));
+}
+
+TEST(Shard, NobodyElseReducesWhatOneRankAloneSums) {
+  std::vector<UnitTraits> units = test::traits_of({.units = 4}, 2);
+  units[1].ranks = 1;
+  units[1].homes = {};
+  Program program = test::plain_step({.units = 4}, false, 2);
+  shard(program, units, 4, {});
+  EXPECT_EQ(problems_of(program, units, 4), std::vector<std::string>());
+  EXPECT_EQ(lines(program, {Verb::reduce}), (Lines{"reduce u3", "reduce u2", "reduce u0"}));
+  units[1].ranks = 0;
+  EXPECT_NE(problems_of(program, units, 4), std::vector<std::string>());
+}
+
 TEST(Bucket, KeepsTheOrderOfUnitsAndEachOneOnce) {
   for (const int stage : {0, 1, 2, 3})
     for_each_step(stage, [](const Step& step) {

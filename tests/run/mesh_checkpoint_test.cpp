@@ -9,9 +9,9 @@ namespace {
 using test::State;
 
 struct MeshLayout {
-  int data, tensor, stage, pipeline = 1, interleave = 1, context = 1;
+  int data, tensor, stage, pipeline = 1, interleave = 1, context = 1, expert = 1;
 
-  int ranks() const { return data * tensor * pipeline * context; }
+  int ranks() const { return data * tensor * pipeline * context * expert; }
 };
 
 // Copies of key heads at four ranks, a vocabulary and an inner width that nothing divides.
@@ -29,9 +29,21 @@ ModelSpec divided_model(bool tied = false) {
   return spec;
 }
 
+// Four experts beside a shared one, and a dense block.
+ModelSpec mixed_model() {
+  ModelSpec spec = divided_model();
+  spec.experts = {.count = 4,
+                  .intermediate_size = 7,
+                  .shared_intermediate_size = 5,
+                  .shared_gate = true,
+                  .every = 2};
+  return spec;
+}
+
 EngineOptions options_for(const MeshLayout& layout) {
   EngineOptions options{.tensor = layout.tensor,
                         .context = layout.context,
+                        .expert = layout.expert,
                         .threads = 1,
                         .micro_batch = 1,
                         .sequence = 6};
@@ -65,10 +77,10 @@ void save(Engine& engine, const CheckpointFolder& folder) {
 }
 
 test::Weights train_and_save(const MeshLayout& layout, const CheckpointFolder& folder,
-                             bool tied = false) {
+                             const ModelSpec& spec) {
   test::Weights weights;
   test::on_ranks(layout.ranks(), [&](int rank, std::shared_ptr<Communicator> communicator) {
-    Engine engine(divided_model(tied), options_for(layout), std::move(communicator));
+    Engine engine(spec, options_for(layout), std::move(communicator));
     for (int step = 0; step < 2; ++step) test::train_step(engine);
     save(engine, folder);
     const test::Weights all = test::weights_of(engine);
@@ -78,11 +90,11 @@ test::Weights train_and_save(const MeshLayout& layout, const CheckpointFolder& f
 }
 
 void load_and_save(const MeshLayout& layout, const CheckpointFolder& from,
-                   const CheckpointFolder& to, bool tied = false) {
+                   const CheckpointFolder& to, const ModelSpec& spec) {
   test::on_ranks(layout.ranks(), [&](int, std::shared_ptr<Communicator> communicator) {
     EngineOptions options = options_for(layout);
     options.initial = [](const ParamSpec&, int64_t, std::span<float>) {};
-    Engine engine(divided_model(tied), options, std::move(communicator));
+    Engine engine(spec, options, std::move(communicator));
     EXPECT_EQ(resume(engine, from.list()).step, 2);
     save(engine, to);
   });
@@ -93,7 +105,7 @@ TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
   for (const MeshLayout& saving : layouts) {
     const ScratchFolder scratch;
     const CheckpointFolder first(scratch.path("first"));
-    const test::Weights weights = train_and_save(saving, first);
+    const test::Weights weights = train_and_save(saving, first, divided_model());
     const State saved = read_all(first.list().front().path);
     EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
     // What is saved is what the ranks hold together.
@@ -104,7 +116,7 @@ TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
                                saving.tensor, loading.data, loading.tensor));
       const CheckpointFolder second(
           scratch.path(fmt::format("to-{}-{}", loading.data, loading.tensor)));
-      load_and_save(loading, first, second);
+      load_and_save(loading, first, second, divided_model());
       test::expect_same_state(saved, read_all(second.list().front().path));
     }
   }
@@ -118,7 +130,7 @@ TEST(MeshReshard, AnyPipelineLoadsWhatAnotherSaved) {
     for (const MeshLayout& saving : layouts) {
       const ScratchFolder scratch;
       const CheckpointFolder first(scratch.path("first"));
-      const test::Weights weights = train_and_save(saving, first, tied);
+      const test::Weights weights = train_and_save(saving, first, divided_model(tied));
       const State saved = read_all(first.list().front().path);
       EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model(tied)).size());
       for (const auto& [name, values] : weights)
@@ -129,7 +141,7 @@ TEST(MeshReshard, AnyPipelineLoadsWhatAnotherSaved) {
                                  saving.pipeline, loading.data, loading.tensor, loading.pipeline,
                                  tied));
         const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
-        load_and_save(loading, first, second, tied);
+        load_and_save(loading, first, second, divided_model(tied));
         test::expect_same_state(saved, read_all(second.list().front().path));
       }
     }
@@ -171,13 +183,59 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
   EXPECT_LT(test::distance(resumed, one.weights), 1e-5);
 }
 
+// One rank, data, a pipeline of mixtures, and ranks that divide their experts.
+TEST(MeshReshard, AnyMeshLoadsExpertsThatAnotherSaved) {
+  const std::vector<MeshLayout> layouts = {{1, 1, 0},
+                                           {2, 1, 3},
+                                           {1, 1, 0, 2},
+                                           {1, 1, 0, 1, 1, 1, 2},
+                                           {2, 1, 3, 1, 1, 1, 2},
+                                           {1, 1, 2, 1, 1, 1, 4}};
+  for (const MeshLayout& saving : layouts) {
+    const ScratchFolder scratch;
+    const CheckpointFolder first(scratch.path("first"));
+    const test::Weights weights = train_and_save(saving, first, mixed_model());
+    const State saved = read_all(first.list().front().path);
+    EXPECT_EQ(saved.size(), 3 * parameters_of(mixed_model()).size());
+    for (const auto& [name, values] : weights)
+      EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
+    int number = 0;
+    for (const MeshLayout& loading : layouts) {
+      SCOPED_TRACE(fmt::format("data {} x expert {} to data {} x pipeline {} x expert {}",
+                               saving.data, saving.expert, loading.data, loading.pipeline,
+                               loading.expert));
+      const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
+      load_and_save(loading, first, second, mixed_model());
+      test::expect_same_state(saved, read_all(second.list().front().path));
+    }
+  }
+}
+
+// On the same mesh with the bits of a run that was never stopped.
+TEST(MeshReshard, ResumedExpertsHaveTheBitsOfARunThatWentOn) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path("first"));
+  const MeshLayout layout{2, 1, 3, 1, 1, 1, 2};
+  train_and_save(layout, folder, mixed_model());
+  test::Weights resumed;
+  test::on_ranks(4, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(mixed_model(), options_for(layout), std::move(communicator));
+    EXPECT_EQ(resume(engine, folder.list()).step, 2);
+    for (int step = 0; step < 2; ++step) test::train_step(engine);
+    const test::Weights all = test::weights_of(engine);
+    if (rank == 0) resumed = all;
+  });
+  test::expect_same_bits(resumed,
+                         test::train_on_ranks(mixed_model(), options_for(layout), 4, 4).weights);
+}
+
 // With what it has saved, a pipeline goes on as one rank would that was never stopped.
 TEST(MeshReshard, AResumedPipelineHasTheBitsOfOneRank) {
   for (const bool tied : {false, true}) {
     const ScratchFolder scratch;
     const CheckpointFolder folder(scratch.path("first"));
     const MeshLayout layout{1, 1, 0, 3};
-    train_and_save(layout, folder, tied);
+    train_and_save(layout, folder, divided_model(tied));
     test::Weights resumed;
     test::on_ranks(3, [&](int rank, std::shared_ptr<Communicator> communicator) {
       Engine engine(divided_model(tied), options_for(layout), std::move(communicator));

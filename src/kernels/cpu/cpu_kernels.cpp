@@ -119,6 +119,10 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void weigh_rows(const Routing& routing, Tensor dy, Tensor x, Tensor dweights) override {
     cpu::weigh_rows(pool_, routing, dy, x, dweights);
   }
+  void spread_rows(const SpreadRows& args) override { cpu::spread_rows(args); }
+  void sort_rows(Tensor numbers, const Routing& routing) override {
+    cpu::sort_rows(numbers, routing);
+  }
   void grouped_gemm(const GroupedGemm& args) override { cpu::grouped_gemm(pool_, args); }
   void jitter(Tensor x, const Dropout& noise, int64_t length, Tensor dst) override {
     cpu::jitter(pool_, x, noise, length, dst);

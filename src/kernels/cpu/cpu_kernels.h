@@ -60,6 +60,8 @@ void gather_rows(ThreadPool& pool, Tensor x, const Routing& routing, Tensor dst)
 void combine_rows(ThreadPool& pool, Tensor rows, const Routing& routing, bool weighted, Tensor base,
                   Tensor dst);
 void weigh_rows(ThreadPool& pool, const Routing& routing, Tensor dy, Tensor x, Tensor dweights);
+void spread_rows(const SpreadRows& args);
+void sort_rows(Tensor numbers, const Routing& routing);
 void grouped_gemm(ThreadPool& pool, const GroupedGemm& args);
 int64_t grouped_gemm_scratch_bytes(const GroupedGemm& args, int threads);
 void jitter(ThreadPool& pool, Tensor x, const Dropout& noise, int64_t length, Tensor dst);

@@ -72,16 +72,16 @@ void choose(const Route& r, int64_t token) {
     for (int64_t j = 0; j < k; ++j) weights[j] /= sum + kLeastSum;
 }
 
-void sort_by_expert(const Route& r) {
-  const Routing& to = r.routing;
+// Choices are of the experts that `to` says, or of none (-1).
+void sort_by_expert(const Routing& to, int32_t capacity) {
   const int64_t choices = to.experts.elems(), count = to.count();
-  const int32_t *experts = to.experts.i32(), capacity = static_cast<int32_t>(r.capacity);
+  const int32_t* experts = to.experts.i32();
   int32_t *counts = to.counts.i32(), *offsets = to.offsets.i32(), *places = to.places.i32(),
           *sources = to.sources.i32();
   std::fill_n(counts, count, 0);
   // First the number of each choice among those of its expert.
   for (int64_t c = 0; c < choices; ++c) {
-    const int32_t number = counts[experts[c]]++;
+    const int32_t number = experts[c] < 0 ? -1 : counts[experts[c]]++;
     places[c] = capacity > 0 && number >= capacity ? -1 : number;
   }
   offsets[0] = 0;
@@ -228,7 +228,46 @@ void route(ThreadPool& pool, const Route& args) {
   pool.run(rows.count(), [&](int64_t chunk, int) {
     for (int64_t token = rows[chunk].begin; token < rows[chunk].end; ++token) choose(args, token);
   });
-  sort_by_expert(args);
+  sort_by_expert(args.routing, static_cast<int32_t>(args.capacity));
+}
+
+void spread_rows(const SpreadRows& args) {
+  const Routing& from = args.from;
+  const int64_t all = args.sources.elems(), rows = all / args.blocks,
+                each = from.count() / args.blocks;
+  require(args.blocks >= 1 && rows * args.blocks == all && each * args.blocks == from.count() &&
+              args.numbers.rows == all && args.places.elems() == from.places.elems() &&
+              args.places.contiguous(),
+          "spread_rows: {} rows with {} numbers and {} places, of {} choices of {} experts, in {} "
+          "blocks",
+          all, args.numbers.rows, args.places.elems(), from.places.elems(), from.count(),
+          args.blocks);
+  int32_t *places = args.places.i32(), *sources = args.sources.i32(), *numbers = args.numbers.i32();
+  std::fill_n(places, args.places.elems(), -1);
+  for (int64_t block = 0; block < args.blocks; ++block) {
+    const int64_t first = from.offsets.i32()[block * each],
+                  taken = from.offsets.i32()[(block + 1) * each] - first;
+    require(taken <= rows, "spread_rows: {} rows for a block of {}", taken, rows);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t row = block * rows + i;
+      const int32_t choice = i < taken ? from.sources.i32()[first + i] : -1;
+      sources[row] = choice;
+      numbers[row * args.numbers.stride] =
+          choice < 0 ? -1 : from.experts.i32()[choice] - static_cast<int32_t>(block * each);
+      if (choice >= 0) places[choice] = static_cast<int32_t>(row);
+    }
+  }
+}
+
+void sort_rows(Tensor numbers, const Routing& to) {
+  require(numbers.cols == 1 && to.experts.elems() == numbers.rows && to.choices() == 1 &&
+              to.places.elems() == numbers.rows && to.sources.elems() == numbers.rows &&
+              to.offsets.elems() == to.count() + 1,
+          "sort_rows: {} numbers for {} rows of {} experts", numbers.rows, to.sources.elems(),
+          to.count());
+  for (int64_t row = 0; row < numbers.rows; ++row)
+    to.experts.i32()[row] = numbers.i32()[row * numbers.stride];
+  sort_by_expert(to, 0);
 }
 
 int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) {

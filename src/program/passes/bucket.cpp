@@ -6,8 +6,9 @@ namespace {
 // Collectives of one verb that wait to be joined, with what follows them.
 class Pending {
  public:
-  Pending(Verb verb, int64_t most_elems, std::vector<Action>& actions)
-      : verb_(verb), most_elems_(most_elems), actions_(actions) {}
+  Pending(Verb verb, int64_t most_elems, const std::vector<UnitTraits>& units,
+          std::vector<Action>& actions)
+      : verb_(verb), most_elems_(most_elems), traits_(units), actions_(actions) {}
 
   bool has(int unit) const {
     for (const int waiting : units_)
@@ -16,8 +17,10 @@ class Pending {
   }
 
   // A full bucket goes at once: nothing more can join it, and its gradients are whole until then.
+  // What travels among other ranks joins another.
   void add(int unit, int64_t elems) {
-    if (elems_ + elems > most_elems_) flush();
+    if (elems_ + elems > most_elems_ || (!units_.empty() && ranks_of(unit) != ranks_of(units_[0])))
+      flush();
     units_.push_back(unit);
     elems_ += elems;
     if (elems_ >= most_elems_) flush();
@@ -38,8 +41,11 @@ class Pending {
   }
 
  private:
+  int ranks_of(int unit) const { return traits_[static_cast<size_t>(unit)].ranks; }
+
   const Verb verb_;
   const int64_t most_elems_;
+  const std::vector<UnitTraits>& traits_;
   std::vector<Action>& actions_;
   std::vector<int> units_;
   std::vector<Action> followers_;
@@ -51,8 +57,8 @@ class Pending {
 void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t reduce_elems,
             int64_t gather_elems) {
   std::vector<Action> actions;
-  Pending reduces(Verb::reduce, reduce_elems, actions),
-      gathers(Verb::gather, gather_elems, actions);
+  Pending reduces(Verb::reduce, reduce_elems, units, actions),
+      gathers(Verb::gather, gather_elems, units, actions);
   bool stepping = false;
   for (const Action& action : program.actions) {
     const int64_t elems = units[static_cast<size_t>(action.unit)].trained_elems();

@@ -10,7 +10,7 @@ class Sharder {
  public:
   Sharder(Program& program, const std::vector<UnitTraits>& units, int ranks,
           const ShardLimits& limits)
-      : units_(units), alone_(ranks == 1), limits_(limits), plain_(std::move(program.actions)) {
+      : units_(units), ranks_(ranks), limits_(limits), plain_(std::move(program.actions)) {
     for (size_t i = 0; i < plain_.size(); ++i) add(i);
     program.actions = std::move(actions_);
   }
@@ -21,7 +21,7 @@ class Sharder {
   void add(size_t i) {
     const Action& action = plain_[i];
     for (const int unit : reads_of(action, units_)) acquire(unit);
-    if (action.verb == Verb::squares && !alone_)
+    if (action.verb == Verb::squares && traits(action.unit).ranks_of(ranks_) > 1)
       actions_.push_back({.verb = Verb::reduce, .unit = action.unit});
     actions_.push_back(action);
     if (computes(action)) release_after(i);
@@ -75,7 +75,7 @@ class Sharder {
   }
 
   const std::vector<UnitTraits>& units_;
-  const bool alone_;
+  const int ranks_;
   const ShardLimits limits_;
   const std::vector<Action> plain_;
   std::vector<Action> actions_;

@@ -1,0 +1,440 @@
+// A block's mixture of experts: output = input + dropout(the sum over a token's experts of weight ·
+// down(act(up(x))) + those of the shared expert), x = norm(input).
+//
+// Rows are a token's choices, sorted by expert: the router's counts stay in the device's memory,
+// and there are as many rows as choices, whatever they are (of what is dropped, rows are empty).
+// The shared expert's gate is a router of one expert with the sigmoid as its score.
+//
+// Kept from forward to backward: the input (by the engine), logits and routing, and the results of
+// `up` before the activation. In backward the gradient by a weight is the product of the gradient
+// by the activated row, before it is weighed, and that row: results of `down` are not needed again.
+//
+// Where experts are divided, mixture.cpp has the unit. Private to the model's units.
+#pragma once
+
+#include "model/branch.h"
+
+namespace onefold {
+
+class Mixture : public Branch {
+ public:
+  // `experts`: the share of them that is here. The rest of the unit is the same in every share, and
+  // the gradient of it a part of the whole one.
+  Mixture(const ModelSpec& s, int block, int first_place, const Share& experts = {})
+      : Branch(s, {}, block, "mlp", first_place, DropoutSite::mlp_out),
+        of_(s.experts),
+        experts_(experts),
+        held_(of_.count / experts.count),
+        up_size_(of_.intermediate_size * (s.gated ? 2 : 1)),
+        shared_up_size_(of_.shared_intermediate_size * (s.gated ? 2 : 1)) {
+    const std::string in = prefix_ + "mlp.";
+    const int64_t d = s.hidden_size, n = held_;
+    const bool shared = of_.shared_intermediate_size > 0;
+    router_ = add(true, in + "router.weight", of_.count, d, Init::normal, true);
+    // Experts lie below each other.
+    up_ = add(true, in + "experts.up.weight", n * up_size_, d, Init::normal, true);
+    down_ =
+        add(true, in + "experts.down.weight", n * d, of_.intermediate_size, Init::residual, true);
+    shared_up_ = add(shared, in + "shared.up.weight", shared_up_size_, d, Init::normal, true);
+    shared_down_ = add(shared, in + "shared.down.weight", d, of_.shared_intermediate_size,
+                       Init::residual, true);
+    shared_gate_ = add(of_.shared_gate, in + "shared_gate.weight", 1, d, Init::normal, true);
+    if (!experts_.whole()) divide();
+  }
+
+  int64_t experts() const override { return of_.count; }
+
+  int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {
+    Carver carver({});
+    carve(carver, batch * sequence, type);
+    return carver.bytes();
+  }
+
+  int phases(bool backward, int64_t) const override { return backward ? 6 : 6; }
+
+  Phase phase(bool backward, int index, int64_t) const override {
+    static constexpr Phase kForward[] = {{"route"},   {"dispatch", Role::exchange},
+                                         {"up"},      {"down", Role::exchange},
+                                         {"combine"}, {"residual"}};
+    static constexpr Phase kBackward[] = {{"dispatch", Role::exchange},
+                                          {"experts", Role::exchange},
+                                          {"down weights", Role::none, true},
+                                          {"up weights", Role::none, true},
+                                          {"input"},
+                                          {"norm"}};
+    return backward ? kBackward[index] : kForward[index];
+  }
+
+  void run(bool backward, int index, UnitCall& call) const override {
+    static constexpr Step kForward[] = {&Mixture::route,      &Mixture::dispatch,
+                                        &Mixture::project_up, &Mixture::project_down,
+                                        &Mixture::combine,    &Mixture::add_residual};
+    static constexpr Step kBackward[] = {&Mixture::dispatch_gradient, &Mixture::expert_gradient,
+                                         &Mixture::down_weights,      &Mixture::up_weights,
+                                         &Mixture::input_gradient,    &Mixture::norm_gradient};
+    (this->*(backward ? kBackward : kForward)[index])(call);
+  }
+
+  Tensor boundary(bool backward, int index, const UnitCall& call) const override {
+    if (index == 1 && backward) return call.temps[kDup];
+    if (index <= 1 || (!backward && index == 3)) return call.temps[kRows];
+    return Unit::boundary(backward, index, call);
+  }
+
+ protected:
+  enum Temp : size_t {
+    kDup,
+    kDlogits,
+    kSharedDup,
+    kDgate,
+    kDy,
+    kRows,
+    kActivated,
+    kSharedActivated,
+    kNormed,
+    kWire,     // these of divided experts: what is sent,
+    kArrived,  // what has come,
+    kKept      // and what an evaluation keeps for its next phases
+  };
+
+  // A part of what the unit saves.
+  struct Routed {
+    Tensor logits;
+    Routing routing;
+  };
+  struct Saved {
+    Routed routed, gate;
+    Tensor up, shared_up;
+    // Of divided experts: rows as they are sent, and those that have come, sorted.
+    Routing sent, here;
+    Tensor rows;
+  };
+
+  static Routing next_routing(Carver& carver, int64_t tokens, int64_t choices, int64_t experts) {
+    Routing routing;
+    routing.experts = carver.next(tokens, choices, DType::i32);
+    routing.weights = carver.next(tokens, choices, DType::f32);
+    routing.places = carver.next(tokens, choices, DType::i32);
+    routing.sources = carver.next(1, tokens * choices, DType::i32);
+    routing.offsets = carver.next(1, experts + 1, DType::i32);
+    routing.counts = carver.next(1, experts, DType::i32);
+    return routing;
+  }
+  static Routed next_routed(Carver& carver, int64_t tokens, int64_t choices, int64_t experts) {
+    Routed routed;
+    routed.logits = carver.next(tokens, experts, DType::f32);
+    routed.routing = next_routing(carver, tokens, choices, experts);
+    return routed;
+  }
+
+  Saved carve(Carver& carver, int64_t tokens, DType type, bool training = true) const {
+    Saved saved;
+    saved.routed = next_routed(carver, tokens, of_.per_token, of_.count);
+    carve_rows(carver, tokens, type, training, saved);
+    if (has_shared()) saved.shared_up = carver.next(tokens, shared_up_size_, type);
+    if (of_.shared_gate) saved.gate = next_routed(carver, tokens, 1, 1);
+    return saved;
+  }
+  // What is kept of the experts' rows.
+  virtual void carve_rows(Carver& carver, int64_t tokens, DType type, bool /*training*/,
+                          Saved& saved) const {
+    saved.up = carver.next(tokens * of_.per_token, up_size_, type);
+  }
+  Saved saved_of(const UnitCall& call) const {
+    const bool apart = !call.temps[kKept].empty();
+    Carver carver(apart ? call.temps[kKept] : call.saved);
+    return carve(carver, call.input.rows, call.type(), !apart);
+  }
+  bool has_shared() const { return of_.shared_intermediate_size > 0; }
+  int64_t rows_of(const UnitCall& call) const { return call.input.rows * of_.per_token; }
+
+  Route route_of(const UnitCall& call, const Saved& saved) const {
+    return {.logits = saved.routed.logits,
+            .scores = of_.scores,
+            .normalised = of_.normalised,
+            .capacity = call.training ? of_.capacity(call.input.rows) : 0,
+            .routing = saved.routed.routing};
+  }
+  static Route gate_of(const Saved& saved) {
+    return {.logits = saved.gate.logits,
+            .scores = RouterScores::sigmoid,
+            .normalised = false,
+            .routing = saved.gate.routing};
+  }
+
+  void add_residual(UnitCall& call) const { add_residual_to(call, call.output); }
+
+  void project_shared_up(const UnitCall& call, const Saved& saved) const {
+    if (has_shared())
+      call.gemm({.a = call.temps[kNormed],
+                 .b = at(call.params, shared_up_),
+                 .dst = saved.shared_up,
+                 .b_transposed = true});
+  }
+
+  void grouped(const UnitCall& call, GroupedGemm product) const {
+    const Arena::Scope scope(call.arena);
+    product.scratch = call.arena.take_bytes(call.kernels.grouped_gemm_scratch_bytes(product));
+    call.kernels.grouped_gemm(product);
+  }
+
+  bool jitters(const UnitCall& call) const { return call.training && of_.jitter > 0; }
+  // x · noise, or with gradients in the place of x, those by it.
+  void jitter(const UnitCall& call, Tensor x, Tensor dst) const {
+    Dropout noise = dropout_of(call, DropoutSite::router_in);
+    noise.rate = of_.jitter;
+    call.kernels.jitter(x, noise, call.batch.sequence, dst);
+  }
+  // What the router sees; from the arena if it is not `normed`.
+  Tensor router_input(const UnitCall& call, Tensor normed) const {
+    if (!jitters(call)) return normed;
+    const Tensor noisy = call.take(normed.rows, normed.cols);
+    jitter(call, normed, noisy);
+    return noisy;
+  }
+
+  void route(UnitCall& call) const {
+    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    norm(call, normed);
+    const Saved saved = saved_of(call);
+    const Arena::Scope scope(call.arena);
+    call.gemm({.a = router_input(call, normed),
+               .b = at(call.params, router_),
+               .dst = saved.routed.logits,
+               .b_transposed = true});
+    call.kernels.route(route_of(call, saved));
+    if (!of_.shared_gate) return;
+    call.gemm({.a = normed,
+               .b = at(call.params, shared_gate_),
+               .dst = saved.gate.logits,
+               .b_transposed = true});
+    call.kernels.route(gate_of(saved));
+  }
+
+  void dispatch(UnitCall& call) const {
+    call.kernels.gather_rows(call.temps[kNormed], saved_of(call).routed.routing,
+                             call.temp(kRows, rows_of(call), spec_.hidden_size));
+  }
+
+  void project_up(UnitCall& call) const {
+    const Saved saved = saved_of(call);
+    grouped(call, {.a = call.temps[kRows],
+                   .b = at(call.params, up_),
+                   .dst = saved.up,
+                   .offsets = saved.routed.routing.offsets,
+                   .b_transposed = true});
+    project_shared_up(call, saved);
+  }
+
+  // Computed again for backward, which needs no more than `up`, there is no output. Rows are where
+  // those of the input were.
+  void project_down(UnitCall& call) const {
+    if (call.output.empty()) return;
+    const Saved saved = saved_of(call);
+    const Arena::Scope scope(call.arena);
+    const Tensor activated = call.take(rows_of(call), of_.intermediate_size);
+    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.up, activated);
+    grouped(call, {.a = activated,
+                   .b = at(call.params, down_),
+                   .dst = call.temps[kRows],
+                   .offsets = saved.routed.routing.offsets,
+                   .b_transposed = true});
+  }
+
+  void combine(UnitCall& call) const {
+    if (!call.output.empty()) combine_from(call, call.temps[kRows], saved_of(call).routed.routing);
+  }
+
+  void combine_from(UnitCall& call, Tensor rows, const Routing& routing) const {
+    const Saved saved = saved_of(call);
+    call.kernels.combine_rows(rows, routing, true, call.dropout == 0 ? call.input : Tensor{},
+                              call.output);
+    if (!has_shared()) return;
+    const Arena::Scope scope(call.arena);
+    const Tensor activated = call.take(call.input.rows, of_.shared_intermediate_size);
+    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.shared_up, activated);
+    if (of_.shared_gate) call.kernels.weigh_rows(saved.gate.routing, {}, activated, {});
+    call.gemm({.a = activated,
+               .b = at(call.params, shared_down_),
+               .dst = call.output,
+               .b_transposed = true,
+               .accumulate = true});
+  }
+
+  // Backward. What outlives the gradients of `down` lies below the rest in the arena.
+  void dispatch_gradient(UnitCall& call) const {
+    const int64_t tokens = call.input.rows;
+    call.temp(kDup, rows_of(call), up_size_);
+    call.temp(kDlogits, tokens, of_.count);
+    if (has_shared()) call.temp(kSharedDup, tokens, shared_up_size_);
+    if (of_.shared_gate) call.temp(kDgate, tokens, 1);
+    call.arena_mark = call.arena.mark();
+    call.kernels.gather_rows(branch_gradient(call, kDy, {}), saved_of(call).routed.routing,
+                             call.temp(kRows, rows_of(call), spec_.hidden_size));
+  }
+
+  void expert_gradient(UnitCall& call) const {
+    const Saved saved = saved_of(call);
+    const int64_t rows = rows_of(call);
+    const Tensor activated = call.temp(kActivated, rows, of_.intermediate_size);
+    if (has_shared()) call.temp(kSharedActivated, call.input.rows, of_.shared_intermediate_size);
+    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.up, activated);
+    {
+      const Arena::Scope scope(call.arena);
+      const Tensor dactivated = call.take(rows, of_.intermediate_size);
+      const Tensor dweights = call.arena.take(call.input.rows, of_.per_token, DType::f32);
+      grouped(call, {.a = call.temps[kRows],
+                     .b = at(call.params, down_),
+                     .dst = dactivated,
+                     .offsets = saved.routed.routing.offsets});
+      call.kernels.weigh_rows(saved.routed.routing, dactivated, activated, dweights);
+      call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated,
+                                       call.temps[kDup], {});
+      router_gradient(call, saved, dweights);
+    }
+    if (has_shared()) shared_gradient(call, saved);
+  }
+
+  void router_gradient(const UnitCall& call, const Saved& saved, Tensor dweights) const {
+    const auto layers = static_cast<float>(spec_.expert_blocks());
+    route_gradient(call, {.forward = route_of(call, saved),
+                          .dweights = dweights,
+                          .balance = of_.balance_loss / layers,
+                          .z = of_.z_loss / layers,
+                          .scale = call.router_scale,
+                          .dlogits = call.temps[kDlogits],
+                          .load = call.load});
+  }
+
+  void shared_gradient(UnitCall& call, const Saved& saved) const {
+    const int64_t tokens = call.input.rows;
+    const Tensor activated = call.temps[kSharedActivated];
+    call.kernels.activation_forward(spec_.activation, spec_.gated, saved.shared_up, activated);
+    const Arena::Scope scope(call.arena);
+    const Tensor dactivated = call.take(tokens, of_.shared_intermediate_size);
+    call.gemm({.a = branch_gradient(call, kDy, {}),
+               .b = at(call.params, shared_down_),
+               .dst = dactivated});
+    if (of_.shared_gate) {
+      const Tensor dweights = call.arena.take(tokens, 1, DType::f32);
+      call.kernels.weigh_rows(saved.gate.routing, dactivated, activated, dweights);
+      route_gradient(
+          call, {.forward = gate_of(saved), .dweights = dweights, .dlogits = call.temps[kDgate]});
+    }
+    call.kernels.activation_backward(spec_.activation, spec_.gated, saved.shared_up, dactivated,
+                                     call.temps[kSharedDup], {});
+  }
+
+  static void route_gradient(const UnitCall& call, RouteBackward args) {
+    const Arena::Scope scope(call.arena);
+    args.scratch = call.arena.take_bytes(call.kernels.route_backward_scratch_bytes(
+        args.forward.logits.rows, args.forward.logits.cols));
+    call.kernels.route_backward(args);
+  }
+
+  // Activated rows are weighed by now, and gradients by outputs are not.
+  void down_weights(UnitCall& call) const {
+    if (const Tensor dst = at(call.grads, down_); !dst.empty())
+      grouped(call, {.a = call.temps[kRows],
+                     .b = call.temps[kActivated],
+                     .dst = dst,
+                     .offsets = saved_of(call).routed.routing.offsets,
+                     .a_transposed = true,
+                     .accumulate = call.accumulate});
+    shared_down_weights(call);
+    release_to_mark(call, {kDy, kRows, kActivated, kSharedActivated, kNormed});
+  }
+
+  void shared_down_weights(UnitCall& call) const {
+    if (has_shared())
+      weight_gradient(call, call.temps[kSharedActivated], branch_gradient(call, kDy, {}),
+                      shared_down_, -1);
+  }
+
+  // Of all that reads the normalised input, but for experts.
+  void dense_up_weights(UnitCall& call) const {
+    const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    norm(call, normed);
+    const Arena::Scope scope(call.arena);
+    weight_gradient(call, router_input(call, normed), call.temps[kDlogits], router_, -1);
+    if (has_shared()) weight_gradient(call, normed, call.temps[kSharedDup], shared_up_, -1);
+    if (of_.shared_gate) weight_gradient(call, normed, call.temps[kDgate], shared_gate_, -1);
+  }
+
+  void up_weights(UnitCall& call) const {
+    dense_up_weights(call);
+    const Arena::Scope scope(call.arena);
+    const Tensor dst = at(call.grads, up_);
+    if (dst.empty()) return;
+    const Tensor rows = call.take(rows_of(call), spec_.hidden_size);
+    const Routing routing = saved_of(call).routed.routing;
+    call.kernels.gather_rows(call.temps[kNormed], routing, rows);
+    grouped(call, {.a = call.temps[kDup],
+                   .b = rows,
+                   .dst = dst,
+                   .offsets = routing.offsets,
+                   .a_transposed = true,
+                   .accumulate = call.accumulate});
+  }
+
+  // That of the normalised input, but for experts.
+  Tensor dense_input_gradient(UnitCall& call) const {
+    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
+    router_input_gradient(call, dnormed);
+    if (has_shared())
+      call.gemm({.a = call.temps[kSharedDup],
+                 .b = at(call.params, shared_up_),
+                 .dst = dnormed,
+                 .accumulate = true});
+    if (of_.shared_gate)
+      call.gemm({.a = call.temps[kDgate],
+                 .b = at(call.params, shared_gate_),
+                 .dst = dnormed,
+                 .accumulate = true});
+    return dnormed;
+  }
+
+  void input_gradient(UnitCall& call) const {
+    const Tensor dnormed = dense_input_gradient(call);
+    const Arena::Scope scope(call.arena);
+    const Tensor rows = call.take(rows_of(call), spec_.hidden_size);
+    const Routing routing = saved_of(call).routed.routing;
+    grouped(call, {.a = call.temps[kDup],
+                   .b = at(call.params, up_),
+                   .dst = rows,
+                   .offsets = routing.offsets});
+    call.kernels.combine_rows(rows, routing, false, dnormed, dnormed);
+  }
+
+  void router_input_gradient(const UnitCall& call, Tensor dnormed) const {
+    call.gemm({.a = call.temps[kDlogits], .b = at(call.params, router_), .dst = dnormed});
+    if (jitters(call)) jitter(call, dnormed, dnormed);
+  }
+
+  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
+
+  const ExpertSpec of_;
+  const Share experts_;
+  const int64_t held_;  // experts that are here
+  const int64_t up_size_, shared_up_size_;
+  int router_, up_, down_, shared_up_, shared_down_, shared_gate_;
+
+ private:
+  using Step = void (Mixture::*)(UnitCall&) const;
+
+  // Experts are rows of the whole parameters; of the others the first share counts and saves.
+  void divide() {
+    for (size_t p = 0; p < params_.size(); ++p) {
+      ParamSpec& param = params_[p];
+      if (const auto place = static_cast<int>(p); place == up_ || place == down_) {
+        param.boxes = {{experts_.index * param.rows, 0, param.rows, param.cols}};
+        continue;
+      }
+      if (!experts_.first()) param.own = 0;
+      param.summed_from = 0;
+      param.summed_over_all = true;
+    }
+  }
+};
+
+}  // namespace onefold
