@@ -11,6 +11,7 @@
 #include "data/jinja.h"
 #include "data/scratch.h"
 #include "error_text.h"
+#include "sanitized.h"
 
 namespace onefold {
 namespace {
@@ -88,11 +89,7 @@ TEST(Jinja, WhatIsNotInterpretedIsNamedWithItsLine) {
 
 // Nothing that a template does takes more than a moment, or more memory than a bound.
 TEST(Jinja, IsBounded) {
-#if defined(ONEFOLD_SANITIZED)  // whose code takes many times as long
-  static constexpr std::chrono::seconds kMoment(200);
-#else
-  static constexpr std::chrono::seconds kMoment(20);
-#endif
+  static constexpr std::chrono::seconds kMoment(test::kSanitized ? 200 : 20);
   const auto error = [](const std::string& text) {
     const auto begin = std::chrono::steady_clock::now();
     const std::string message = error_text([&] { jinja_text(text); });

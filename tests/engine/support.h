@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "engine/engine.h"
+#include "sanitized.h"
 
 namespace onefold::test {
 
@@ -31,16 +32,10 @@ inline Hardware test_hardware() {
 // memory is used and not for bits, one of four.
 class Combinations {
  public:
-  bool take() {
-#if defined(ONEFOLD_SANITIZED)
-    return next_++ % 4 == 0;
-#else
-    return true;
-#endif
-  }
+  bool take() { return !kSanitized || next_++ % 4 == 0; }
 
  private:
-  [[maybe_unused]] int next_ = 0;
+  int next_ = 0;
 };
 
 // A micro-batch that owns its tokens.

@@ -13,6 +13,7 @@
 #include "kernels/cpu/targets.h"
 // After targets.h, which configures it.
 #include "hwy/highway.h"
+#include "sanitized.h"
 
 namespace onefold::test {
 
@@ -65,11 +66,7 @@ inline bool test_device_is_cpu() { return test_device_name() == "cpu"; }
 // On each number of threads that must not matter (under a sanitizer, which is not there for bits,
 // on few); a device that computes elsewhere, twice.
 inline std::vector<std::unique_ptr<TestDevice>>& test_devices() {
-#if defined(ONEFOLD_SANITIZED)
-  static const std::vector<int> kThreads = {1, 4};
-#else
-  static const std::vector<int> kThreads = {1, 2, 4, 7};
-#endif
+  static const std::vector<int> kThreads = kSanitized ? std::vector{1, 4} : std::vector{1, 2, 4, 7};
   static std::vector<std::unique_ptr<TestDevice>> devices = [] {
     std::vector<std::unique_ptr<TestDevice>> all;
     for (const int threads : test_device_is_cpu() ? kThreads : std::vector{1, 1})
