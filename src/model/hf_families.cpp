@@ -207,7 +207,11 @@ ModelSpec read_falcon(JsonObject& in) {
 }
 
 ModelSpec read_bloom(JsonObject& in) {
-  ModelSpec spec = read_sizes(in, HfFamily::bloom, true);
+  // Files have the older names of two sizes, transformers writes the newer ones.
+  SizeKeys keys = size_keys(HfFamily::bloom);
+  if (in.has("n_embed")) keys.hidden = "n_embed";
+  if (in.has("num_attention_heads")) keys.heads = "num_attention_heads";
+  ModelSpec spec = read_sizes(in, keys, true);
   spec.positions = Positions::alibi;
   spec.embedding_norm = true;
   spec.activation = Activation::gelu_tanh;

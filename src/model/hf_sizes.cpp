@@ -91,8 +91,7 @@ const SizeKeys& size_keys(HfFamily family) {
   }
 }
 
-ModelSpec read_sizes(JsonObject& in, HfFamily family, bool tied) {
-  const SizeKeys& keys = size_keys(family);
+ModelSpec read_sizes(JsonObject& in, const SizeKeys& keys, bool tied) {
   ModelSpec spec;
   spec.vocab_size = in.require<int64_t>("vocab_size");
   spec.hidden_size = in.require<int64_t>(keys.hidden);

@@ -24,7 +24,10 @@ struct SizeKeys {
 const SizeKeys& size_keys(HfFamily family);
 
 // A spec with the sizes, tie_word_embeddings (`tied` where it is missing) and initializer_range.
-ModelSpec read_sizes(JsonObject& in, HfFamily family, bool tied);
+ModelSpec read_sizes(JsonObject& in, const SizeKeys& keys, bool tied);
+inline ModelSpec read_sizes(JsonObject& in, HfFamily family, bool tied) {
+  return read_sizes(in, size_keys(family), tied);
+}
 // The sizes alone.
 Json sizes_json(const ModelSpec& spec, HfFamily family);
 

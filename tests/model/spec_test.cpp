@@ -463,6 +463,45 @@ TEST(Rope, Phi3sFilesNameTheOriginalContext) {
   EXPECT_ERROR(hf(config), "rope_scaling.long_factor has -1", "greater than 0");
 }
 
+TEST(HfBloom, FilesAndTransformersNameSizesDifferently) {
+  Json config = {{"model_type", "bloom"}, {"vocab_size", 250880}, {"n_embed", 1024},
+                 {"n_layer", 24},         {"seq_length", 2048},   {"num_attention_heads", 16},
+                 {"offset_alibi", 100},   {"n_inner", nullptr}};
+  const ModelSpec spec = hf(config);
+  EXPECT_EQ(spec.to_json(), spec_from_preset("bloom-560m", "model").to_json());
+  EXPECT_EQ(spec.parameter_count(), 559214592);
+  for (const auto& [old, now] :
+       {std::pair("n_embed", "hidden_size"), {"num_attention_heads", "n_head"}}) {
+    config[now] = config[old];
+    config.erase(old);
+  }
+  EXPECT_EQ(hf(config).to_json(), spec.to_json());
+  config["hidden_dropout"] = 0.1;
+  EXPECT_ERROR(hf(config), "config.hidden_dropout is 0.1", "set it to 0");
+  config["hidden_dropout"] = 0;
+  config["apply_residual_connection_post_layernorm"] = true;
+  EXPECT_ERROR(hf(config), "apply_residual_connection_post_layernorm");
+}
+
+TEST(HfMpt, WhatIsNotComputedIsNamed) {
+  const Json mpt = {{"model_type", "mpt"}, {"vocab_size", 50432}, {"d_model", 4096},
+                    {"n_heads", 32},       {"n_layers", 32},      {"max_seq_len", 2048}};
+  EXPECT_EQ(hf(mpt).to_json(), spec_from_preset("mpt-7b", "model").to_json());
+  const auto with = [&](const char* key, const Json& value) {
+    return [=] {
+      Json config = mpt;
+      config[key] = value;
+      hf(config);
+    };
+  };
+  EXPECT_ERROR(with("attn_config", {{"clip_qkv", 6}})(), "attn_config.clip_qkv is 6");
+  EXPECT_ERROR(with("attn_config", {{"alibi", false}})(), "attn_config.alibi is false");
+  EXPECT_ERROR(with("attn_config", {{"qk_ln", true}})(), "attn_config.qk_ln is true");
+  EXPECT_ERROR(with("logit_scale", "inv_sqrt_d_model")(), "config.logit_scale");
+  EXPECT_ERROR(with("no_bias", false)(), "config.no_bias is false");
+  EXPECT_ERROR(with("expansion_ratio", 2)(), "config.expansion_ratio is 2");
+}
+
 TEST(Rope, ScalingThatMakesNoSenseIsNamed) {
   const auto scaling = [](const char* text) {
     Json model = spec_from_preset("llama-tiny", "model").to_json();
