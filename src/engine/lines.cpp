@@ -18,6 +18,7 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   lines.data = all->group(options.context > 1 ? lines.mesh.group({Axis::context, Axis::data}, rank)
                                               : lines.mesh.group(Axis::data, rank));
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
+  lines.method = options.context_method;
   if (options.tensor > 1) lines.tensor = all->group(lines.mesh.group(Axis::tensor, rank));
   if (const int count = options.tensor > 1 ? kv_replicas(spec, options.tensor) : 1; count > 1)
     lines.replicas = all->group(lines.mesh.replicas(rank, count));

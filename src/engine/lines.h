@@ -16,12 +16,13 @@ struct Lines {
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> context;   // null without that axis
+  ContextMethod method = ContextMethod::ulysses;
   std::shared_ptr<Communicator> pipeline;  // null without that axis
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const {
     return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor),
-            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context)};
+            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context), method};
   }
 };
 
@@ -33,7 +34,9 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
 // Why a model with these options cannot be divided among options.tensor ranks: a sentence that ends
 // with all reasons; "" if it can.
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options);
-// The same of sequences and options.context ranks.
+// The same of sequences and options.context ranks; and whether these can divide the attention heads
+// among them (ContextMethod::ulysses).
+bool divides_heads(const ModelSpec& spec, const EngineOptions& options);
 std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options);
 
 inline Mesh mesh_of(const EngineOptions& options, int ranks) {
@@ -57,7 +60,7 @@ inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
   return Model(spec, logits_bytes,
                {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
-                options.context});
+                options.context, options.context_method});
 }
 
 }  // namespace onefold

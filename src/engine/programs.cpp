@@ -165,15 +165,17 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 namespace {
 
-// Sums and gathers are between shares of parameters, and exchanges between parts of sequences.
+// Sums and gathers are between shares of parameters, exchanges and shifts between parts of
+// sequences.
 Travels travels_of(const Unit& unit, const Share& share, int64_t tokens) {
   Travels travels;
   for (const bool backward : {false, true})
     for (int i = 0; i < unit.phases(backward, tokens); ++i) {
       const Role role = unit.phase(backward, i, tokens).role;
       (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::exchange ? share.parts > 1
-                                            : role != Role::none && !share.whole());
+          .push_back(role == Role::exchange || role == Role::shift
+                         ? share.parts > 1
+                         : role != Role::none && !share.whole());
     }
   for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
   return travels;

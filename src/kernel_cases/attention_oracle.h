@@ -16,6 +16,7 @@ struct AttentionParams {
   int64_t window = 0;     // 0: none
   float score_scale = 0;  // 0: 1 / sqrt(head_dim)
   float soft_cap = 0;     // 0: none
+  bool causal = true;
 
   std::vector<int32_t> starts() const {
     return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);

@@ -163,7 +163,7 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
-  std::array<Tensor, 10> temps = {};
+  std::array<Tensor, 11> temps = {};
   int64_t arena_mark = 0;
 
   // Of activations: as of parameters.
@@ -210,7 +210,8 @@ class Unit {
   virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;
   virtual void run(bool backward, int index, UnitCall& call) const = 0;
   // What travels after a phase whose role is not none. Of an exchange: equal blocks, one for each
-  // part in order, and where those of the other parts arrive, which is other memory.
+  // part in order, and where those of the other parts arrive, which is other memory. Of a shift:
+  // what the next part gets, and where that of the part before arrives.
   virtual Tensor boundary(bool backward, int index, const UnitCall& call) const;
   virtual Tensor arrival(bool backward, int index, const UnitCall& call) const;
 

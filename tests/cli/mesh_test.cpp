@@ -108,7 +108,7 @@ TEST_F(CliMesh, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
   expect_error(train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
                {"mesh.expert is 2: there is no expert parallelism yet"});
-  expect_error(train({"mesh.context=5"}, {"--quiet", "--ranks", "5"}), 1,
+  expect_error(train({"mesh.context=5", "context.method=ulysses"}, {"--quiet", "--ranks", "5"}), 1,
                {"mesh.context is 5, and sequences cannot be divided so", "attention heads",
                 "data.sequence_length"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "2"}), 1,
