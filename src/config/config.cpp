@@ -105,6 +105,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   report.collect([&] { read_delay(root, config); });
   root.finish();
   report.raise();
+  settle_context(config);
   check_mesh(config);
   if (const std::string why = obstacle_to_experts(config.model, engine_options(config));
       !why.empty())
@@ -164,7 +165,7 @@ Json Config::effective() const {
   json["data"] = data_json(data);
   json["run"] = run_json(*this);
   if (mesh.others() > 1) json["mesh"] = mesh_json(mesh);
-  if (mesh.context > 1) json["context"] = context_json();
+  if (mesh.context > 1) json["context"] = {{"method", context_method}};
   if (mesh.pipeline > 1) json["pipeline"] = pipeline_json(pipeline);
   json["train_batch_size"] = batch.global;
   json["train_micro_batch_size_per_gpu"] = batch.micro;
@@ -189,6 +190,8 @@ EngineOptions engine_options(const Config& config) {
           .library_sums = config.run.library_sums,
           .tensor = static_cast<int>(config.mesh.tensor),
           .context = static_cast<int>(config.mesh.context),
+          .context_method =
+              config.context_method == "ring" ? ContextMethod::ring : ContextMethod::ulysses,
           .expert = static_cast<int>(config.mesh.expert),
           .pipeline = config.pipeline,
           .threads = config.run.threads,

@@ -98,7 +98,8 @@ struct DelayConfig {
 
 struct Config {
   MeshConfig mesh;
-  PipelineOptions pipeline;  // "pipeline", with the stages of the mesh
+  PipelineOptions pipeline;             // "pipeline", with the stages of the mesh
+  std::string context_method = "auto";  // or "ulysses", "ring"; without that axis nothing
   BatchConfig batch;
   double gradient_clipping = 1;  // largest global gradient norm; 0: off
   ClipRule clip_rule;            // "clipping"

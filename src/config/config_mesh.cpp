@@ -15,8 +15,6 @@ namespace {
 
 using Group = JsonReport::Group;
 
-constexpr const char* kContextMethod = "ulysses";
-
 // DeepSpeed's section: one of its keys counts here, and the others change nothing.
 constexpr const char* kTensorKeys[] = {"dtype",
                                        "tp_overlap_comm",
@@ -96,20 +94,10 @@ int64_t read_autotp_size(JsonObject& root) {
   return size;
 }
 
-// How ranks that have parts of a sequence attend to all of it: there is one way.
-void read_context(JsonObject& root) {
+void read_context(JsonObject& root, Config& config) {
   if (!root.has("context")) return;
   JsonObject in = root.object("context");
-  in.allow_auto();
-  const std::string method = in.get<std::string>("method", kContextMethod);
-  if (method == "ring")
-    in.refuse(Group::missing, "method",
-              fmt::format("is \"ring\": there is no ring attention yet; \"{}\" exchanges tokens "
-                          "for heads",
-                          kContextMethod));
-  else if (method != kContextMethod)
-    in.refuse(Group::conflict, "method",
-              fmt::format("must be \"{}\" or \"auto\", not \"{}\"", kContextMethod, method));
+  config.context_method = in.choice("method", {"auto", "ulysses", "ring"}, "auto");
   in.finish();
 }
 
@@ -190,7 +178,7 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
                   .context = read_axis(in, "context"),
                   .expert = read_axis(in, "expert")};
   in.finish();
-  read_context(root);
+  read_context(root, config);
   agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
   agree(root, "sequence_parallel_size",
         at_most(root, "sequence_parallel_size", root.at_least("sequence_parallel_size", 1, 0)),
@@ -231,21 +219,35 @@ int64_t mesh_ranks(const Json& root) {
   return ranks;
 }
 
-void check_mesh(const Config& config) {
-  if (config.mesh.others() == 1) return;
-  // A vocabulary that only the tokenizer knows is checked when it is known.
+namespace {
+
+// A vocabulary that only the tokenizer knows is checked when it is known.
+ModelSpec divided_model(const Config& config) {
   constexpr int64_t kAnyVocabulary = int64_t{1} << 21;
   ModelSpec spec = config.model;
   if (spec.vocab_size == 0) spec.vocab_size = kAnyVocabulary;
   spec.complete("model");
+  return spec;
+}
+
+}  // namespace
+
+// Heads are exchanged where they can be divided: less is sent, and nothing is refused.
+void settle_context(Config& config) {
+  if (config.mesh.context == 1 || config.context_method != "auto") return;
+  config.context_method =
+      divides_heads(divided_model(config), engine_options(config)) ? "ulysses" : "ring";
+}
+
+void check_mesh(const Config& config) {
+  if (config.mesh.others() == 1) return;
+  const ModelSpec spec = divided_model(config);
   const EngineOptions options = engine_options(config);
   for (const std::string& why :
        {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
         obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
     if (!why.empty()) user_error("{}", why);
 }
-
-Json context_json() { return {{"method", kContextMethod}}; }
 
 Json mesh_json(const MeshConfig& mesh) {
   Json json = {{"data", mesh.data}, {"tensor", mesh.tensor}};

@@ -25,10 +25,11 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config);
 // "pipeline": its options, and how many stages it names; 0 for none.
 int64_t read_pipeline(JsonObject& root, PipelineOptions& pipeline);
 Json pipeline_json(const PipelineOptions& pipeline);
-// Refuses a model that cannot be divided so. After all sections.
+// After all sections: how parts of a sequence attend, where that is left open; and refuses a model
+// that cannot be divided so.
+void settle_context(Config& config);
 void check_mesh(const Config& config);
 Json mesh_json(const MeshConfig& mesh);
-Json context_json();  // of a mesh with that axis
 // Any of the three may be open; 0 for a size that follows from nothing else (settle_batch).
 BatchConfig read_batch(JsonObject& root, int64_t world_size);
 // A size that was left open: by memory. After all sections.

@@ -108,8 +108,8 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
                              const Dropout& dropout) {
   require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads over {} key heads", s.heads, s.kv_heads);
-  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
-          s.key_length);
+  require(s.causal && s.query_length <= s.key_length, "attention: {} queries over {} keys",
+          s.query_length, s.key_length);
   require(s.first_head == 0 || dropout.rate == 0,
           "attention: dropout of a share of the heads, from {} on", s.first_head);
   if (s.head_dim > kMostHeadDim)

@@ -85,6 +85,9 @@ class DryKernels final : public Kernels {
     book({.flops = 5 * product_flops(s), .kind = Kind::attention, .operand = q},
          {q, k, v, out, dout, dq, dk, dv});
   }
+  void merge_attention(Tensor out, Tensor, Tensor more, Tensor) override {
+    book({}, {out, out, more});
+  }
   void dropout(Tensor x, const Dropout&, int64_t, Tensor residual, Tensor dst) override {
     book({}, {x, residual, dst});
   }
@@ -276,7 +279,8 @@ class DryKernels final : public Kernels {
   // One of attention's matrix products, over the causal half and within the window.
   static double product_flops(const AttentionShape& s) {
     const auto queries = static_cast<double>(s.query_length);
-    double twice_the_keys = queries * static_cast<double>(2 * s.key_length - s.query_length);
+    double twice_the_keys =
+        queries * static_cast<double>(2 * s.key_length - (s.causal ? s.query_length : 0));
     if (const int64_t beyond = s.key_length - s.window; s.window > 0 && beyond > 0) {
       // What the last queries would see beyond it: the very last `beyond` keys, others one less.
       const auto cut = static_cast<double>(std::min(beyond, s.query_length));

@@ -115,6 +115,10 @@ class ProfiledKernels final : public Kernels {
       kernels.attention_backward(shape, q, k, v, out, dout, lse, dq, dk, dv, dropout, scratch);
     });
   }
+  void merge_attention(Tensor out, Tensor lse, Tensor more, Tensor more_lse) override {
+    timed("attention joined", out,
+          [&](Kernels& k) { k.merge_attention(out, lse, more, more_lse); });
+  }
   void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
                Tensor dst) override {
     timed("dropout", x, [&](Kernels& k) { k.dropout(x, dropout, length, residual, dst); });

@@ -49,6 +49,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   }
   // What is exchanged is not summed: no scratch.
   if (lines.context) context_ = lines.context->open("context", nullptr);
+  if (lines.context && lines.method == ContextMethod::ring)
+    for (auto& turn : turns_) turn = lines.context->open("ring", nullptr);
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");
@@ -63,9 +65,21 @@ TrafficTable Channels::passed() const {
   return table;
 }
 
+TrafficTable Channels::exchanged() const {
+  TrafficTable table{};
+  if (context_) add_traffic(*context_, table);
+  for (const auto& turn : turns_)
+    if (turn) add_traffic(*turn, table);
+  return table;
+}
+
 void add_traffic(const Channel& channel, TrafficTable& table) {
+  add_traffic(channel.traffic(), table);
+}
+
+void add_traffic(const TrafficTable& more, TrafficTable& table) {
   for (size_t c = 0; c < table.size(); ++c) {
-    const Traffic& traffic = channel.traffic()[c];
+    const Traffic& traffic = more[c];
     table[c].calls += traffic.calls;
     table[c].bytes_sent += traffic.bytes_sent;
     table[c].seconds += traffic.seconds;

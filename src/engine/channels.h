@@ -34,6 +34,13 @@ class Channels {
   Channel* replicas() const { return replicas_.get(); }
   // Of those that have the other parts of the same sequences; null where there are none.
   Channel* context() const { return context_.get(); }
+  // Of these, where they pass something around: what the one at place `from` passes to the next, on
+  // channels of their own, as hop() is.
+  Channel& turn(int from) const {
+    return *turns_[static_cast<size_t>(from + 1 == context_->ranks() ? 2 : from % 2)];
+  }
+  // What this rank has sent to those that have other parts of its sequences.
+  TrafficTable exchanged() const;
   // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
   // on channels of its own, so that a rank may send and receive at the same time; and a channel of
   // all of them, in the order of computation. Null without a pipeline.
@@ -60,11 +67,13 @@ class Channels {
   std::array<std::unique_ptr<Channel>, kLanes> channels_, same_experts_;
   std::unique_ptr<Channel> control_, replicas_, context_, stages_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
+  std::array<std::unique_ptr<Channel>, 3> turns_;
   Buffer replicas_scratch_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 
 void add_traffic(const Channel& channel, TrafficTable& table);
+void add_traffic(const TrafficTable& more, TrafficTable& table);
 
 // Scratch of each lane's channel on this device, for plans.
 int64_t lane_scratch_bytes(const std::string& device, bool over_mpi, int ranks);

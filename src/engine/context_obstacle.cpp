@@ -18,16 +18,38 @@ std::vector<std::string> obstacles_of_heads(const ModelSpec& spec, const EngineO
   return reasons;
 }
 
+// What attention over one set of keys at a time does not know.
+std::vector<std::string> obstacles_to_ring(const ModelSpec& spec, const EngineOptions& options) {
+  std::vector<std::string> reasons;
+  const auto refuse = [&](bool wrong, const char* what) {
+    if (wrong) reasons.push_back(fmt::format("{} yet; context.method ulysses does", what));
+  };
+  bool windows = false;
+  for (int block = 0; block < spec.num_layers; ++block) windows |= spec.window_of(block) > 0;
+  refuse(options.documents, "a ring does not keep documents apart (data.documents isolated)");
+  refuse(windows, "a ring does not look through windows (sliding_window)");
+  refuse(spec.positions == Positions::alibi,
+         "a ring does not count how far keys of other runs are (positions alibi)");
+  refuse(spec.dropout > 0 && options.training,
+         "a ring does not drop probabilities of attention (dropout)");
+  return reasons;
+}
+
 }  // namespace
+
+bool divides_heads(const ModelSpec& spec, const EngineOptions& options) {
+  return obstacles_of_heads(spec, options).empty();
+}
 
 std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options) {
   if (options.context == 1) return "";
-  std::vector<std::string> reasons = obstacles_of_heads(spec, options);
-  if (options.sequence % options.context != 0)
-    reasons.push_back(
-        fmt::format("sequences of {} tokens (data.sequence_length) cannot be divided "
-                    "by {}",
-                    options.sequence, options.context));
+  const bool ring = options.context_method == ContextMethod::ring;
+  std::vector<std::string> reasons =
+      ring ? obstacles_to_ring(spec, options) : obstacles_of_heads(spec, options);
+  if (const int pieces = (ring ? 2 : 1) * options.context; options.sequence % pieces != 0)
+    reasons.push_back(fmt::format(
+        "sequences of {} tokens (data.sequence_length) cannot be divided by {}{}", options.sequence,
+        pieces, ring ? ", two runs for each rank (context.method ring)" : ""));
   if (parse_device(options.device).kind != "cpu")
     reasons.push_back(fmt::format(
         "context parallelism is there for the device cpu alone yet, not for {}", options.device));

@@ -156,8 +156,8 @@ TrafficTable Engine::traffic(Lane lane) const {
     add_traffic(channels_.control(), table);
   if (const Channel* const same = channels_.same_experts(lane)) add_traffic(*same, table);
   if (lane != Lane::exchange) return table;
-  for (const Channel* beside : {channels_.replicas(), channels_.context()})
-    if (beside != nullptr) add_traffic(*beside, table);
+  if (channels_.replicas() != nullptr) add_traffic(*channels_.replicas(), table);
+  add_traffic(channels_.exchanged(), table);
   return table;
 }
 
@@ -303,19 +303,21 @@ void Engine::pass_to_all_stages(const char* what, std::span<T> values) {
 
 std::vector<float> Engine::token_losses(const BatchView& batch) {
   evaluate(batch);
-  const int64_t parts = model_.share.parts, length = batch.sequence / parts;
+  Share share = model_.share;
+  const int64_t length = batch.sequence / share.parts;
   std::vector<float> mine(static_cast<size_t>(batch.batch * length));
   executor_.read_losses(mine);
   const std::vector<float> all =
       gather_from_parts("losses of an evaluation", std::span<const float>(mine));
   // From part after part to sequence after sequence.
-  std::vector<float> losses;
-  losses.reserve(all.size());
-  for (int64_t row = 0; row < batch.batch; ++row)
-    for (int64_t part = 0; part < parts; ++part) {
-      const auto first = all.begin() + (part * batch.batch + row) * length;
-      losses.insert(losses.end(), first, first + length);
-    }
+  std::vector<float> losses(all.size());
+  auto from = all.begin();
+  for (share.part = 0; share.part < share.parts; ++share.part)
+    for (int64_t row = 0; row < batch.batch; ++row)
+      for (const Span& run : runs_of(share, batch.sequence)) {
+        std::copy_n(from, run.size, losses.begin() + row * batch.sequence + run.first);
+        from += run.size;
+      }
   pass_to_all_stages("losses of an evaluation", std::span(losses));
   return losses;
 }

@@ -136,6 +136,7 @@ class Executor {
   void gather_packed(const Action& action, Walk& walk);
   void exchange(const Action& action, Walk& walk);
   void exchange_blocks(const Action& action, Walk& walk);
+  void shift(const Action& action, Walk& walk);
   Role role_after(const Action& action, const Walk& walk) const;
   void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
   void send(const Action& action, Walk& walk);

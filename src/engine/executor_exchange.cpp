@@ -17,6 +17,8 @@ int64_t shard_bytes_sent(const std::vector<Message>& messages, int ranks) {
 void Executor::exchange(const Action& action, Walk& walk) {
   if (action.state != State::gradients && role_after(action, walk) == Role::exchange)
     return exchange_blocks(action, walk);
+  if (action.state != State::gradients && role_after(action, walk) == Role::shift)
+    return shift(action, walk);
   if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
   if (action.state == State::gradients) {
     exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
@@ -68,6 +70,26 @@ void Executor::exchange_blocks(const Action& action, Walk& walk) {
               [channel, from, to, bytes](const std::string& what) {
                 channel->all_to_all(what, from.data, to.data, bytes);
               });
+}
+
+// From each part to the next, and from the last to the first. Parts at even places send first, so
+// that none waits for itself.
+void Executor::shift(const Action& action, Walk& walk) {
+  const Channel* const parts = channels_.context();
+  if (parts == nullptr) return;
+  const UnitCall& call = *walk.frame.call;
+  const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
+               to = unit(action.unit).arrival(action.of_backward, action.phase, call);
+  require(from.contiguous() && to.contiguous() && from.elems() == to.elems(), "{}x{} to {}x{}",
+          from.rows, from.cols, to.rows, to.cols);
+  const int64_t bytes = from.elems() * dtype_bytes(from.dtype);
+  const int here = parts->rank(), ranks = parts->ranks(), next = (here + 1) % ranks,
+            before = (here + ranks - 1) % ranks;
+  communicate(action, walk, bytes, [=, this](const std::string& what) {
+    if (here % 2 == 0) channels_.turn(here).send(what, next, from.data, bytes);
+    channels_.turn(before).receive(what, before, to.data, bytes);
+    if (here % 2 == 1) channels_.turn(here).send(what, next, from.data, bytes);
+  });
 }
 
 // What shares have parts of, all of it in one message.

@@ -19,6 +19,7 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
                           : options.expert > 1 ? lines.mesh.group({Axis::expert, Axis::data}, rank)
                                                : lines.mesh.group(Axis::data, rank));
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
+  lines.method = options.context_method;
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
     lines.same_experts = all->group(lines.mesh.group(Axis::data, rank));

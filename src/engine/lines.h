@@ -17,6 +17,7 @@ struct Lines {
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> context;   // null without that axis
+  ContextMethod method = ContextMethod::ulysses;
   std::shared_ptr<Communicator> pipeline;  // null without that axis
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the data axis alone.
@@ -25,7 +26,7 @@ struct Lines {
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const {
     return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor),
-            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context)};
+            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context), method};
   }
   Share experts_share() const {
     return {mesh.place(Axis::expert, all->rank()), mesh.size(Axis::expert)};
@@ -40,7 +41,9 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
 // Why a model with these options cannot be divided among options.tensor ranks: a sentence that ends
 // with all reasons; "" if it can.
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options);
-// The same of sequences and options.context ranks.
+// The same of sequences and options.context ranks; and whether these can divide the attention heads
+// among them (ContextMethod::ulysses).
+bool divides_heads(const ModelSpec& spec, const EngineOptions& options);
 std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options);
 
 inline Mesh mesh_of(const EngineOptions& options, int ranks) {
@@ -78,7 +81,7 @@ inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
   const int outer = rank / options.tensor / options.context;
   return Model(spec, logits_bytes,
                {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
-                options.context},
+                options.context, options.context_method},
                {outer % options.expert, options.expert});
 }
 

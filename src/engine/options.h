@@ -121,7 +121,8 @@ struct EngineOptions {
   // of the pipeline, the others are the data axis.
   int tensor = 1;   // each unit is divided among them
   int context = 1;  // each sequence is
-  int expert = 1;   // each mixture's experts are
+  ContextMethod context_method = ContextMethod::ulysses;
+  int expert = 1;  // each mixture's experts are
   PipelineOptions pipeline;
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;

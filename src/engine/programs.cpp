@@ -165,15 +165,15 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 namespace {
 
-// Sums and gathers are between shares of parameters, exchanges between parts of sequences, and
-// those of mixtures between ranks that divide experts.
+// Sums and gathers are between shares of parameters, exchanges and shifts between parts of
+// sequences, and exchanges of mixtures between ranks that divide experts.
 Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   Travels travels;
   for (const bool backward : {false, true})
     for (int i = 0; i < unit.phases(backward, tokens); ++i) {
       const Role role = unit.phase(backward, i, tokens).role;
       (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::exchange
+          .push_back(role == Role::exchange || role == Role::shift
                          ? model.share.parts > 1 || (unit.experts() > 0 && !model.experts.whole())
                          : role != Role::none && !model.share.whole());
     }

@@ -39,13 +39,13 @@ StepBatches::StepBatches(Device& device, Ledger& ledger, const EngineOptions& op
 std::vector<int32_t> StepBatches::part_of(const BatchView& batch,
                                           std::span<const int32_t> values) const {
   if (share_.parts == 1 || values.empty()) return {values.begin(), values.end()};
-  const int64_t length = batch.sequence / share_.parts;
   std::vector<int32_t> part;
-  part.reserve(static_cast<size_t>(batch.batch * length));
-  for (int64_t row = 0; row < batch.batch; ++row) {
-    const auto first = values.begin() + row * batch.sequence + share_.part * length;
-    part.insert(part.end(), first, first + length);
-  }
+  part.reserve(values.size() / static_cast<size_t>(share_.parts));
+  for (int64_t row = 0; row < batch.batch; ++row)
+    for (const Span& run : runs_of(share_, batch.sequence)) {
+      const auto first = values.begin() + row * batch.sequence + run.first;
+      part.insert(part.end(), first, first + run.size);
+    }
   return part;
 }
 
@@ -71,8 +71,8 @@ std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
   std::vector<UnitBatch> batches;
   for (const BatchView& view : micros) {
     const auto micro = static_cast<int64_t>(batches.size());
-    require(view.sequence % share_.parts == 0, "sequences of {} tokens in {} parts", view.sequence,
-            share_.parts);
+    require(view.sequence % (share_.parts * std::ssize(runs_of(share_, view.sequence))) == 0,
+            "sequences of {} tokens in {} parts", view.sequence, share_.parts);
     UnitBatch batch{.batch = view.batch, .sequence = view.sequence / share_.parts};
     const int64_t tokens = batch.tokens_count();
     require(tokens <= tokens_, "a batch of {} x {} tokens, of {}", batch.batch, batch.sequence,
@@ -91,11 +91,10 @@ std::vector<UnitBatch> StepBatches::upload(std::span<const BatchView> micros) {
       batch.all_starts = place(device_, all_starts_memory_, micro, share_.parts * tokens_,
                                view.starts, view.tokens_count(), DType::i32);
     if (places_memory_) {
-      std::vector<int32_t> places(device_.dry() ? 0 : static_cast<size_t>(tokens));
-      for (size_t at = 0; at < places.size(); ++at)
-        places[at] = static_cast<int32_t>(share_.part * batch.sequence +
-                                          static_cast<int64_t>(at) % batch.sequence);
-      batch.places = ints(places_memory_, places);
+      std::vector<int32_t> all(device_.dry() ? 0 : static_cast<size_t>(view.tokens_count()));
+      for (size_t at = 0; at < all.size(); ++at)
+        all[at] = static_cast<int32_t>(static_cast<int64_t>(at) % view.sequence);
+      batch.places = ints(places_memory_, part_of(view, all));
     }
     if (!view.samples.empty())
       batch.samples =

@@ -58,7 +58,8 @@ AttentionShape shape_of(const Params& p, const Tensors& t, const Call& call) {
           .scale = p.score_scale,
           .soft_cap = p.soft_cap,
           .alibi = p.alibi,
-          .alibi_heads = p.alibi_heads};
+          .alibi_heads = p.alibi_heads,
+          .causal = p.causal};
 }
 
 Dropout dropout_of(const Params& p, const Tensors& t, const Call& call) {
@@ -290,6 +291,7 @@ Case unseen_case(const Params& p, int64_t begin, int64_t end,
 std::string name_of(const Params& p) {
   std::string name = fmt::format("{}x{} over {}, {} heads on {} of {}", p.batch, p.queries, p.keys,
                                  p.heads, p.kv_heads, p.head_dim);
+  if (!p.causal) name += ", all of them seen";
   if (p.rate > 0) name += fmt::format(" dropout {}", p.rate);
   if (p.gap > 0) name += " strided";
   if (p.scale != 1) name += " large";
@@ -440,6 +442,26 @@ void add_half_cases(CaseList& list, DType dtype) {
 }
 
 }  // namespace
+
+// Of the family of parts, whose queries see all keys of another part.
+void add_full_attention_cases(CaseList& list) {
+  const Params shapes[] = {
+      {1, 1, 1, 1, 1, 1},     {2, 5, 9, 6, 2, 7, 0, 3},      {2, 9, 5, 3, 1, 4, 0, 1},
+      {1, 12, 12, 4, 4, 16},  {1, 150, 300, 4, 2, 13, 0, 5}, {1, 300, 150, 2, 2, 64},
+      {1, 129, 257, 6, 2, 16}};
+  for (Params p : shapes)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      p.causal = false;
+      p.dtype = dtype;
+      list.push_back({"parts", name_of(p) + " forward", [=] { return forward_case(p); }});
+      list.push_back({"parts", name_of(p) + " backward", [=] { return backward_case(p); }});
+    }
+  Params capped{2, 9, 13, 4, 2, 8};
+  capped.causal = false;
+  capped.soft_cap = 2;
+  list.push_back({"parts", name_of(capped) + " forward", [=] { return forward_case(capped); }});
+  list.push_back({"parts", name_of(capped) + " backward", [=] { return backward_case(capped); }});
+}
 
 void add_attention_cases(CaseList& list) {
   const Params whole[] = {

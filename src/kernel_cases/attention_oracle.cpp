@@ -25,7 +25,7 @@ void for_each_pair(const AttentionParams& p, const Visit& visit) {
   for (int64_t b = 0; b < p.batch; ++b)
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < p.queries; ++i) {
-        const int64_t own = i + p.keys - p.queries;  // the last key that it sees
+        const int64_t own = p.causal ? i + p.keys - p.queries : p.keys - 1;  // the last it sees
         const int64_t document =
             starts.empty() ? 0 : starts[static_cast<size_t>(b * p.queries + i)];
         const int64_t begin = p.window == 0 ? document : std::max(document, own - p.window + 1);

@@ -18,6 +18,7 @@ struct AttentionParams {
   float soft_cap = 0;                       // 0: none
   float alibi = 0;                          // 0: none
   int64_t first_head = 0, alibi_heads = 0;  // with alibi
+  bool causal = true;
 
   std::vector<int32_t> starts() const {
     return documents.empty() ? std::vector<int32_t>{} : document_starts(batch, queries, documents);

@@ -14,6 +14,7 @@ void add_attention_cases(CaseList& list);
 void add_dropout_cases(CaseList& list);
 void add_embedding_cases(CaseList& list);
 void add_part_cases(CaseList& list);
+void add_full_attention_cases(CaseList& list);  // of the same family
 void add_cross_entropy_cases(CaseList& list);
 void add_expert_cases(CaseList& list);
 void add_soft_cap_cases(CaseList& list);

@@ -1,5 +1,7 @@
 // Kernels on rows that are a part of their sequences, by the places of these: dropout, rotary and
 // learned positions.
+#include <cmath>
+
 #include "kernel_cases/families.h"
 #include "kernel_cases/oracle.h"
 
@@ -157,6 +159,39 @@ Case positions_gradient_part(const Part& p, bool accumulate) {
   return c;
 }
 
+// Two results of attention over different keys, and their logarithms of sums: the weights of the
+// two are shares of all.
+Case merged_parts(int64_t rows, int64_t heads, int64_t dim, float spread, DType dtype) {
+  Case c;
+  const auto lses = [&](uint64_t seed) { return normals(heads, rows, seed, 2, spread); };
+  const int out = c.output("out", normals(rows, heads * dim, 1, 3).as(dtype)),
+            lse = c.output("lse", lses(2)),
+            more = c.input("more", normals(rows, heads * dim, 3, 1).as(dtype)),
+            more_lse = c.input("more_lse", lses(4));
+  c.run = [=](Call& call) {
+    call.kernels().merge_attention(call[out], call[lse], call[more], call[more_lse]);
+  };
+  c.expected = [=](const Case& in) {
+    Doubles values, sums;
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t col = 0; col < heads * dim; ++col) {
+        const double a = in[lse].at(col / dim, row), b = in[more_lse].at(col / dim, row);
+        const double share = 1 / (1 + std::exp(b - a));
+        values.push_back(share * in[out].at(row, col) + (1 - share) * in[more].at(row, col));
+      }
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t row = 0; row < rows; ++row) {
+        const double a = in[lse].at(head, row), b = in[more_lse].at(head, row);
+        sums.push_back(std::max(a, b) + std::log1p(std::exp(-std::abs(a - b))));
+      }
+    // Logarithms up to 5 * spread, whose differences are exponents of the weights of numbers up to
+    // 5; exponentials and logarithms of the library within 2 units.
+    const double error = (4 * 5 * spread + 12) * kUnit;
+    return std::vector{stored(dtype, close(out, values, 2 * 5 * error)), close(lse, sums, error)};
+  };
+  return c;
+}
+
 void add_part(CaseList& list, const Part& p) {
   const std::string shape =
       fmt::format("{} x {} of {} rows, {} columns{}{}", p.batch, p.length, p.whole, p.cols,
@@ -181,6 +216,12 @@ void add_part_cases(CaseList& list) {
       add_part(list, {3, 28, 7, 34, dtype, documents});
       add_part(list, {2, 400, 100, 66, dtype, documents});
     }
+  add_full_attention_cases(list);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const float spread : {1.0f, 30.0f})
+      list.push_back({"parts",
+                      fmt::format("merged 37 rows, spread {}{}", spread, type_suffix(dtype)),
+                      [=] { return merged_parts(37, 3, 7, spread, dtype); }});
 }
 
 void add_part_benchmarks(CaseList& list) { add_part(list, {1, 4096, 1024, 768}); }

@@ -96,6 +96,9 @@ struct AttentionShape {
   // slope of the head, times this; 0: nothing. Not beside a cap.
   float alibi = 0;
   int64_t alibi_heads = 0;  // of the whole model: slopes depend on their number
+  // Else every query sees every key, of which there may be fewer; without starts, a window and
+  // dropout.
+  bool causal = true;
 
   float score_scale() const {
     return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
@@ -446,10 +449,20 @@ class Kernels : public KernelScratch {
   virtual void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                                  Tensor out, Tensor lse, const Dropout& dropout,
                                  Tensor scratch) = 0;
-  // query_length == key_length. dq, dk, dv are overwritten; they must not overlap q, k, v.
+  // query_length == key_length, if causal. dq, dk, dv are overwritten; they must not overlap q, k,
+  // v. With out and lse of attention over more keys than these (merge_attention), the gradients are
+  // what these keys add to those of all.
   virtual void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v,
                                   Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk,
                                   Tensor dv, const Dropout& dropout, Tensor scratch) = 0;
+
+  // Joins attention of the same queries over other keys: out [rows, heads*head_dim] and lse [heads,
+  // rows] become those over the keys of both, from `more` and its lse likewise. Of devices that do
+  // not have it, InternalError.
+  virtual void merge_attention(Tensor /*out*/, Tensor /*lse*/, Tensor /*more*/,
+                               Tensor /*more_lse*/) {
+    internal_error("this device does not join attention over several sets of keys");
+  }
 
   // dst = residual + x * mask / (1 - rate); residual may be empty, or dst. Forward and backward are
   // the same call. Element (row, col) is number place * cols + col of sample row / length, where

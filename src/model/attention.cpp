@@ -8,9 +8,11 @@
 //
 // Where a rank has a part of each sequence, queries, keys and values are exchanged for those of all
 // tokens and some heads (head_exchange.h), and what is kept of them is that; of the result both are
-// kept, for the gradients of the product behind it are of the tokens here.
+// kept, for the gradients of the product behind it are of the tokens here. Or keys and values go
+// around (ring.h), in as many phases as there are parts, and what is kept is that of one rank.
 #include "model/branch.h"
 #include "model/head_exchange.h"
+#include "model/ring.h"
 
 namespace onefold {
 namespace {
@@ -47,15 +49,16 @@ struct Saved {
   }
 };
 
-// kSent: what the next phase reads, here or on other parts; kReceived: what has come from them.
-enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9 };
+// kSent, kReceived: what travels between parts, in turns.
+enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9, kDattention = 10 };
 
 class Attention final : public Branch {
  public:
   Attention(const ModelSpec& s, int block, const Share& share)
       : Branch(s, share, block, "attention", 0, DropoutSite::attention_out),
         first_head_(heads_of(s, share).first),
-        exchange_(spec_, share) {
+        ring_(share.parts > 1 && share.method == ContextMethod::ring),
+        exchange_(spec_, ring_ ? Share{} : share) {
     const int64_t d = s.hidden_size;
     const std::string in = prefix_ + "attention.";
     qkv_ = add_divided(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true, qkv_rows(d));
@@ -81,9 +84,12 @@ class Attention final : public Branch {
     return Saved(spec_, exchange_, {}, batch, sequence, type).bytes;
   }
 
-  int phases(bool backward, int64_t) const override { return backward ? 7 + post() : 4; }
+  int phases(bool backward, int64_t) const override {
+    return (backward ? 6 + post() : 3) + steps();
+  }
 
   Phase phase(bool backward, int index, int64_t) const override {
+    const Place place = place_of(backward, index);
     static constexpr Phase kForward[] = {
         {"qkv", Role::exchange}, {"attend", Role::exchange}, {"out", Role::sum}, {"residual"}};
     static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
@@ -94,7 +100,11 @@ class Attention final : public Branch {
                                           {"qkv weights", Role::none, true},
                                           {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index + 1 - post()] : kForward[index];
+    Phase phase = backward ? kBackward[place.index + 1 - post()] : kForward[place.index];
+    if (ring_ && phase.role == Role::exchange)
+      phase.role = attends(backward, place) && (backward || place.step + 1 < steps()) ? Role::shift
+                                                                                      : Role::none;
+    return phase;
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -104,18 +114,24 @@ class Attention final : public Branch {
                                          &Attention::result_gradient, &Attention::attend_backward,
                                          &Attention::qk_gradient,     &Attention::qkv_weights,
                                          &Attention::input_gradient,  &Attention::norm_gradient};
-    (this->*(backward ? kBackward[index + 1 - post()] : kForward[index]))(call, saved_of(call));
+    const Place place = place_of(backward, index);
+    if (ring_ && attends(backward, place))
+      return backward ? attend_backward_step(call, saved_of(call), place.step)
+                      : attend_step(call, saved_of(call), place.step);
+    (this->*(backward ? kBackward[place.index + 1 - post()] : kForward[place.index]))(
+        call, saved_of(call));
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (backward && index == post() + 5) return call.temps[kNormed];
-    if (!backward && index == 2) return projected_at(call, saved_of(call).projected);
-    return exchange_.any() ? travel_of(backward, index, call).sent
-                           : Unit::boundary(backward, index, call);
+    const Place place = place_of(backward, index);
+    if (backward && place.index == post() + 5) return call.temps[kNormed];
+    if (!backward && place.index == 2) return projected_at(call, saved_of(call).projected);
+    return ring_ || exchange_.any() ? travel_of(backward, place, call).sent
+                                    : Unit::boundary(backward, index, call);
   }
 
   Tensor arrival(bool backward, int index, const UnitCall& call) const override {
-    return travel_of(backward, index, call).received;
+    return travel_of(backward, place_of(backward, index), call).received;
   }
 
  private:
@@ -123,6 +139,22 @@ class Attention final : public Branch {
 
   // Phases of backward before the first.
   int post() const { return spec_.norm_after() ? 1 : 0; }
+
+  // A ring attends in several phases, which are one of the others.
+  struct Place {
+    int index, step = 0;
+  };
+  int steps() const { return ring_ ? share_.parts : 1; }
+  int attend_index(bool backward) const { return backward ? post() + 2 : 1; }
+  bool attends(bool backward, const Place& place) const {
+    return place.index == attend_index(backward);
+  }
+  Place place_of(bool backward, int index) const {
+    const int first = attend_index(backward);
+    if (index < first) return {index};
+    if (index < first + steps()) return {first, index - first};
+    return {index - steps() + 1};
+  }
 
   // This share's rows of queries, of keys and of values in the whole product's.
   std::vector<Box> qkv_rows(int64_t cols) const {
@@ -169,7 +201,9 @@ class Attention final : public Branch {
   struct Travel {
     Tensor sent, received;
   };
-  Travel travel_of(bool backward, int index, const UnitCall& call) const {
+  Travel travel_of(bool backward, const Place& place, const UnitCall& call) const {
+    const int index = place.index;
+    if (ring_) return turn_of(backward, place.step, call);
     const bool one = one_sequence(call);
     const int64_t q = exchange_.query_cols(), qkv = exchange_.qkv_cols();
     const auto in = [&](size_t temp, int64_t cols) { return blocks_in(call, temp, cols); };
@@ -193,6 +227,79 @@ class Attention final : public Branch {
     const Tensor qk = !parts && spec_.qk_norm ? saved.qk : qkv;
     return {qk.col_range(0, q), qk.col_range(q, kv), qkv.col_range(q + kv, kv),
             parts ? saved.all_attention : saved.attention};
+  }
+
+  // Of a ring: keys and values of the part that a step is about, [tokens, 2 kv_size]; in backward,
+  // their gradients so far below them.
+  Tensor keys_at(const UnitCall& call, bool backward, int step) const {
+    return matrix(call.temps[step % 2 == 0 ? kSent : kReceived].data,
+                  (backward ? 2 : 1) * call.input.rows, 2 * spec_.kv_size(), call.type());
+  }
+  // After the last step of backward only gradients go on, and home.
+  Travel turn_of(bool backward, int step, const UnitCall& call) const {
+    const int64_t rows = call.input.rows;
+    const bool last = step + 1 == steps();
+    const auto of = [&](int at) {
+      const Tensor all = keys_at(call, backward, at);
+      return last ? all.row_range(rows, rows) : all;
+    };
+    return {of(step), of(step + 1)};
+  }
+  // Room for two of them, with this part's own in the first.
+  void begin_ring(UnitCall& call, const Core& core, bool backward) const {
+    const int64_t rows = call.input.rows, kv = spec_.kv_size();
+    for (const size_t index : {kSent, kReceived})
+      call.temp(index, (backward ? 2 : 1) * rows, 2 * kv);
+    const Tensor own = keys_at(call, backward, 0).row_range(0, rows);
+    call.kernels.copy(core.k, own.col_range(0, kv));
+    call.kernels.copy(core.v, own.col_range(kv, kv));
+  }
+  // Of one sequence, in a step that is about another part.
+  AttentionShape shape_of_step(const UnitCall& call, const RingStep& at) const {
+    AttentionShape shape = shape_of(call);
+    shape.batch = 1;
+    shape.query_length = at.queries.size;
+    shape.key_length = at.keys.size;
+    shape.causal = false;
+    return shape;
+  }
+  // Temporaries are taken for all rows of a sequence, whichever a step is of: all parts take as
+  // much.
+  AttentionShape largest_step(const UnitCall& call) const {
+    const Span all{0, call.batch.sequence};
+    return shape_of_step(call, {all, all});
+  }
+  Tensor lse_of(const Saved& saved, int64_t sequence, const RingStep& at) const {
+    return saved.lse.row_range(sequence * spec_.num_heads, spec_.num_heads)
+        .col_range(at.queries.first, at.queries.size);
+  }
+
+  void attend_step(UnitCall& call, const Saved& saved, int step) const {
+    const Core core = core_of(saved);
+    if (step == 0) {
+      call.arena_mark = call.arena.mark();
+      begin_ring(call, core, false);
+      return attend(call, saved);
+    }
+    const int64_t length = call.batch.sequence, kv = spec_.kv_size();
+    const RingStep at = ring_step(share_, step, length);
+    const AttentionShape shape = shape_of_step(call, at);
+    const Arena::Scope scope(call.arena);
+    const Tensor more = call.take(length, spec_.query_size()).row_range(0, at.queries.size),
+                 more_lse = call.arena.take(spec_.num_heads, length, DType::f32)
+                                .col_range(0, at.queries.size),
+                 scratch = call.arena.take_bytes(
+                     call.kernels.attention_forward_scratch_bytes(largest_step(call)));
+    for (int64_t b = 0; b < call.batch.batch; ++b) {
+      const int64_t first = b * length + at.queries.first;
+      const Tensor keys =
+          keys_at(call, false, step).row_range(b * length + at.keys.first, at.keys.size);
+      call.kernels.attention_forward(shape, core.q.row_range(first, at.queries.size),
+                                     keys.col_range(0, kv), keys.col_range(kv, kv), more, more_lse,
+                                     {}, scratch);
+      call.kernels.merge_attention(core.out.row_range(first, at.queries.size), lse_of(saved, b, at),
+                                   more, more_lse);
+    }
   }
 
   AttentionShape shape_of(const UnitCall& call) const {
@@ -272,7 +379,7 @@ class Attention final : public Branch {
       return call.rope.col_range(spec_.rope_cols() - size, size);
     const bool in_long = call.cache
                              ? call.cache->in_long
-                             : spec_.rope_scaling.is_long(call.batch.sequence * exchange_.parts());
+                             : spec_.rope_scaling.is_long(call.batch.sequence * share_.parts);
     return call.rope.col_range(in_long ? size : 0, size);
   }
 
@@ -280,7 +387,7 @@ class Attention final : public Branch {
     const Arena::Scope scope(call.arena);
     const bool regroups = exchange_.any() && !one_sequence(call);
     if (regroups)
-      exchange_.to_sequences(call.kernels, arrival(false, 0, call), call.batch.batch,
+      exchange_.to_sequences(call.kernels, travel_of(false, {0}, call).received, call.batch.batch,
                              saved.all_qkv);
     const Core core = core_of(saved);
     const AttentionShape shape = shape_of(call);
@@ -293,7 +400,7 @@ class Attention final : public Branch {
                                      probabilities_dropout(call), scratch);
     if (regroups)
       exchange_.from_sequences(call.kernels, saved.all_attention, call.batch.batch,
-                               boundary(false, 1, call));
+                               travel_of(false, {1}, call).sent);
   }
 
   // Appends the new keys and values to each sequence's cache, and attends over it.
@@ -320,10 +427,10 @@ class Attention final : public Branch {
   }
 
   void project(UnitCall& call, const Saved& saved) const {
-    if (exchange_.any()) {
-      exchange_.from_heads(call.kernels, arrival(false, 1, call), false, saved.attention);
-      release_to_mark(call, {kSent, kReceived});
-    }
+    if (exchange_.any())
+      exchange_.from_heads(call.kernels, travel_of(false, {1}, call).received, false,
+                           saved.attention);
+    if (exchange_.any() || ring_) release_to_mark(call, {kSent, kReceived});
     if (projects(call))
       project_out(call, saved.attention, out_, out_bias_, out_adapters_,
                   projected_to(call, saved.projected));
@@ -365,12 +472,12 @@ class Attention final : public Branch {
     dqkv_of(call);
     const Tensor dy = branch_gradient(call, kDy, saved.projected);
     const int64_t rows = call.input.rows, q = spec_.query_size();
-    if (!exchange_.any()) return result_gradient_to(call, dy, call.temp(kSent, rows, q));
+    if (!exchange_.any()) return result_gradient_to(call, dy, call.temp(kDattention, rows, q));
     for (const size_t index : {kSent, kReceived}) take_blocks(call, index);
     const Arena::Scope scope(call.arena);
     const Tensor dattention = call.take(rows, q);
     result_gradient_to(call, dy, dattention);
-    exchange_.to_heads(call.kernels, dattention, false, boundary(true, post() + 1, call));
+    exchange_.to_heads(call.kernels, dattention, false, travel_of(true, {post() + 1}, call).sent);
   }
 
   void result_gradient_to(const UnitCall& call, Tensor dy, Tensor dattention) const {
@@ -382,10 +489,11 @@ class Attention final : public Branch {
     const int64_t q = exchange_.query_cols(), kv = exchange_.kv_cols();
     const bool regroups = exchange_.any() && !one_sequence(call);
     const Tensor dqkv = exchange_.any() ? all_dqkv(call) : call.temps[kDqkv];
-    const Tensor dout =
-        blocks_in(call, exchange_.any() && !regroups ? kReceived : kSent, exchange_.query_cols());
+    const size_t in = !exchange_.any() ? kDattention : regroups ? kSent : kReceived;
+    const Tensor dout = blocks_in(call, in, exchange_.query_cols());
     if (regroups)
-      exchange_.to_sequences(call.kernels, arrival(true, post() + 1, call), call.batch.batch, dout);
+      exchange_.to_sequences(call.kernels, travel_of(true, {post() + 1}, call).received,
+                             call.batch.batch, dout);
     {
       const Arena::Scope scope(call.arena);
       const Core core = core_of(saved);
@@ -398,7 +506,46 @@ class Attention final : public Branch {
     }
     if (regroups)
       exchange_.from_sequences(call.kernels, dqkv, call.batch.batch,
-                               boundary(true, post() + 2, call));
+                               travel_of(true, {post() + 2}, call).sent);
+  }
+
+  void attend_backward_step(UnitCall& call, const Saved& saved, int step) const {
+    const int64_t rows = call.input.rows, length = call.batch.sequence, q = spec_.query_size(),
+                  kv = spec_.kv_size();
+    const Core core = core_of(saved);
+    const Tensor dq = call.temps[kDqkv].col_range(0, q), dout = call.temps[kDattention];
+    if (step == 0) begin_ring(call, core, true);
+    const Tensor keys = keys_at(call, true, step).row_range(0, rows),
+                 dkeys = keys_at(call, true, step).row_range(rows, rows);
+    const Arena::Scope scope(call.arena);
+    if (step == 0) {
+      const AttentionShape shape = shape_of(call);
+      call.kernels.attention_backward(
+          shape, core.q, core.k, core.v, core.out, dout, saved.lse, dq, dkeys.col_range(0, kv),
+          dkeys.col_range(kv, kv), {},
+          call.arena.take_bytes(call.kernels.attention_backward_scratch_bytes(shape)));
+      return;
+    }
+    const RingStep at = ring_step(share_, step, length);
+    const AttentionShape shape = shape_of_step(call, at);
+    const Tensor more_dq = call.take(length, q).row_range(0, at.queries.size),
+                 more_dkeys = call.take(length, 2 * kv).row_range(0, at.keys.size),
+                 scratch = call.arena.take_bytes(
+                     call.kernels.attention_backward_scratch_bytes(largest_step(call)));
+    for (int64_t b = 0; b < call.batch.batch; ++b) {
+      const auto mine = [&](const Tensor& x) {
+        return x.row_range(b * length + at.queries.first, at.queries.size);
+      };
+      const auto theirs = [&](const Tensor& x) {
+        return x.row_range(b * length + at.keys.first, at.keys.size);
+      };
+      call.kernels.attention_backward(shape, mine(core.q), theirs(keys).col_range(0, kv),
+                                      theirs(keys).col_range(kv, kv), mine(core.out), mine(dout),
+                                      lse_of(saved, b, at), more_dq, more_dkeys.col_range(0, kv),
+                                      more_dkeys.col_range(kv, kv), {}, scratch);
+      call.kernels.add(mine(dq), more_dq, mine(dq));
+      call.kernels.add(theirs(dkeys), more_dkeys, theirs(dkeys));
+    }
   }
 
   // The backward of prepare_qk on dq and dk, in place.
@@ -406,8 +553,12 @@ class Attention final : public Branch {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     const Tensor dqkv = call.temps[kDqkv];
     if (exchange_.any())
-      exchange_.from_heads(call.kernels, arrival(true, post() + 2, call), true, dqkv);
-    release_to_mark(call, {kDy, kSent, kReceived});
+      exchange_.from_heads(call.kernels, travel_of(true, {post() + 2}, call).received, true, dqkv);
+    if (ring_) {
+      const Tensor home = turn_of(true, steps() - 1, call).received;
+      call.kernels.copy(home, dqkv.col_range(q, 2 * kv));
+    }
+    release_to_mark(call, {kDy, kSent, kReceived, kDattention});
     if (spec_.rotates(block()))
       call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads,
                         angles_of(call), positions_of(call), true);
@@ -445,7 +596,8 @@ class Attention final : public Branch {
   }
 
   const int64_t first_head_;  // of the whole model's
-  const HeadExchange exchange_;
+  const bool ring_;
+  const HeadExchange exchange_;  // of no parts where there is a ring
   int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
   std::vector<Adapter> qkv_adapters_, out_adapters_;
 };

@@ -256,7 +256,8 @@ class Branch : public Unit {
     for (const size_t index : forgotten) call.temps[index] = {};
   }
 
-  static constexpr size_t kProjected = 8;  // of temps; attention has 0 to 3 and 9, the MLP 4 to 7
+  static constexpr size_t kProjected =
+      8;  // of temps; attention has 0 to 3, 9 and 10, the MLP 4 to 7
 
   const std::string prefix_;  // "block.3."
 

@@ -22,6 +22,14 @@ int64_t vocabulary_step(const ModelSpec& spec, const Share& share) {
 
 }  // namespace
 
+std::vector<Span> runs_of(const Share& share, int64_t sequence) {
+  if (share.parts == 1 || share.method == ContextMethod::ulysses)
+    return {equal_part(sequence, {share.part, share.parts})};
+  const int runs = 2 * share.parts;
+  return {equal_part(sequence, {share.part, runs}),
+          equal_part(sequence, {runs - 1 - share.part, runs})};
+}
+
 int kv_replicas(const ModelSpec& spec, int shares) {
   return static_cast<int>(std::max<int64_t>(1, shares / spec.num_kv_heads));
 }

@@ -4,9 +4,11 @@
 // positions) is the same in every share.
 //
 // A share may also be of a part of each sequence's tokens: then all that it computes is of these
-// alone, but for attention, where parts exchange tokens for heads (head_exchange.h).
+// alone, but for attention, where parts exchange tokens for heads (head_exchange.h), or pass their
+// keys and values around (ring.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,9 +17,13 @@
 
 namespace onefold {
 
+// How parts of a sequence attend to all of it.
+enum class ContextMethod : uint8_t { ulysses, ring };
+
 struct Share {
   int index = 0, count = 1;  // of what parameters are divided into
-  int part = 0, parts = 1;   // of each sequence: equal runs of tokens, in order
+  int part = 0, parts = 1;   // of each sequence: so many equal sets of tokens
+  ContextMethod method = ContextMethod::ulysses;
 
   bool whole() const { return count == 1; }  // has all of every parameter
   bool first() const { return index == 0; }
@@ -27,6 +33,11 @@ struct Share {
 struct Span {
   int64_t first = 0, size = 0;
 };
+
+// The tokens of a sequence that a part has, in the order in which it has them: a run; or, where
+// keys and values go around, two, the n-th from the beginning and the n-th from the end, so that
+// all parts have as many pairs of queries and keys that those see.
+std::vector<Span> runs_of(const Share& share, int64_t sequence);
 
 // Key and value heads are fewer than shares where each is in several.
 int kv_replicas(const ModelSpec& spec, int shares);

@@ -211,7 +211,8 @@ class Unit {
   virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;
   virtual void run(bool backward, int index, UnitCall& call) const = 0;
   // What travels after a phase whose role is not none. Of an exchange: equal blocks, one for each
-  // part in order, and where those of the other parts arrive, which is other memory.
+  // part in order, and where those of the other parts arrive, which is other memory. Of a shift:
+  // what the next part gets, and where that of the part before arrives.
   virtual Tensor boundary(bool backward, int index, const UnitCall& call) const;
   virtual Tensor arrival(bool backward, int index, const UnitCall& call) const;
 

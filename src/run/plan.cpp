@@ -236,8 +236,9 @@ std::string mesh_text(const Config& config) {
   }
   if (mesh.context > 1) {
     text += fmt::format(" x context {}", mesh.context);
-    meaning.push_back(fmt::format("each sequence is divided among {} ranks, {} tokens each",
-                                  mesh.context, config.data.sequence_length / mesh.context));
+    meaning.push_back(fmt::format("each sequence is divided among {} ranks, {} tokens each ({})",
+                                  mesh.context, config.data.sequence_length / mesh.context,
+                                  config.context_method));
   }
   if (mesh.pipeline > 1) {
     text += fmt::format(" x pipeline {}", mesh.pipeline);
@@ -434,12 +435,14 @@ std::string memory_text(const RankPlan& plan) {
 
 namespace {
 
-// Of exchanges inside a unit: shares of parameters sum and gather, parts of sequences exchange.
+// Of exchanges inside a unit: shares of parameters sum and gather, parts of sequences exchange or
+// send.
 const char* way_text(const PlannedTraffic& traffic) {
   if (traffic.lane == Lane::send) return " between stages";
   if (traffic.lane != Lane::exchange) return "";
-  return traffic.collective == Collective::all_to_all ? " along the context axis"
-                                                      : " along the tensor axis";
+  return traffic.collective == Collective::all_to_all || traffic.collective == Collective::send
+             ? " along the context axis"
+             : " along the tensor axis";
 }
 
 }  // namespace

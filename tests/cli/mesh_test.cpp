@@ -139,7 +139,7 @@ TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
   expect_error(
       train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
       {"mesh.expert is 2, and the experts of the model cannot be divided so: it has none"});
-  expect_error(train({"mesh.context=5"}, {"--quiet", "--ranks", "5"}), 1,
+  expect_error(train({"mesh.context=5", "context.method=ulysses"}, {"--quiet", "--ranks", "5"}), 1,
                {"mesh.context is 5, and sequences cannot be divided so", "attention heads",
                 "data.sequence_length"});
   expect_error(train({"mesh.tensor=2"}, {"--quiet", "--ranks", "2"}), 1,

@@ -75,17 +75,30 @@ TEST(ContextKey, DividesSequencesAndLeavesTheBatch) {
   EXPECT_EQ(config_with({{"sequence_parallel_size", 1}}, 4).mesh.context, 1);
 }
 
+// Heads are exchanged where they can be divided, and else keys go around.
+TEST(ContextKey, AutoIsARingWhereHeadsDoNotDivide) {
+  const Json data = {{"sequence_length", 48}};
+  const Config ring = config_with({{"mesh", {{"context", 3}}}, {"data", data}}, 3);
+  EXPECT_EQ(ring.context_method, "ring");
+  EXPECT_EQ(engine_options(ring).context_method, ContextMethod::ring);
+  EXPECT_EQ(ring.effective()["context"], (Json{{"method", "ring"}}));
+  EXPECT_EQ(Config::from_json(ring.effective(), 3).effective(), ring.effective());
+  const Config told = config_with(
+      {{"mesh", {{"context", 2}}}, {"context", {{"method", "ring"}}}, {"data", data}}, 2);
+  EXPECT_EQ(engine_options(told).context_method, ContextMethod::ring);
+}
+
 TEST(ContextKey, WhatCannotBeIsRefused) {
-  EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"context", {{"method", "ring"}}}}, 2),
-               "context.method is \"ring\": there is no ring attention yet");
   EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"context", {{"method", "star"}}}}, 2),
-               "context.method must be \"ulysses\" or \"auto\", not \"star\"");
+               "context.method", "star", "ulysses", "ring");
   EXPECT_ERROR(config_with({{"context", {{"methods", "ulysses"}}}}, 2), "methods", "method");
   EXPECT_ERROR(config_with({{"mesh", {{"context", 4}}}, {"sequence_parallel_size", 2}}, 4),
                "sequence_parallel_size is 2, and mesh.context is 4");
-  EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}}, 3),
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}, {"context", {{"method", "ulysses"}}}}, 3),
                "mesh.context is 3, and sequences cannot be divided so",
                "heads cannot be divided by 3", "(data.sequence_length) cannot be divided by 3");
+  EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}, {"context", {{"method", "ring"}}}}, 3),
+               "cannot be divided by 6, two runs for each rank (context.method ring)");
   EXPECT_ERROR(config_with({{"mesh", {{"context", 2}}}, {"run", {{"device", "cuda"}}}}, 2),
                "context parallelism is there for the device cpu alone yet");
   EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}}, 4),

@@ -33,6 +33,14 @@ EngineOptions parted(int context, int stage, int64_t micro_batch = 2) {
   return options;
 }
 
+// Keys and values go around, in two runs of tokens for each of up to four ranks.
+EngineOptions ringed(int context, int stage, int64_t micro_batch = 2) {
+  EngineOptions options = parted(context, stage, micro_batch);
+  options.context_method = ContextMethod::ring;
+  options.sequence = 24;
+  return options;
+}
+
 // The same global batch on one rank.
 test::RankRun undivided(const ModelSpec& spec, EngineOptions options, int data, int steps) {
   options.context = options.tensor = 1;
@@ -294,6 +302,133 @@ TEST(Context, ActivationsAreDivided) {
                                                    spec.query_size() + 2 * 47);
   for (const int context : {2, 4})
     EXPECT_LT(activations(context), activations(1) / context * twice * 1.02) << context;
+}
+
+class Rings : public testing::TestWithParam<ContextCase> {};
+
+TEST_P(Rings, LearnWhatOneRankLearnsAsPlanned) {
+  const ContextCase& c = GetParam();
+  ModelSpec spec = long_model(c.preset, c.heads, c.kv_heads);
+  spec.dropout = 0;
+  constexpr int kSteps = 20;
+  const int ranks = c.context * c.data;
+  const EngineOptions options = ringed(c.context, c.stage, c.micro_batch);
+  const test::RankRun run = test::train_on_ranks(spec, options, ranks, kSteps);
+  expect_near(run, undivided(spec, options, c.data, kSteps));
+  EXPECT_GT(test::distance(run.weights, undivided(spec, options, c.data, 0).weights), 0.1);
+  test::expect_planned(spec, options, ranks, run, test::this_processor());
+}
+
+// Heads that nothing divides too.
+INSTANTIATE_TEST_SUITE_P(Meshes, Rings,
+                         testing::Values(ContextCase{"gpt2-tiny", 5, 5, 2, 1, 0, 1},
+                                         ContextCase{"gpt2-tiny", 5, 5, 3, 2, 2},
+                                         ContextCase{"llama-tiny", 6, 2, 4, 1, 3},
+                                         ContextCase{"llama-tiny", 6, 2, 3, 1, 1, 1},
+                                         ContextCase{"qwen3-tiny", 5, 1, 4, 2, 0, 1},
+                                         ContextCase{"olmo2-tiny", 5, 5, 2, 1, 0},
+                                         ContextCase{"gptj-tiny", 5, 5, 3, 1, 0}),
+                         context_name);
+
+TEST(Ring, BitsRepeatAtEveryStageAndInEveryLayout) {
+  const ModelSpec spec = long_model("qwen3-tiny", 5, 1);
+  const test::RankRun first = test::train_on_ranks(spec, ringed(2, 0), 4, 3);
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const bool again : {false, true}) {
+      EngineOptions options = ringed(2, stage);
+      options.recompute = again;
+      options.order = again ? Order::unit_first : Order::micro_first;
+      options.zero.overlap = !again;
+      options.offload.activations = stage == 2 ? Tier::host : Tier::device;
+      const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+      expect_same(run, first);
+      test::expect_planned(spec, options, 4, run, test::this_processor());
+    }
+}
+
+TEST(Ring, SixteenBitsAgreeWithOneRankAndRepeat) {
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const ModelSpec spec = long_model("llama-tiny", 6, 2);
+    EngineOptions options = ringed(3, 1);
+    options.precision.compute = options.precision.gradients = type;
+    options.precision.master = true;
+    const test::RankRun run = test::train_on_ranks(spec, options, 3, 10);
+    const test::RankRun one = undivided(spec, options, 1, 10);
+    EXPECT_LT(test::distance(run.weights, one.weights), 0.02);
+    EXPECT_NEAR(run.losses.back(), one.losses.back(), 0.02);
+    test::expect_planned(spec, options, 3, run, test::this_processor());
+    expect_same(test::train_on_ranks(spec, options, 3, 10), run);
+  }
+}
+
+TEST(Ring, GoesWithTheTensorAxisAndAPipeline) {
+  ModelSpec spec = long_model("llama-tiny", 6, 2);
+  spec.hidden_size = 24;
+  EngineOptions options = ringed(3, 1, 1);
+  options.tensor = 2;
+  const test::RankRun run = test::train_on_ranks(spec, options, 6, 5);
+  expect_near(run, undivided(spec, options, 1, 5));
+  test::expect_planned(spec, options, 6, run, test::this_processor());
+  options.tensor = 1;
+  const test::RankRun flat = test::train_on_ranks(spec, options, 3, 3);
+  options.pipeline.ranks = 2;
+  const test::RankRun staged = test::train_on_ranks(spec, options, 6, 3);
+  expect_same(staged, flat);
+  test::expect_planned(spec, options, 6, staged, test::this_processor());
+}
+
+TEST(Ring, EvaluatesTheLossesOfWholeSequences) {
+  const ModelSpec spec = long_model("llama-tiny", 5, 1);
+  EngineOptions options = ringed(3, 3);
+  const test::OwnedBatch batch = test::random_rows(5, options, spec.vocab_size);
+  options.context = 1;
+  Engine one(spec, options);
+  const std::vector<float> expected = one.token_losses(batch.view());
+  options.context = 3;
+  std::mutex mutex;
+  test::on_ranks(3, [&](int, std::shared_ptr<Communicator> communicator) {
+    Engine engine(spec, options, std::move(communicator));
+    const std::vector<float> losses = engine.token_losses(batch.view());
+    const std::lock_guard lock(mutex);
+    ASSERT_EQ(losses.size(), expected.size());
+    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
+  });
+}
+
+// For each layer and micro-batch, keys and values C - 1 times in forward and as often in backward,
+// and their gradients C times.
+TEST(Ring, VolumeIsThatOfTheFormula) {
+  for (const bool again : {false, true})
+    for (const int context : {2, 3}) {
+      const ModelSpec spec = long_model("llama-tiny", 4, 2);
+      EngineOptions options = ringed(context, 0);
+      options.recompute = again;
+      const auto run = test::train_on_ranks(spec, options, context, 1);
+      const int64_t tokens = options.micro_batch * options.sequence / context;
+      const int64_t turns = (again ? 3 : 2) * (context - 1) + context;
+      const Traffic sent =
+          run.traffic[static_cast<size_t>(Lane::exchange)][static_cast<size_t>(Collective::send)];
+      EXPECT_EQ(sent.bytes_sent,
+                options.micros * spec.num_layers * turns * tokens * 2 * spec.kv_size() * 4);
+      const auto plan = Engine::plan(spec, options, context);
+      EXPECT_EQ(plan->traffic(Lane::exchange)[static_cast<size_t>(Collective::send)].bytes_sent,
+                sent.bytes_sent);
+    }
+}
+
+TEST(Ring, WhatItCannotDoIsRefusedWithAllReasons) {
+  ModelSpec spec = long_model("llama-tiny", 5, 1);
+  EXPECT_EQ(obstacle_to_context(spec, ringed(4, 0)), "");
+  EngineOptions options = ringed(4, 0);
+  options.sequence = 28;
+  options.documents = true;
+  spec.dropout = 0.1f;
+  spec.sliding_window = 8;
+  for (const char* reason :
+       {"28 tokens (data.sequence_length) cannot be divided by 8, two runs for each rank",
+        "does not keep documents apart", "does not look through windows",
+        "does not drop probabilities"})
+    EXPECT_TRUE(contains(obstacle_to_context(spec, options), reason)) << reason;
 }
 
 TEST(Context, WhatCannotBeDividedIsRefusedWithAllReasons) {

@@ -140,6 +140,24 @@ void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out
   }
 }
 
+// out = keep * out + take * more
+template <class T>
+HWY_INLINE void MergeRowOf(float keep, float take, const T* more, size_t n, T* out) {
+  const DF d;
+  const VF kept = hn::Set(d, keep), taken = hn::Set(d, take);
+  Sweep(n, [&](size_t i, auto io) HWY_ATTR {
+    io.Store(hn::MulAdd(taken, io.Load(d, more + i), hn::Mul(kept, io.Load(d, out + i))), d,
+             out + i);
+  });
+}
+
+void MergeRow(float keep, float take, const Tensor& more, const Tensor& out) {
+  with_type(out.dtype, "attention", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    MergeRowOf<T>(keep, take, more.as<T>(), static_cast<size_t>(out.cols), out.as<T>());
+  });
+}
+
 void ScaleTile(float* tile, int64_t rows, int64_t cols, float factor) {
   for (int64_t r = 0; r < rows; ++r) ScaleRow(tile + r * kTile, static_cast<size_t>(cols), factor);
 }
@@ -264,6 +282,7 @@ namespace {
 
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(FinishRows);
+HWY_EXPORT(MergeRow);
 HWY_EXPORT(ScaleTile);
 HWY_EXPORT(CapTile);
 HWY_EXPORT(BiasTile);
@@ -414,15 +433,15 @@ void forward_query_tile(const AttentionShape& s, int64_t b, int64_t h, Range que
   float maxima[kTile], sums[kTile];
   std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, kTile, 0.0f);
-  const int64_t last_key = queries.end + offset;
+  const int64_t last_key = s.causal ? queries.end + offset : s.key_length;
   // No row sees a key before the first row's document and window: starts grow along a sequence.
   const int32_t* starts = starts_from(s, b, queries.begin);
   const int64_t first_key =
       std::max<int64_t>(starts ? starts[0] : 0, s.first_in_window(queries.begin)) / kTile * kTile;
   for (int64_t key = first_key; key < last_key; key += kTile) {
-    const ScoreTile tile{
-        scores, rows,    std::min(kTile, last_key - key), queries.begin + offset - key + 1, starts,
-        key,    s.window};
+    const int64_t cols = std::min(kTile, last_key - key);
+    const ScoreTile tile{scores, rows, cols,    s.causal ? queries.begin + offset - key + 1 : cols,
+                         starts, key,  s.window};
     const Operand key_tile = products.operand(keys.row_range(key, tile.cols), key_room),
                   value_tile = products.operand(values.row_range(key, tile.cols), value_room);
     products.score(scale, query, key_tile, scores);
@@ -483,11 +502,14 @@ struct BackwardHead {
 
   BackwardHead(const AttentionShape& s, int64_t b, int64_t h, const BackwardTensors& t) {
     const int64_t kv_head = h / (s.heads / s.kv_heads);
-    const auto of = [&](const Tensor& x, int64_t head) {
-      return head_of(x, b * s.query_length, s.query_length, head, s.head_dim);
+    const auto of = [&](const Tensor& x) {
+      return head_of(x, b * s.query_length, s.query_length, h, s.head_dim);
     };
-    q = of(t.q, h), out = of(t.out, h), dout = of(t.dout, h), dq = of(t.dq, h);
-    k = of(t.k, kv_head), v = of(t.v, kv_head), dk = of(t.dk, kv_head), dv = of(t.dv, kv_head);
+    const auto of_keys = [&](const Tensor& x) {
+      return head_of(x, b * s.key_length, s.key_length, kv_head, s.head_dim);
+    };
+    q = of(t.q), out = of(t.out), dout = of(t.dout), dq = of(t.dq);
+    k = of_keys(t.k), v = of_keys(t.v), dk = of_keys(t.dk), dv = of_keys(t.dv);
     lse = t.lse.f32() + (b * s.heads + h) * t.lse.stride;
   }
 };
@@ -501,20 +523,22 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
   const int64_t length = s.query_length, group = s.heads / s.kv_heads;
   const float scale = s.score_scale();
   HWY_DYNAMIC_DISPATCH(RowDots)(t.dout, t.out, room.delta);
-  for (int64_t key = 0; key < length; key += kTile) {
-    const int64_t cols = std::min(kTile, length - key), sum = group == 1 ? 0 : room_for(s, key);
+  for (int64_t key = 0; key < s.key_length; key += kTile) {
+    const int64_t cols = std::min(kTile, s.key_length - key),
+                  sum = group == 1 ? 0 : room_for(s, key), first_query = s.causal ? key : 0;
     const Tensor dk_tile = t.dk.row_range(key, cols), dv_tile = t.dv.row_range(key, cols);
     const TileProducts& products = room.products;
     const Operand k = products.operand(t.k.row_range(key, cols), room.k),
                   v = products.operand(t.v.row_range(key, cols), room.v);
     const Rows dk = in_room(dk_tile, room.dk + sum), dv = in_room(dv_tile, room.dv + sum);
-    for (int64_t query = key; query < length; query += kTile) {
+    for (int64_t query = first_query; query < length; query += kTile) {
       const int64_t rows = std::min(kTile, length - query);
       const int64_t first_key = s.first_in_window(query);
       if (first_key >= key + cols) break;  // windows of later queries begin later
-      const ScoreTile tile{room.scores, rows,    cols, query - key + 1, starts_from(s, b, query),
-                           key,         s.window};
-      const bool onto_keys = member > 0 || query > key, onto_queries = key > first_key;
+      const ScoreTile tile{
+          room.scores, rows,    cols, s.causal ? query - key + 1 : cols, starts_from(s, b, query),
+          key,         s.window};
+      const bool onto_keys = member > 0 || query > first_query, onto_queries = key > first_key;
       const Operand q = products.operand(t.q.row_range(query, rows), room.q),
                     dout = products.operand(t.dout.row_range(query, rows), room.dout);
       const Rows dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
@@ -559,8 +583,9 @@ void check(const AttentionShape& s, Tensor q, Tensor k, Tensor v, const Dropout&
   for (const Tensor& t : {k, v})
     require(t.rows == s.batch * s.key_length && t.cols == s.kv_heads * s.head_dim,
             "attention: keys or values of {}x{}", t.rows, t.cols);
-  require(s.query_length <= s.key_length, "attention: {} queries over {} keys", s.query_length,
-          s.key_length);
+  require(s.causal ? s.query_length <= s.key_length
+                   : s.starts.empty() && s.window == 0 && dropout.rate == 0,
+          "attention: {} queries over {} keys", s.query_length, s.key_length);
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);
@@ -606,10 +631,34 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
   });
 }
 
+void merge_attention(ThreadPool& pool, Tensor out, Tensor lse, Tensor more, Tensor more_lse) {
+  require(more.rows == out.rows && more.cols == out.cols && lse.cols == out.rows &&
+              more_lse.rows == lse.rows && more_lse.cols == lse.cols && lse.rows > 0 &&
+              out.cols % lse.rows == 0,
+          "attention: {}x{} by {}x{} and {}x{} by {}x{}", out.rows, out.cols, lse.rows, lse.cols,
+          more.rows, more.cols, more_lse.rows, more_lse.cols);
+  const auto merge_row = HWY_DYNAMIC_DISPATCH(MergeRow);
+  const int64_t heads = lse.rows, dim = out.cols / heads;
+  const Chunks chunks = row_chunks(pool, out.rows, out.cols);
+  pool.run(chunks.count(), [&](int64_t chunk, int) {
+    const Range rows = chunks[chunk];
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int64_t head = 0; head < heads; ++head) {
+        float& mine = lse.f32()[head * lse.stride + row];
+        const float other = more_lse.f32()[head * more_lse.stride + row];
+        const float top = std::max(mine, other);
+        const float all = top + std::log(std::exp(mine - top) + std::exp(other - top));
+        merge_row(std::exp(mine - all), std::exp(other - all), head_of(more, row, 1, head, dim),
+                  head_of(out, row, 1, head, dim));
+        mine = all;
+      }
+  });
+}
+
 void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
                         Tensor out, Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                         const Dropout& dropout, Tensor scratch) {
-  require(s.query_length == s.key_length, "attention backward over a cache");
+  require(!s.causal || s.query_length == s.key_length, "attention backward over a cache");
   const bool on_unit = has_bf16_unit();
   check(s, q, k, v, dropout, scratch, attention_backward_scratch_bytes(s, pool.threads(), on_unit));
   check_types(s, {q, k, v, out, dout, dq, dk, dv});

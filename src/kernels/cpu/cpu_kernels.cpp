@@ -70,6 +70,9 @@ class CpuKernels final : public CpuScratch<Kernels> {
                            Tensor y) override {
     cpu::activation_backward(pool_, act, gated, x, dy, dx, y);
   }
+  void merge_attention(Tensor out, Tensor lse, Tensor more, Tensor more_lse) override {
+    cpu::merge_attention(pool_, out, lse, more, more_lse);
+  }
   void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
             bool inverse) override {
     cpu::rope(pool_, x, heads, table, positions, inverse);

@@ -26,6 +26,7 @@ void activation_forward(ThreadPool& pool, Activation act, bool gated, Tensor x, 
 void activation_backward(ThreadPool& pool, Activation act, bool gated, Tensor x, Tensor dy,
                          Tensor dx, Tensor y);
 
+void merge_attention(ThreadPool& pool, Tensor out, Tensor lse, Tensor more, Tensor more_lse);
 void rope(ThreadPool& pool, Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
           bool inverse);
 
