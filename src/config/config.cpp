@@ -186,6 +186,7 @@ EngineOptions engine_options(const Config& config) {
           .tensor = static_cast<int>(config.mesh.tensor),
           .context = static_cast<int>(config.mesh.context),
           .expert = static_cast<int>(config.mesh.expert),
+          .expert_bound = config.mesh.expert_bound,
           .pipeline = config.pipeline,
           .threads = config.run.threads,
           .seed = config.run.seed,

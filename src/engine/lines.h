@@ -66,7 +66,7 @@ inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
   const int outer = rank / options.tensor / options.context;
   return Model(spec, logits_bytes, {rank % options.tensor, options.tensor},
-               {outer % options.expert, options.expert});
+               {{outer % options.expert, options.expert}, options.expert_bound});
 }
 
 }  // namespace onefold

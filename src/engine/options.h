@@ -119,9 +119,10 @@ struct EngineOptions {
   bool library_sums = false;
   // Ranks along the axes of the mesh that divide a model or its sequences (comm/mesh.h); with those
   // of the pipeline, the others are the data axis.
-  int tensor = 1;   // each unit is divided among them
-  int context = 1;  // each sequence is
-  int expert = 1;   // each mixture's experts are
+  int tensor = 1;           // each unit is divided among them
+  int context = 1;          // each sequence is
+  int expert = 1;           // each mixture's experts are
+  double expert_bound = 0;  // rows for each of them (ExpertShare::bound)
   PipelineOptions pipeline;
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;
