@@ -429,14 +429,20 @@ std::string memory_text(const RankPlan& plan) {
 
 std::string traffic_text(const RankPlan& plan) {
   if (plan.ranks == 1) return "";
+  // Rows are exchanged by ranks that divide experts, and by no others.
+  const bool experts =
+      std::any_of(plan.traffic.begin(), plan.traffic.end(), [](const PlannedTraffic& traffic) {
+        return traffic.lane == Lane::exchange && traffic.collective == Collective::all_to_all;
+      });
   std::vector<std::string> parts;
   for (const PlannedTraffic& traffic : plan.traffic)
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
                                   collective_name(traffic.collective),
-                                  traffic.lane == Lane::exchange ? " along the tensor axis"
-                                  : traffic.lane == Lane::send   ? " between stages"
-                                                                 : ""));
+                                  traffic.lane == Lane::send       ? " between stages"
+                                  : traffic.lane != Lane::exchange ? ""
+                                  : experts                        ? " along the expert axis"
+                                                                   : " along the tensor axis"));
   return fmt::format("sends    on each rank{} and step: {}\n",
                      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
                      join(parts, ", "));
