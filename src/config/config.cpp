@@ -193,6 +193,7 @@ EngineOptions engine_options(const Config& config) {
           .context_method =
               config.context_method == "ring" ? ContextMethod::ring : ContextMethod::ulysses,
           .expert = static_cast<int>(config.mesh.expert),
+          .expert_bound = config.mesh.expert_bound,
           .pipeline = config.pipeline,
           .threads = config.run.threads,
           .seed = config.run.seed,

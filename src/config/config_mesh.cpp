@@ -176,7 +176,13 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
                   .tensor = read_axis(in, "tensor"),
                   .pipeline = read_axis(in, "pipeline"),
                   .context = read_axis(in, "context"),
-                  .expert = read_axis(in, "expert")};
+                  .expert = read_axis(in, "expert"),
+                  .expert_bound = in.get<double>("expert_bound", 0)};
+  if (mesh.expert_bound != 0 && !(mesh.expert_bound >= 1 && mesh.expert_bound <= 1e6))
+    in.fail("expert_bound",
+            fmt::format("must be 0 or from 1 to 1e6, not {:g}: how many times their even share of "
+                        "rows ranks have room for",
+                        mesh.expert_bound));
   in.finish();
   read_context(root, config);
   agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
@@ -206,6 +212,8 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
     mesh = {.data = world_size};
   }
   if (mesh.context == 1) root.idle("context");
+  if (mesh.expert == 1 && mesh.expert_bound > 0)
+    root.refuse(Group::conflict, "mesh.expert_bound", "has no effect without mesh.expert");
   config.mesh = mesh;
   config.pipeline.ranks = static_cast<int>(mesh.pipeline);
 }
@@ -254,6 +262,7 @@ Json mesh_json(const MeshConfig& mesh) {
   if (mesh.pipeline > 1) json["pipeline"] = mesh.pipeline;
   if (mesh.context > 1) json["context"] = mesh.context;
   if (mesh.expert > 1) json["expert"] = mesh.expert;
+  if (mesh.expert_bound > 0) json["expert_bound"] = mesh.expert_bound;
   return json;
 }
 

@@ -82,7 +82,7 @@ inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
   return Model(spec, logits_bytes,
                {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
                 options.context, options.context_method},
-               {outer % options.expert, options.expert});
+               {{outer % options.expert, options.expert}, options.expert_bound});
 }
 
 }  // namespace onefold

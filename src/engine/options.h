@@ -122,7 +122,8 @@ struct EngineOptions {
   int tensor = 1;   // each unit is divided among them
   int context = 1;  // each sequence is
   ContextMethod context_method = ContextMethod::ulysses;
-  int expert = 1;  // each mixture's experts are
+  int expert = 1;           // each mixture's experts are
+  double expert_bound = 0;  // rows for each of them (ExpertShare::bound)
   PipelineOptions pipeline;
   int threads = 0;  // of this rank; 0: all cores this thread may use (dry: the described ones)
   uint64_t seed = 1;

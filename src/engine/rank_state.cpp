@@ -158,7 +158,7 @@ std::vector<float> RankState::joined(int u, int p, std::span<const float> mine) 
   const auto part_of = [&](int index) {
     const Share share{index, count};
     const Model other(model_.spec, kLogitsBytes, by_experts ? Share{} : share,
-                      by_experts ? share : Share{});
+                      {by_experts ? share : Share{}});
     return other.units[static_cast<size_t>(u)]->params()[static_cast<size_t>(p)];
   };
   const int64_t most = part_of(0).elems();

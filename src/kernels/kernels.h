@@ -164,8 +164,8 @@ struct RouteBackward {
 };
 
 // How rows travel where the experts of a routing are divided among several holders, an equal run of
-// them each: block b of the rows is for the b-th. A block has a fixed number of rows, at least as
-// many as its experts have taken; what they leave over is empty.
+// them each: block b of the rows is for the b-th. A block has a fixed number of rows: where its
+// experts have taken more, a UserError says how many, and what they leave over is empty.
 struct SpreadRows {
   Routing from;        // by all experts
   int64_t blocks = 1;  // divides the experts

@@ -3,15 +3,19 @@
 // what they make of it comes back, in forward and in backward.
 //
 // What travels are blocks of a fixed number of rows, one for each holder: of a capacity, all that
-// its experts take; else all that may choose one of them. So memory and messages do not depend on
-// the routing. A row is hidden_size elements, then the weight of the choice and the number of its
-// expert among the holder's (-1: the row is empty); on its way back in backward, the gradient by
-// the weight. A holder sorts what has come by expert, and computes with it as with a routing of its
-// own.
+// its experts take; else all that may choose one of them, or fewer, if a bound says so: a step that
+// needs more then ends. So memory and messages do not depend on the routing. A row is hidden_size
+// elements, then the weight of the choice and the number of its expert among the holder's (-1: the
+// row is empty); on its way back in backward, the gradient by the weight. A holder sorts what has
+// come by expert, and computes with it as with a routing of its own.
 //
 // Kept besides what an undivided mixture keeps: the rows that have come, so that the gradients of
 // weights need no further exchange, and both routings.
 #include "model/mixture.h"
+
+#include <cmath>
+
+#include "base/error.h"
 
 namespace onefold {
 namespace {
@@ -66,11 +70,18 @@ class DividedMixture final : public Mixture {
   using Step = void (DividedMixture::*)(UnitCall&) const;
   enum Label : uint8_t { kWeight, kNumber };
 
-  // To all holders, this one among them; as many come. A token's choices are distinct experts.
+  // To all holders, this one among them; as many come.
   int64_t rows_that_travel(int64_t tokens, bool training) const {
-    const int64_t most = tokens * std::min(of_.per_token, held_),
-                  capacity = training ? of_.capacity(tokens) : 0;
-    return experts_.count * (capacity == 0 ? most : std::min(most, capacity * held_));
+    // A token's choices are distinct experts.
+    int64_t most = tokens * std::min(of_.per_token, held_);
+    if (const int64_t capacity = training ? of_.capacity(tokens) : 0; capacity > 0)
+      most = std::min(most, capacity * held_);
+    if (experts_.bound > 0) {
+      const double even = static_cast<double>(tokens * of_.per_token) / experts_.count;
+      most = static_cast<int64_t>(
+          std::min(static_cast<double>(most), std::ceil(experts_.bound * even)));
+    }
+    return experts_.count * most;
   }
 
   // Labels are of 4 bytes, and so lie at multiples of them.
@@ -116,14 +127,25 @@ class DividedMixture final : public Mixture {
     take_wires(call);
     const Saved saved = saved_of(call);
     const Tensor wire = call.temps[kWire], weights = saved.routed.routing.weights;
-    call.kernels.spread_rows({.from = saved.routed.routing,
-                              .blocks = experts_.count,
-                              .places = saved.sent.places,
-                              .sources = saved.sent.sources,
-                              .numbers = label(wire, kNumber)});
+    spread(call, {.from = saved.routed.routing,
+                  .blocks = experts_.count,
+                  .places = saved.sent.places,
+                  .sources = saved.sent.sources,
+                  .numbers = label(wire, kNumber)});
     call.kernels.gather_rows(call.temps[kNormed], saved.sent, elements(wire));
     call.kernels.gather_rows(weights.reshaped(weights.elems(), 1),
                              one_by_one(weights.elems(), saved.sent.sources), label(wire, kWeight));
+  }
+
+  void spread(const UnitCall& call, const SpreadRows& rows) const {
+    try {
+      call.kernels.spread_rows(rows);
+    } catch (const UserError& error) {
+      user_error(
+          "step {}, {}: {}. mesh.expert_bound is {:g} times an even share: raise it, or leave it "
+          "out and have room for all rows. The weights are those before this step",
+          call.step + 1, name(), error.what(), experts_.bound);
+    }
   }
 
   void take_rows(UnitCall& call) const {
@@ -238,7 +260,7 @@ class DividedMixture final : public Mixture {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& experts) {
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const ExpertShare& experts) {
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
   if (experts.whole()) return std::make_unique<Mixture>(spec, block, attention);
   return std::make_unique<DividedMixture>(spec, block, attention, experts);

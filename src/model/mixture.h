@@ -20,7 +20,7 @@ class Mixture : public Branch {
  public:
   // `experts`: the share of them that is here. The rest of the unit is the same in every share, and
   // the gradient of it a part of the whole one.
-  Mixture(const ModelSpec& s, int block, int first_place, const Share& experts = {})
+  Mixture(const ModelSpec& s, int block, int first_place, const ExpertShare& experts = {})
       : Branch(s, {}, block, "mlp", first_place, DropoutSite::mlp_out),
         of_(s.experts),
         experts_(experts),
@@ -414,7 +414,7 @@ class Mixture : public Branch {
   void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
 
   const ExpertSpec of_;
-  const Share experts_;
+  const ExpertShare experts_;
   const int64_t held_;  // experts that are here
   const int64_t up_size_, shared_up_size_;
   int router_, up_, down_, shared_up_, shared_down_, shared_gate_;

@@ -170,7 +170,7 @@ class Mlp final : public Branch {
 }  // namespace
 
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share,
-                               const Share& experts) {
+                               const ExpertShare& experts) {
   if (spec.has_experts(block)) {
     require(share.whole(), "experts are not divided");
     return make_mixture(spec, block, experts);

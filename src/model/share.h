@@ -29,6 +29,12 @@ struct Share {
   bool first() const { return index == 0; }
 };
 
+// A share of each mixture's experts.
+struct ExpertShare : Share {
+  // How many times an even share of its rows another one has room for; 0: all that may come.
+  double bound = 0;
+};
+
 // Elements [first, first + size) of something that is divided.
 struct Span {
   int64_t first = 0, size = 0;

@@ -90,7 +90,8 @@ Dropout UnitCall::dropout_at(uint32_t layer, uint32_t site) const {
           batch.samples, batch.places};
 }
 
-Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of, const Share& of_experts)
+Model::Model(const ModelSpec& s, int64_t logits_bytes, const Share& of,
+             const ExpertShare& of_experts)
     : spec(s), share(of), experts(of_experts) {
   units.push_back(make_embedding(spec, share));
   for (int block = 0; block < spec.num_layers; ++block) {

@@ -265,14 +265,14 @@ inline constexpr int64_t kVocabularyAlign = 64;
 // entered backwards only: its forward, the loss and its backward are one pass over chunks of
 // tokens, so that logits exist for one chunk at a time and are computed once.
 struct Model {
-  ModelSpec spec;  // of the whole
-  Share share;     // that the units compute
-  Share experts;   // of each mixture's experts, those that are here
+  ModelSpec spec;       // of the whole
+  Share share;          // that the units compute
+  ExpertShare experts;  // of each mixture's, those that are here
   std::vector<std::unique_ptr<Unit>> units;
 
   // `logits_bytes`: what the device's kernels ask for (KernelScratch).
   explicit Model(const ModelSpec& spec, int64_t logits_bytes = kLogitsBytes,
-                 const Share& share = {}, const Share& experts = {});
+                 const Share& share = {}, const ExpertShare& experts = {});
   int head() const { return static_cast<int>(units.size()) - 1; }
 };
 
@@ -288,9 +288,10 @@ inline bool is_saved(const ModelSpec& spec, const ParamSpec& param) {
 std::unique_ptr<Unit> make_embedding(const ModelSpec& spec, const Share& share = {});
 std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Share& share = {});
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {},
-                               const Share& experts = {});
+                               const ExpertShare& experts = {});
 // The MLP of a block that has experts, of which a share is here.
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& experts = {});
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block,
+                                   const ExpertShare& experts = {});
 // The MLP of a block whose attention it is beside: the same input, and its result is added to what
 // attention has left in the output. Its parameters are those of attention, and then its own.
 std::unique_ptr<Unit> make_mlp_beside(const Unit& attention, const ModelSpec& spec, int block,

@@ -75,6 +75,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   const auto dry =
       Engine::plan_worst(model, unlimited, ranks, comm_scratch_bytes, hardware, &peaks);
   RankPlan plan{.ranks = ranks,
+                .divides_experts = options.expert > 1,
                 .place = dry->pipeline().place,
                 .place_peaks = std::move(peaks),
                 .peak_bytes = dry->ledger().peak_bytes(),
@@ -436,10 +437,11 @@ std::string memory_text(const RankPlan& plan) {
 namespace {
 
 // Of exchanges inside a unit: shares of parameters sum and gather, parts of sequences exchange or
-// send.
-const char* way_text(const PlannedTraffic& traffic) {
+// send. What ranks that divide experts exchange is all that there is beside them.
+const char* way_text(const RankPlan& plan, const PlannedTraffic& traffic) {
   if (traffic.lane == Lane::send) return " between stages";
   if (traffic.lane != Lane::exchange) return "";
+  if (plan.divides_experts) return " along the expert axis";
   return traffic.collective == Collective::all_to_all || traffic.collective == Collective::send
              ? " along the context axis"
              : " along the tensor axis";
@@ -453,7 +455,7 @@ std::string traffic_text(const RankPlan& plan) {
   for (const PlannedTraffic& traffic : plan.traffic)
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
-                                  collective_name(traffic.collective), way_text(traffic)));
+                                  collective_name(traffic.collective), way_text(plan, traffic)));
   return fmt::format("sends    on each rank{} and step: {}\n",
                      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
                      join(parts, ", "));

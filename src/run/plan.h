@@ -28,6 +28,7 @@ struct PlannedTraffic {
 // then of the place that holds the most.
 struct RankPlan {
   int ranks = 1;
+  bool divides_experts = false;      // along an axis of the mesh
   int place = 0;                     // along a pipeline
   std::vector<int64_t> place_peaks;  // bytes, by place
   int64_t peak_bytes = 0;

@@ -57,8 +57,8 @@ TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
   expect_in(refused({kModel, "run.device=cuda"}), {"model.experts", "the device cpu alone"});
   expect_in(refused({kModel, "mesh.tensor=2"}, {"--ranks", "2"}),
             {"experts cannot be divided by mesh.tensor yet"});
-  expect_in(refused({kModel, "mesh.expert=2", "mesh.pipeline=2"}, {"--ranks", "4"}),
-            {"mesh.expert is 2", "does not go with mesh.pipeline yet"});
+  expect_in(refused({kModel, "mesh.expert=2", "mesh.tensor=2"}, {"--ranks", "4"}),
+            {"experts cannot be divided by mesh.tensor yet"});
 }
 
 }  // namespace

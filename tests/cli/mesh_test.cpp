@@ -119,8 +119,8 @@ TEST_F(CliMesh, ExpertsAreDividedAndGoOnOnOneRank) {
   divided.insert(divided.end(), {"gradient_accumulation_steps=1", "mesh.expert=2"});
   const Outcome plan = train(divided, {"--ranks", "4", "--plan-only"});
   ASSERT_EQ(plan.code, 0) << plan.err;
-  expect_in(plan.err + plan.out,
-            {"mesh     data 2 x expert 2", "1/2 of each mixture's experts", "x 4 ranks"});
+  expect_in(plan.err + plan.out, {"mesh     data 2 x expert 2", "1/2 of each mixture's experts",
+                                  "x 4 ranks", "in 8 all_to_all along the expert axis"});
   ASSERT_EQ(train_on(1, one, "one").code, 0);
   divided.emplace_back("zero_optimization.stage=3");
   const Outcome run = train_on(4, divided, "mesh");

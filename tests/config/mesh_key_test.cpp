@@ -153,13 +153,24 @@ TEST(MeshKey, DeepSpeedsSectionOfExpertsIsUnderstood) {
   EXPECT_ERROR(experts_with({{"expert_parallel", {{"autoep_sise", 2}}}}, 4), "autoep_sise");
 }
 
+TEST(MeshKey, RowsOfExpertsMayBeBounded) {
+  const Config config = experts_with({{"mesh", {{"expert", 2}, {"expert_bound", 1.5}}}}, 4);
+  EXPECT_EQ(engine_options(config).expert_bound, 1.5);
+  EXPECT_EQ(config.effective()["mesh"]["expert_bound"], 1.5);
+  EXPECT_EQ(engine_options(experts_with({{"mesh", {{"expert", 2}}}}, 4)).expert_bound, 0);
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"expert_bound", 0.5}}}}, 4),
+               "mesh.expert_bound", "must be 0 or from 1 to 1e6, not 0.5");
+  EXPECT_ERROR(experts_with({{"mesh", {{"expert_bound", 2}}}}, 4),
+               "mesh.expert_bound has no effect without mesh.expert");
+}
+
 TEST(MeshKey, ExpertsThatCannotBeDividedAreRefused) {
   EXPECT_ERROR(config_with({{"mesh", {{"expert", 2}}}}, 4),
                "mesh.expert is 2, and the experts of the model cannot be divided so",
                "it has none (model.experts)");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 3}}}}, 3), "there are 4 experts in each");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"pipeline", 2}}}}, 4),
-               "does not go with mesh.pipeline yet");
+               "experts (model.experts) do not go with a pipeline yet");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"tensor", 2}}}}, 4),
                "experts cannot be divided by mesh.tensor yet");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 4}}}}, 6),

@@ -295,6 +295,37 @@ TEST(Experts, EvaluateAsOneRankDoes) {
   }
 }
 
+// Rows for which there is no room end the step before it has changed anything; a bound that is
+// never reached changes memory and messages alone.
+TEST(Experts, ABoundSavesMemoryAndIsNeverExceededSilently) {
+  const ModelSpec spec = mixture();
+  EngineOptions options = options_of(4, 2);
+  const test::RankRun unbounded = test::train_on_ranks(spec, options, 4, 3);
+  options.expert_bound = 3;
+  const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+  EXPECT_EQ(run.losses, unbounded.losses);
+  test::expect_same_bits(run.weights, unbounded.weights);
+  test::expect_planned(spec, options, 4, run, test::this_processor());
+  const auto sent = [](const test::RankRun& of) {
+    return of
+        .traffic[static_cast<size_t>(Lane::exchange)][static_cast<size_t>(Collective::all_to_all)]
+        .bytes_sent;
+  };
+  // 22 tokens with two choices of four ranks: 33 rows would be three times the even share.
+  EXPECT_EQ(sent(run), sent(unbounded));
+  options.expert_bound = 1.9;
+  EXPECT_EQ(Engine::plan(spec, options, 4)
+                    ->traffic(Lane::exchange)[static_cast<size_t>(Collective::all_to_all)]
+                    .bytes_sent *
+                22,
+            sent(unbounded) / 3 * 21);
+  EXPECT_LT(Engine::plan(spec, options, 4)->ledger().peak_bytes(), unbounded.peaks[0]);
+  options.expert_bound = 1;
+  EXPECT_ERROR(test::train_on_ranks(spec, options, 4, 3), "step 1, block.0.mlp",
+               "rows are for one holder of experts, and there is room for 11",
+               "mesh.expert_bound is 1 times an even share");
+}
+
 TEST(Experts, WhatCannotBeDividedIsRefusedWithAllReasons) {
   const auto text = [](const ModelSpec& spec, const EngineOptions& options) {
     return obstacle_to_expert_ranks(spec, options);

@@ -183,14 +183,10 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
   EXPECT_LT(test::distance(resumed, one.weights), 1e-5);
 }
 
-// One rank, data, a pipeline of mixtures, and ranks that divide their experts.
+// One rank, the data axis, and ranks that divide experts.
 TEST(MeshReshard, AnyMeshLoadsExpertsThatAnotherSaved) {
-  const std::vector<MeshLayout> layouts = {{1, 1, 0},
-                                           {2, 1, 3},
-                                           {1, 1, 0, 2},
-                                           {1, 1, 0, 1, 1, 1, 2},
-                                           {2, 1, 3, 1, 1, 1, 2},
-                                           {1, 1, 2, 1, 1, 1, 4}};
+  const std::vector<MeshLayout> layouts = {
+      {1, 1, 0}, {2, 1, 3}, {1, 1, 0, 1, 1, 1, 2}, {2, 1, 3, 1, 1, 1, 2}, {1, 1, 2, 1, 1, 1, 4}};
   for (const MeshLayout& saving : layouts) {
     const ScratchFolder scratch;
     const CheckpointFolder first(scratch.path("first"));
@@ -201,9 +197,8 @@ TEST(MeshReshard, AnyMeshLoadsExpertsThatAnotherSaved) {
       EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
     int number = 0;
     for (const MeshLayout& loading : layouts) {
-      SCOPED_TRACE(fmt::format("data {} x expert {} to data {} x pipeline {} x expert {}",
-                               saving.data, saving.expert, loading.data, loading.pipeline,
-                               loading.expert));
+      SCOPED_TRACE(fmt::format("data {} x expert {} to data {} x expert {}", saving.data,
+                               saving.expert, loading.data, loading.expert));
       const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
       load_and_save(loading, first, second, mixed_model());
       test::expect_same_state(saved, read_all(second.list().front().path));

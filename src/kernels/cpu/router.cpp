@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -247,7 +248,8 @@ void spread_rows(const SpreadRows& args) {
   for (int64_t block = 0; block < args.blocks; ++block) {
     const int64_t first = from.offsets.i32()[block * each],
                   taken = from.offsets.i32()[(block + 1) * each] - first;
-    require(taken <= rows, "spread_rows: {} rows for a block of {}", taken, rows);
+    if (taken > rows)
+      user_error("{} rows are for one holder of experts, and there is room for {}", taken, rows);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t row = block * rows + i;
       const int32_t choice = i < taken ? from.sources.i32()[first + i] : -1;
