@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/clock.h"
+#include "base/half.h"
+#include "kernels/host_memory.h"
 #include "tensor/convert.h"
 
 namespace onefold {
@@ -53,13 +55,14 @@ std::span<float> as_floats(const Message& message, void* data, int64_t first, in
   return floats(wide, elems);
 }
 
-double squares_of(std::span<const float> values) {
-  std::array<double, 8> sums{};
-  for (size_t i = 0; i < values.size(); ++i)
-    sums[i % 8] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  return sum;
+// Calls visit(first, part) for elements [first, first + elems) of a slab, as fp32, some at a time.
+template <class Visit>
+void for_each_chunk(const Message& message, int64_t first, int64_t elems, const Visit& visit) {
+  constexpr int64_t kChunk = 4096;
+  std::array<float, kChunk> wide;
+  for (int64_t at = first; at < first + elems; at += kChunk)
+    visit(at,
+          as_floats(message, message.whole, at, std::min(kChunk, first + elems - at), wide.data()));
 }
 
 }  // namespace
@@ -135,81 +138,72 @@ WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int desti
   return {.own = {own[0], own[1]}, .common = {common[0], common[1]}};
 }
 
-// What this rank gives: into what it has kept, or as it is, with nothing in the gaps.
-void PackedCalls::fold(const PackedMessage& packed, const MomentumCorrection& correction) const {
-  const Message& message = packed.message;
-  const int64_t elems = message.shard_elems * channel_.ranks(), size = dtype_bytes(message.dtype);
-  for (const SlabGap& gap : packed.gaps)
-    std::fill_n(bytes_at(message.whole, gap.begin * size), (gap.end - gap.begin) * size,
+// The factor of this rank's own gradient, whose norm is limited.
+float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
+  if (limit <= 0) return 1;
+  double squares = 0;
+  for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
+                 [&](int64_t, std::span<const float> part) { squares += sum_of_squares(part); });
+  const double norm = std::sqrt(squares);
+  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+// What lies between parameters is nothing. A packet may hold something for it, and what it lacks
+// then is kept: it is not carried on.
+void PackedCalls::clear_gaps(const PackedMessage& packed) {
+  const int64_t size = dtype_bytes(packed.message.dtype);
+  for (const SlabGap& gap : packed.gaps) {
+    std::fill_n(bytes_at(packed.message.whole, gap.begin * size), (gap.end - gap.begin) * size,
                 std::byte{0});
-  if (packed.kept == nullptr) return;
-  // A packet may hold something for them, and what it lacks then is kept: it is not carried on.
-  for (const SlabGap& gap : packed.gaps)
-    std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
-  constexpr int64_t kChunk = 4096;
-  std::array<float, kChunk> wide;
-  const auto for_each_chunk = [&](const auto& visit) {
-    for (int64_t first = 0; first < elems; first += kChunk) {
-      const int64_t count = std::min(kChunk, elems - first);
-      visit(first, as_floats(message, message.whole, first, count, wide.data()));
-    }
-  };
-  float scale = 1;
-  if (correction.limit > 0) {
-    double squares = 0;
-    for_each_chunk([&](int64_t, std::span<const float> part) { squares += squares_of(part); });
-    const double norm = std::sqrt(squares);
-    if (norm > correction.limit) scale = static_cast<float>(correction.limit / norm);
+    if (packed.kept) std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
   }
-  for_each_chunk([&](int64_t first, std::span<const float> part) {
-    float* const kept = packed.kept + first;
-    float* const velocity = packed.velocity ? packed.velocity + first : nullptr;
-    for (size_t i = 0; i < part.size(); ++i) {
-      float given = part[i] * scale;
-      if (velocity) {
-        given += correction.momentum * velocity[i];
-        velocity[i] = given;
-      }
-      kept[i] += given;
-    }
+}
+
+// What this rank gives to one destination: into what it has kept, or a copy.
+std::span<float> PackedCalls::given(const PackedMessage& packed, int destination, const Fold& fold,
+                                    float* wide) {
+  const Message& message = packed.message;
+  const int64_t elems = message.shard_elems, first = destination * elems;
+  if (packed.kept == nullptr) {
+    const std::span<float> values = as_floats(message, message.whole, first, elems, wide);
+    if (values.data() != wide) copy_bytes(values.data(), wide, message.shard_bytes());
+    return floats(wide, elems);
+  }
+  for_each_chunk(message, first, elems, [&](int64_t at, std::span<const float> part) {
+    fold_gradient(part, fold, packed.velocity ? packed.velocity + at : nullptr, packed.kept + at);
   });
+  return floats(packed.kept + first, elems);
 }
 
 // The packet of one destination; what it lacks is kept, or only counted.
 void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
-                       const MomentumCorrection& correction, float* wide) {
-  const Message& message = packed.message;
-  const int64_t elems = message.shard_elems, first = destination * elems;
+                       std::span<float> values, bool masks) {
   const WireDraw draw = draw_of(packed, channel_.rank(), destination);
-  const std::span<float> values = packed.kept
-                                      ? floats(packed.kept + first, elems)
-                                      : as_floats(message, message.whole, first, elems, wide);
-  wire.encode(values, draw, packet);
-  measure(wire, values, draw, packet, packed.kept ? values.data() : wide);
+  const Wire::Squares squares = wire.pack(values, draw, packet);
+  work_.given += squares.given;
+  work_.lost += squares.lost;
   if (packed.velocity == nullptr) return;
-  const std::span<float> velocity = floats(packed.velocity + first, elems);
-  if (correction.masks) wire.apply(packet, draw, Apply::clear, velocity);
+  const std::span<float> velocity = floats(
+      packed.velocity + destination * packed.message.shard_elems, packed.message.shard_elems);
+  if (masks) wire.apply(packet, draw, Apply::clear, velocity);
+  if (largest_magnitude(velocity) < half::kInfinity) return;
   for (float& value : velocity)
     if (!std::isfinite(value)) value = 0;
 }
 
-// Sums of squares of what was packed, and of what the packet lacks, which is left at `lacking`.
-void PackedCalls::measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
-                          const std::byte* packet, float* lacking) {
-  const std::span<float> left(lacking, values.size());
-  work_.given += squares_of(values);
-  if (lacking != values.data()) std::copy(values.begin(), values.end(), lacking);
-  wire.apply(packet, draw, Apply::subtract, left);
-  work_.lost += squares_of(left);
-}
-
 void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
                            const MomentumCorrection& correction) {
-  for (const PackedMessage& packed : messages) fold(packed, correction);
+  std::vector<Fold> folds;
+  for (const PackedMessage& packed : messages) {
+    clear_gaps(packed);
+    folds.push_back({own_scale(packed, packed.kept ? correction.limit : 0), correction.momentum});
+  }
   for (int destination = 0; destination < channel_.ranks(); ++destination) {
     std::byte* packet = rooms.made + destination * rooms.block_bytes;
-    for (const PackedMessage& packed : messages) {
-      pack(wire, packed, destination, packet, correction, rooms.wide);
+    for (size_t m = 0; m < messages.size(); ++m) {
+      const PackedMessage& packed = messages[m];
+      pack(wire, packed, destination, packet, given(packed, destination, folds[m], rooms.wide),
+           correction.masks);
       packet += wire.packet_bytes(packed.message.shard_elems);
     }
   }
@@ -309,11 +303,10 @@ void PackedCalls::all_gather(std::string_view what, Wire& wire,
   for (const PackedMessage& packed : messages) {
     if (dry_) break;
     const Message& message = packed.message;
-    const std::span<const float> values =
+    const std::span<float> values =
         as_floats(message, message.shard, 0, message.shard_elems, at.wide);
-    const WireDraw draw = draw_of(packed, channel_.rank(), 0);
-    wire.encode(values, draw, packet);
-    measure(wire, values, draw, packet, at.wide);
+    if (values.data() != at.wide) copy_bytes(values.data(), at.wide, message.shard_bytes());
+    pack(wire, packed, 0, packet, floats(at.wide, message.shard_elems), false);
     packet += wire.packet_bytes(message.shard_elems);
   }
   work_.seconds += now_seconds() - begin;

@@ -85,11 +85,12 @@ class PackedCalls {
   static bool gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks);
   Rooms rooms(const Wire& wire, std::span<const PackedMessage> messages, int blocks_made,
               int blocks_received);
-  void fold(const PackedMessage& packed, const MomentumCorrection& correction) const;
+  float own_scale(const PackedMessage& packed, float limit) const;
+  static void clear_gaps(const PackedMessage& packed);
+  static std::span<float> given(const PackedMessage& packed, int destination, const Fold& fold,
+                                float* wide);
   void pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
-            const MomentumCorrection& correction, float* wide);
-  void measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
-               const std::byte* packet, float* lacking);
+            std::span<float> values, bool masks);
   template <class PacketOf>
   void sum(Wire& wire, const PackedMessage& packed, int destination, void* dst, float* wide,
            const PacketOf& packet_of);

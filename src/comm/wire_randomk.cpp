@@ -23,7 +23,7 @@ class RandomWire final : public Wire {
     const Entries entries{packet, room, 0};
     for (int64_t i = 0; i < room; ++i)
       entries.set_value(i, values[static_cast<size_t>(drawn(draw.common, i, room, elems))]);
-    if (largest(values) >= kInfinity) entries.set_value(0, kNotANumber);
+    if (largest_magnitude(values) >= kInfinity) entries.set_value(0, kNotANumber);
   }
 
   void apply(const std::byte* packet, const WireDraw& draw, Apply how,
@@ -39,7 +39,7 @@ class RandomWire final : public Wire {
       else
         to = 0;
     }
-    if (how == Apply::subtract) drop_not_finite(dst);
+    if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
  private:
