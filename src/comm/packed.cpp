@@ -98,30 +98,38 @@ PackedCalls::Rooms PackedCalls::rooms(const Wire& wire, std::span<const PackedMe
 }
 
 int64_t PackedCalls::scratch_bytes(Collective collective, const Wire& wire,
-                                   std::span<const Message> messages, int ranks) {
+                                   std::span<const Message> messages, PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  const int64_t made = collective == Collective::all_gather ? 1 : ranks;
+  const int64_t made = collective == Collective::all_gather ? 1 : ranks.between;
   const bool packets =
       collective == Collective::all_reduce && gathers_packets(wire, messages, ranks);
-  return aligned(block * made) + aligned(block * ranks * (packets ? ranks : 1)) +
+  return aligned(block * made) + aligned(block * ranks.between * (packets ? ranks.between : 1)) +
          wide_bytes(messages);
 }
 
-bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks) {
+bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages,
+                                  PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  return block * ranks < block + shards_bytes(messages);
+  return ranks.inside > 1 || block * ranks.between < block + shards_bytes(messages);
 }
 
 int64_t PackedCalls::reduce_scatter_bytes(const Wire& wire, std::span<const Message> messages,
-                                          int ranks) {
-  return packets_bytes(wire, messages) * (ranks - 1);
+                                          PackedRanks ranks) {
+  return packets_bytes(wire, messages) * (ranks.between - 1);
 }
 
 int64_t PackedCalls::all_reduce_bytes(const Wire& wire, std::span<const Message> messages,
-                                      int ranks) {
+                                      PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  return (gathers_packets(wire, messages, ranks) ? block * ranks : block + shards_bytes(messages)) *
-         (ranks - 1);
+  return (gathers_packets(wire, messages, ranks) ? block * ranks.between
+                                                 : block + shards_bytes(messages)) *
+         (ranks.between - 1);
+}
+
+int64_t PackedCalls::inside_bytes(Collective collective, std::span<const Message> messages,
+                                  PackedRanks ranks) {
+  return shards_bytes(messages) * ranks.between * (ranks.inside - 1) *
+         (collective == Collective::all_reduce ? 2 : 1);
 }
 
 int64_t PackedCalls::all_gather_bytes(const Wire& wire, std::span<const Message> messages,
@@ -130,11 +138,12 @@ int64_t PackedCalls::all_gather_bytes(const Wire& wire, std::span<const Message>
 }
 
 // Draws differ by slab and step (the key), and by source and destination; those that ranks have in
-// common by destination alone.
+// common by destination alone; and both by a rank's place in its host.
 WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int destination) const {
   const auto to = static_cast<uint32_t>(destination), from = static_cast<uint32_t>(source);
-  const PhiloxWords own = philox(packed.key, {1, to, from, 0});
-  const PhiloxWords common = philox(packed.key, {2, to, 0, 0});
+  const auto place = static_cast<uint32_t>(inside_ ? inside_->rank() : 0);
+  const PhiloxWords own = philox(packed.key, {1, to, from, place});
+  const PhiloxWords common = philox(packed.key, {2, to, 0, place});
   return {.own = {own[0], own[1]}, .common = {common[0], common[1]}};
 }
 
@@ -161,9 +170,9 @@ void PackedCalls::clear_gaps(const PackedMessage& packed) {
 
 // What this rank gives to one destination: into what it has kept, or a copy.
 std::span<float> PackedCalls::given(const PackedMessage& packed, int destination, const Fold& fold,
-                                    float* wide) {
+                                    float* wide) const {
   const Message& message = packed.message;
-  const int64_t elems = message.shard_elems, first = destination * elems;
+  const int64_t elems = message.shard_elems, first = destination * stride(message);
   if (packed.kept == nullptr) {
     const std::span<float> values = as_floats(message, message.whole, first, elems, wide);
     if (values.data() != wide) copy_bytes(values.data(), wide, message.shard_bytes());
@@ -183,8 +192,8 @@ void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination,
   work_.given += squares.given;
   work_.lost += squares.lost;
   if (packed.velocity == nullptr) return;
-  const std::span<float> velocity = floats(
-      packed.velocity + destination * packed.message.shard_elems, packed.message.shard_elems);
+  const std::span<float> velocity =
+      floats(packed.velocity + destination * stride(packed.message), packed.message.shard_elems);
   if (masks) wire.apply(packet, draw, Apply::clear, velocity);
   if (largest_magnitude(velocity) < half::kInfinity) return;
   for (float& value : velocity)
@@ -231,7 +240,50 @@ void PackedCalls::count(const Wire& wire, std::span<const PackedMessage> message
   work_.packed_bytes += packets_bytes(wire, all) * shards;
 }
 
+// One for each host and slab: its ranks' shards lie together.
+std::vector<Message> PackedCalls::inside_messages(std::span<const PackedMessage> messages) const {
+  std::vector<Message> all;
+  for (const PackedMessage& packed : messages)
+    for (int host = 0; host < channel_.ranks(); ++host) {
+      Message part = packed.message;
+      part.shard = nullptr;
+      if (!dry_) {
+        const int64_t size = dtype_bytes(part.dtype);
+        part.whole = bytes_at(part.whole, host * stride(part) * size);
+        part.shard = bytes_at(part.whole, inside_->rank() * part.shard_bytes());
+      }
+      all.push_back(part);
+    }
+  return all;
+}
+
+// The sums of this host, of this rank's share: as messages between hosts, from its first shard on.
+std::vector<PackedMessage> PackedCalls::sum_inside(std::string_view what,
+                                                   std::span<const PackedMessage> messages) {
+  std::vector<PackedMessage> all(messages.begin(), messages.end());
+  if (inside_ == nullptr) return all;
+  if (!dry_)
+    for (const PackedMessage& packed : messages) clear_gaps(packed);
+  inside_->reduce_scatter(what, inside_messages(messages));
+  for (PackedMessage& packed : all) {
+    const int64_t first = inside_->rank() * packed.message.shard_elems;
+    packed.gaps = {};
+    if (dry_) continue;
+    packed.message.whole =
+        bytes_at(packed.message.whole, first * dtype_bytes(packed.message.dtype));
+    if (packed.kept) packed.kept += first;
+    if (packed.velocity) packed.velocity += first;
+  }
+  return all;
+}
+
 void PackedCalls::reduce_scatter(std::string_view what, Wire& wire,
+                                 std::span<const PackedMessage> messages,
+                                 const MomentumCorrection& correction) {
+  reduce_packets(what, wire, sum_inside(what, messages), correction);
+}
+
+void PackedCalls::reduce_packets(std::string_view what, Wire& wire,
                                  std::span<const PackedMessage> messages,
                                  const MomentumCorrection& correction) {
   const Rooms at = rooms(wire, messages, channel_.ranks(), channel_.ranks());
@@ -255,22 +307,25 @@ void PackedCalls::reduce_scatter(std::string_view what, Wire& wire,
 void PackedCalls::all_reduce(std::string_view what, Wire& wire,
                              std::span<const PackedMessage> messages,
                              const MomentumCorrection& correction) {
-  const int ranks = channel_.ranks();
   std::vector<Message> all = plain(messages);
-  const auto place = [&](Message& message) {
-    message.shard =
-        dry_ ? nullptr : bytes_at(message.whole, channel_.rank() * message.shard_bytes());
-  };
-  if (!gathers_packets(wire, all, ranks)) {
-    std::vector<PackedMessage> own(messages.begin(), messages.end());
-    for (size_t m = 0; m < own.size(); ++m) {
-      place(all[m]);
-      own[m].message = all[m];
-    }
-    reduce_scatter(what, wire, own, correction);
-    channel_.all_gather(what, all);
+  if (gathers_packets(wire, all, ranks())) {
+    gather_packets(what, wire, sum_inside(what, messages), correction);
+    if (inside_) inside_->all_gather(what, inside_messages(messages));
     return;
   }
+  std::vector<PackedMessage> own(messages.begin(), messages.end());
+  for (size_t m = 0; m < own.size(); ++m) {
+    all[m].shard = dry_ ? nullptr : bytes_at(all[m].whole, channel_.rank() * all[m].shard_bytes());
+    own[m].message = all[m];
+  }
+  reduce_packets(what, wire, own, correction);
+  channel_.all_gather(what, all);
+}
+
+void PackedCalls::gather_packets(std::string_view what, Wire& wire,
+                                 std::span<const PackedMessage> messages,
+                                 const MomentumCorrection& correction) {
+  const int ranks = channel_.ranks();
   const Rooms at = rooms(wire, messages, ranks, ranks * ranks);
   count(wire, messages, ranks);
   double begin = now_seconds();
@@ -285,7 +340,8 @@ void PackedCalls::all_reduce(std::string_view what, Wire& wire,
     int64_t offset = destination * at.block_bytes;
     for (const PackedMessage& packed : messages) {
       const Message& message = packed.message;
-      sum(wire, packed, destination, bytes_at(message.whole, destination * message.shard_bytes()),
+      sum(wire, packed, destination,
+          bytes_at(message.whole, destination * stride(message) * dtype_bytes(message.dtype)),
           at.wide, [&](int source) { return at.received + source * made + offset; });
       offset += wire.packet_bytes(message.shard_elems);
     }

@@ -18,8 +18,8 @@ struct Nanoseconds {
   double pack = 0, unpack = 0, draw = 0;
 };
 constexpr std::array<Nanoseconds, 10> kNanoseconds = {
-    Nanoseconds{}, {2.5, 0.2, 18}, {3.0, 0.3, 18}, {4.0, 0.9, 18}, {4.5, 0.9},
-    {4.5, 0.1},    {3.0, 0.1},     {2.8, 0.1},     {2.5, 0.1},     {3.0, 0.1}};
+    Nanoseconds{}, {0.9, 0.25, 1.2}, {1.1, 0.2, 1.2}, {1.2, 0.2, 1.2}, {1.0, 0.2},
+    {1.2, 0.05},   {1.1, 0.05},      {1.0, 0.05},     {1.0, 0.05},     {0.8, 0.05}};
 
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;

@@ -40,6 +40,17 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     for (const Lane lane : {Lane::send, Lane::recv})
       lanes_[static_cast<size_t>(lane)] = device.open_lane();
   }
+  const auto open_beside = [&](Communicator& communicator, Buffer& scratch) {
+    if (const int64_t bytes = communicator.scratch_bytes(); bytes > 0)
+      scratch = ledger.allocate(Kind::communication, bytes, "messages");
+    RankMemory* const memory = memory_[static_cast<size_t>(Lane::reduce)].get();
+    return memory ? communicator.open_on(*memory, lane_name(Lane::reduce), scratch.data())
+                  : communicator.open(lane_name(Lane::reduce), scratch.data());
+  };
+  if (lines.inside) {
+    inside_ = open_beside(*lines.inside, inside_scratch_);
+    between_ = open_beside(*lines.between, between_scratch_);
+  }
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");

@@ -26,6 +26,10 @@ class Channels {
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
+  // Of the lane reduce, where gradients are compressed between hosts alone: of the ranks of this
+  // host, and of those of the same place on every host; else null.
+  Channel* inside() const { return inside_.get(); }
+  Channel* between() const { return between_.get(); }
   // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
   // on channels of its own, so that a rank may send and receive at the same time; and a channel of
   // all of them, in the order of computation. Null without a pipeline.
@@ -48,7 +52,8 @@ class Channels {
   std::array<std::unique_ptr<Channel>, kLanes> channels_;
   std::unique_ptr<Channel> control_, replicas_, stages_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
-  Buffer replicas_scratch_;
+  Buffer replicas_scratch_, inside_scratch_, between_scratch_;
+  std::unique_ptr<Channel> inside_, between_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

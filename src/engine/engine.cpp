@@ -160,6 +160,10 @@ TrafficTable Engine::traffic(Lane lane) const {
     add_traffic(channels_.control(), table);
   if (lane == Lane::exchange && channels_.replicas() != nullptr)
     add_traffic(*channels_.replicas(), table);
+  if (lane == Lane::reduce && channels_.inside() != nullptr) {
+    add_traffic(*channels_.inside(), table);
+    add_traffic(*channels_.between(), table);
+  }
   return table;
 }
 

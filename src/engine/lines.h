@@ -15,6 +15,9 @@ struct Lines {
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> pipeline;  // null without that axis
+  // Of gradients that are compressed between hosts alone: the ranks of this host, and those of the
+  // same place on every host; else null.
+  std::shared_ptr<Communicator> inside, between;
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const { return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor)}; }

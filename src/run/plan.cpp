@@ -257,12 +257,10 @@ std::string holder_text(const RankPlan& plan) {
 
 std::string batch_text(const Config& config, const EngineOptions& options) {
   const BatchConfig& batch = config.batch;
-  std::string text =
-      fmt::format("batch    {} of {} tokens = {} micro x {} accumulated x {}",
-                  counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
-                  batch.accumulation,
-                  counted(batch.world_size,
-                          config.mesh.others() > 1 ? "group" : "rank"));
+  std::string text = fmt::format(
+      "batch    {} of {} tokens = {} micro x {} accumulated x {}",
+      counted(batch.global, "sequence"), config.data.sequence_length, batch.micro,
+      batch.accumulation, counted(batch.world_size, config.mesh.others() > 1 ? "group" : "rank"));
   if (batch.accumulation > 1 && batch.world_size > 1 && config.mesh.pipeline == 1)
     text += options.order == Order::unit_first
                 ? "; unit by unit: gathers and reductions once a step"
@@ -361,9 +359,14 @@ std::string compression_text(const EngineOptions& options) {
   const CompressionOptions& compression = options.compression;
   std::string text;
   if (!compression.gradients.none()) {
-    text += fmt::format("packs    gradients travel as {}, {}", describe(compression.gradients),
-                        compression.feedback ? "what is not sent is kept and sent later"
-                                             : "what is not sent is lost");
+    const std::string hosts = compression.host_ranks > 1
+                                  ? fmt::format(" between hosts, summed whole by {} ranks on each",
+                                                compression.host_ranks)
+                                  : "";
+    text +=
+        fmt::format("packs    gradients travel as {}{}, {}", describe(compression.gradients), hosts,
+                    compression.feedback ? "what is not sent is kept and sent later"
+                                         : "what is not sent is lost");
     if (compression.corrects_momentum)
       text += fmt::format(", with momentum {:g} before the sum", compression.correction.momentum);
     if (compression.whole_steps > 0)
