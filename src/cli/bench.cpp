@@ -1,5 +1,6 @@
 // onefold bench: rates against a ceiling measured in the same run.
 #include <algorithm>
+#include <ctime>
 #include <random>
 
 #include "base/clock.h"
@@ -233,6 +234,12 @@ void measure_step(const StepBench& b, int64_t baseline,
 
 }  // namespace
 
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 void add_bench(CLI::App& app, Run& run) {
   CLI::App* bench = app.add_subcommand("bench", "Measure rates against this machine's ceilings");
   bench->require_subcommand(1);
@@ -295,6 +302,7 @@ void add_bench(CLI::App& app, Run& run) {
   step->callback([options, &run] { run = [options] { return run_step(*options); }; });
   add_bench_kernels(*bench, run);
   add_bench_comm(*bench, run);
+  add_bench_wire(*bench, run);
   add_bench_tokenizer(*bench, run);
   add_bench_checkpoint(*bench, run);
 }

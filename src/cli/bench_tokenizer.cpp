@@ -20,13 +20,6 @@ struct TokenizerBench {
   bool json = false;
 };
 
-// Processor time of this thread: other work on the machine does not count.
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 // The file in pieces as `onefold tokenize` encodes it, through one cache: what one thread does.
 std::vector<std::string_view> pieces_of(std::string_view text, const Tokenizer& tokenizer) {
   constexpr size_t kPieceBytes = size_t{1} << 18;

@@ -37,6 +37,7 @@ void add_bench(CLI::App& app, Run& run);
 void add_bench_comm(CLI::App& bench, Run& run);
 void add_bench_checkpoint(CLI::App& bench, Run& run);
 void add_bench_kernels(CLI::App& bench, Run& run);
+void add_bench_wire(CLI::App& bench, Run& run);
 void add_export(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_diff(CLI::App& app, Run& run);
@@ -62,6 +63,9 @@ struct OutputFlag {
 };
 void require_output(const OutputFlag& flag, const std::string& path,
                     const std::vector<std::string>& inputs, bool overwrite);
+
+// Processor time of this thread, for benchmarks: other work on the machine does not count.
+double thread_seconds();
 
 // One JSON document on standard output.
 void print_json(const Json& json);

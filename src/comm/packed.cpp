@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/clock.h"
+#include "base/half.h"
+#include "kernels/host_memory.h"
 #include "tensor/convert.h"
 
 namespace onefold {
@@ -53,13 +55,14 @@ std::span<float> as_floats(const Message& message, void* data, int64_t first, in
   return floats(wide, elems);
 }
 
-double squares_of(std::span<const float> values) {
-  std::array<double, 8> sums{};
-  for (size_t i = 0; i < values.size(); ++i)
-    sums[i % 8] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double sum = 0;
-  for (const double part : sums) sum += part;
-  return sum;
+// Calls visit(first, part) for elements [first, first + elems) of a slab, as fp32, some at a time.
+template <class Visit>
+void for_each_chunk(const Message& message, int64_t first, int64_t elems, const Visit& visit) {
+  constexpr int64_t kChunk = 4096;
+  std::array<float, kChunk> wide;
+  for (int64_t at = first; at < first + elems; at += kChunk)
+    visit(at,
+          as_floats(message, message.whole, at, std::min(kChunk, first + elems - at), wide.data()));
 }
 
 }  // namespace
@@ -95,30 +98,38 @@ PackedCalls::Rooms PackedCalls::rooms(const Wire& wire, std::span<const PackedMe
 }
 
 int64_t PackedCalls::scratch_bytes(Collective collective, const Wire& wire,
-                                   std::span<const Message> messages, int ranks) {
+                                   std::span<const Message> messages, PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  const int64_t made = collective == Collective::all_gather ? 1 : ranks;
+  const int64_t made = collective == Collective::all_gather ? 1 : ranks.between;
   const bool packets =
       collective == Collective::all_reduce && gathers_packets(wire, messages, ranks);
-  return aligned(block * made) + aligned(block * ranks * (packets ? ranks : 1)) +
+  return aligned(block * made) + aligned(block * ranks.between * (packets ? ranks.between : 1)) +
          wide_bytes(messages);
 }
 
-bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks) {
+bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages,
+                                  PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  return block * ranks < block + shards_bytes(messages);
+  return ranks.inside > 1 || block * ranks.between < block + shards_bytes(messages);
 }
 
 int64_t PackedCalls::reduce_scatter_bytes(const Wire& wire, std::span<const Message> messages,
-                                          int ranks) {
-  return packets_bytes(wire, messages) * (ranks - 1);
+                                          PackedRanks ranks) {
+  return packets_bytes(wire, messages) * (ranks.between - 1);
 }
 
 int64_t PackedCalls::all_reduce_bytes(const Wire& wire, std::span<const Message> messages,
-                                      int ranks) {
+                                      PackedRanks ranks) {
   const int64_t block = packets_bytes(wire, messages);
-  return (gathers_packets(wire, messages, ranks) ? block * ranks : block + shards_bytes(messages)) *
-         (ranks - 1);
+  return (gathers_packets(wire, messages, ranks) ? block * ranks.between
+                                                 : block + shards_bytes(messages)) *
+         (ranks.between - 1);
+}
+
+int64_t PackedCalls::inside_bytes(Collective collective, std::span<const Message> messages,
+                                  PackedRanks ranks) {
+  return shards_bytes(messages) * ranks.between * (ranks.inside - 1) *
+         (collective == Collective::all_reduce ? 2 : 1);
 }
 
 int64_t PackedCalls::all_gather_bytes(const Wire& wire, std::span<const Message> messages,
@@ -127,89 +138,81 @@ int64_t PackedCalls::all_gather_bytes(const Wire& wire, std::span<const Message>
 }
 
 // Draws differ by slab and step (the key), and by source and destination; those that ranks have in
-// common by destination alone.
+// common by destination alone; and both by a rank's place in its host.
 WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int destination) const {
   const auto to = static_cast<uint32_t>(destination), from = static_cast<uint32_t>(source);
-  const PhiloxWords own = philox(packed.key, {1, to, from, 0});
-  const PhiloxWords common = philox(packed.key, {2, to, 0, 0});
+  const auto place = static_cast<uint32_t>(inside_ ? inside_->rank() : 0);
+  const PhiloxWords own = philox(packed.key, {1, to, from, place});
+  const PhiloxWords common = philox(packed.key, {2, to, 0, place});
   return {.own = {own[0], own[1]}, .common = {common[0], common[1]}};
 }
 
-// What this rank gives: into what it has kept, or as it is, with nothing in the gaps.
-void PackedCalls::fold(const PackedMessage& packed, const MomentumCorrection& correction) const {
-  const Message& message = packed.message;
-  const int64_t elems = message.shard_elems * channel_.ranks(), size = dtype_bytes(message.dtype);
-  for (const SlabGap& gap : packed.gaps)
-    std::fill_n(bytes_at(message.whole, gap.begin * size), (gap.end - gap.begin) * size,
+// The factor of this rank's own gradient, whose norm is limited.
+float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
+  if (limit <= 0) return 1;
+  double squares = 0;
+  for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
+                 [&](int64_t, std::span<const float> part) { squares += sum_of_squares(part); });
+  const double norm = std::sqrt(squares);
+  return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
+}
+
+// What lies between parameters is nothing. A packet may hold something for it, and what it lacks
+// then is kept: it is not carried on.
+void PackedCalls::clear_gaps(const PackedMessage& packed) {
+  const int64_t size = dtype_bytes(packed.message.dtype);
+  for (const SlabGap& gap : packed.gaps) {
+    std::fill_n(bytes_at(packed.message.whole, gap.begin * size), (gap.end - gap.begin) * size,
                 std::byte{0});
-  if (packed.kept == nullptr) return;
-  // A packet may hold something for them, and what it lacks then is kept: it is not carried on.
-  for (const SlabGap& gap : packed.gaps)
-    std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
-  constexpr int64_t kChunk = 4096;
-  std::array<float, kChunk> wide;
-  const auto for_each_chunk = [&](const auto& visit) {
-    for (int64_t first = 0; first < elems; first += kChunk) {
-      const int64_t count = std::min(kChunk, elems - first);
-      visit(first, as_floats(message, message.whole, first, count, wide.data()));
-    }
-  };
-  float scale = 1;
-  if (correction.limit > 0) {
-    double squares = 0;
-    for_each_chunk([&](int64_t, std::span<const float> part) { squares += squares_of(part); });
-    const double norm = std::sqrt(squares);
-    if (norm > correction.limit) scale = static_cast<float>(correction.limit / norm);
+    if (packed.kept) std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
   }
-  for_each_chunk([&](int64_t first, std::span<const float> part) {
-    float* const kept = packed.kept + first;
-    float* const velocity = packed.velocity ? packed.velocity + first : nullptr;
-    for (size_t i = 0; i < part.size(); ++i) {
-      float given = part[i] * scale;
-      if (velocity) {
-        given += correction.momentum * velocity[i];
-        velocity[i] = given;
-      }
-      kept[i] += given;
-    }
+}
+
+// What this rank gives to one destination: into what it has kept, or a copy.
+std::span<float> PackedCalls::given(const PackedMessage& packed, int destination, const Fold& fold,
+                                    float* wide) const {
+  const Message& message = packed.message;
+  const int64_t elems = message.shard_elems, first = destination * stride(message);
+  if (packed.kept == nullptr) {
+    const std::span<float> values = as_floats(message, message.whole, first, elems, wide);
+    if (values.data() != wide) copy_bytes(values.data(), wide, message.shard_bytes());
+    return floats(wide, elems);
+  }
+  for_each_chunk(message, first, elems, [&](int64_t at, std::span<const float> part) {
+    fold_gradient(part, fold, packed.velocity ? packed.velocity + at : nullptr, packed.kept + at);
   });
+  return floats(packed.kept + first, elems);
 }
 
 // The packet of one destination; what it lacks is kept, or only counted.
 void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
-                       const MomentumCorrection& correction, float* wide) {
-  const Message& message = packed.message;
-  const int64_t elems = message.shard_elems, first = destination * elems;
+                       std::span<float> values, bool masks) {
   const WireDraw draw = draw_of(packed, channel_.rank(), destination);
-  const std::span<float> values = packed.kept
-                                      ? floats(packed.kept + first, elems)
-                                      : as_floats(message, message.whole, first, elems, wide);
-  wire.encode(values, draw, packet);
-  measure(wire, values, draw, packet, packed.kept ? values.data() : wide);
+  const Wire::Squares squares = wire.pack(values, draw, packet);
+  work_.given += squares.given;
+  work_.lost += squares.lost;
   if (packed.velocity == nullptr) return;
-  const std::span<float> velocity = floats(packed.velocity + first, elems);
-  if (correction.masks) wire.apply(packet, draw, Apply::clear, velocity);
+  const std::span<float> velocity =
+      floats(packed.velocity + destination * stride(packed.message), packed.message.shard_elems);
+  if (masks) wire.apply(packet, draw, Apply::clear, velocity);
+  if (largest_magnitude(velocity) < half::kInfinity) return;
   for (float& value : velocity)
     if (!std::isfinite(value)) value = 0;
 }
 
-// Sums of squares of what was packed, and of what the packet lacks, which is left at `lacking`.
-void PackedCalls::measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
-                          const std::byte* packet, float* lacking) {
-  const std::span<float> left(lacking, values.size());
-  work_.given += squares_of(values);
-  if (lacking != values.data()) std::copy(values.begin(), values.end(), lacking);
-  wire.apply(packet, draw, Apply::subtract, left);
-  work_.lost += squares_of(left);
-}
-
 void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
                            const MomentumCorrection& correction) {
-  for (const PackedMessage& packed : messages) fold(packed, correction);
+  std::vector<Fold> folds;
+  for (const PackedMessage& packed : messages) {
+    clear_gaps(packed);
+    folds.push_back({own_scale(packed, packed.kept ? correction.limit : 0), correction.momentum});
+  }
   for (int destination = 0; destination < channel_.ranks(); ++destination) {
     std::byte* packet = rooms.made + destination * rooms.block_bytes;
-    for (const PackedMessage& packed : messages) {
-      pack(wire, packed, destination, packet, correction, rooms.wide);
+    for (size_t m = 0; m < messages.size(); ++m) {
+      const PackedMessage& packed = messages[m];
+      pack(wire, packed, destination, packet, given(packed, destination, folds[m], rooms.wide),
+           correction.masks);
       packet += wire.packet_bytes(packed.message.shard_elems);
     }
   }
@@ -237,7 +240,50 @@ void PackedCalls::count(const Wire& wire, std::span<const PackedMessage> message
   work_.packed_bytes += packets_bytes(wire, all) * shards;
 }
 
+// One for each host and slab: its ranks' shards lie together.
+std::vector<Message> PackedCalls::inside_messages(std::span<const PackedMessage> messages) const {
+  std::vector<Message> all;
+  for (const PackedMessage& packed : messages)
+    for (int host = 0; host < channel_.ranks(); ++host) {
+      Message part = packed.message;
+      part.shard = nullptr;
+      if (!dry_) {
+        const int64_t size = dtype_bytes(part.dtype);
+        part.whole = bytes_at(part.whole, host * stride(part) * size);
+        part.shard = bytes_at(part.whole, inside_->rank() * part.shard_bytes());
+      }
+      all.push_back(part);
+    }
+  return all;
+}
+
+// The sums of this host, of this rank's share: as messages between hosts, from its first shard on.
+std::vector<PackedMessage> PackedCalls::sum_inside(std::string_view what,
+                                                   std::span<const PackedMessage> messages) {
+  std::vector<PackedMessage> all(messages.begin(), messages.end());
+  if (inside_ == nullptr) return all;
+  if (!dry_)
+    for (const PackedMessage& packed : messages) clear_gaps(packed);
+  inside_->reduce_scatter(what, inside_messages(messages));
+  for (PackedMessage& packed : all) {
+    const int64_t first = inside_->rank() * packed.message.shard_elems;
+    packed.gaps = {};
+    if (dry_) continue;
+    packed.message.whole =
+        bytes_at(packed.message.whole, first * dtype_bytes(packed.message.dtype));
+    if (packed.kept) packed.kept += first;
+    if (packed.velocity) packed.velocity += first;
+  }
+  return all;
+}
+
 void PackedCalls::reduce_scatter(std::string_view what, Wire& wire,
+                                 std::span<const PackedMessage> messages,
+                                 const MomentumCorrection& correction) {
+  reduce_packets(what, wire, sum_inside(what, messages), correction);
+}
+
+void PackedCalls::reduce_packets(std::string_view what, Wire& wire,
                                  std::span<const PackedMessage> messages,
                                  const MomentumCorrection& correction) {
   const Rooms at = rooms(wire, messages, channel_.ranks(), channel_.ranks());
@@ -261,22 +307,25 @@ void PackedCalls::reduce_scatter(std::string_view what, Wire& wire,
 void PackedCalls::all_reduce(std::string_view what, Wire& wire,
                              std::span<const PackedMessage> messages,
                              const MomentumCorrection& correction) {
-  const int ranks = channel_.ranks();
   std::vector<Message> all = plain(messages);
-  const auto place = [&](Message& message) {
-    message.shard =
-        dry_ ? nullptr : bytes_at(message.whole, channel_.rank() * message.shard_bytes());
-  };
-  if (!gathers_packets(wire, all, ranks)) {
-    std::vector<PackedMessage> own(messages.begin(), messages.end());
-    for (size_t m = 0; m < own.size(); ++m) {
-      place(all[m]);
-      own[m].message = all[m];
-    }
-    reduce_scatter(what, wire, own, correction);
-    channel_.all_gather(what, all);
+  if (gathers_packets(wire, all, ranks())) {
+    gather_packets(what, wire, sum_inside(what, messages), correction);
+    if (inside_) inside_->all_gather(what, inside_messages(messages));
     return;
   }
+  std::vector<PackedMessage> own(messages.begin(), messages.end());
+  for (size_t m = 0; m < own.size(); ++m) {
+    all[m].shard = dry_ ? nullptr : bytes_at(all[m].whole, channel_.rank() * all[m].shard_bytes());
+    own[m].message = all[m];
+  }
+  reduce_packets(what, wire, own, correction);
+  channel_.all_gather(what, all);
+}
+
+void PackedCalls::gather_packets(std::string_view what, Wire& wire,
+                                 std::span<const PackedMessage> messages,
+                                 const MomentumCorrection& correction) {
+  const int ranks = channel_.ranks();
   const Rooms at = rooms(wire, messages, ranks, ranks * ranks);
   count(wire, messages, ranks);
   double begin = now_seconds();
@@ -291,7 +340,8 @@ void PackedCalls::all_reduce(std::string_view what, Wire& wire,
     int64_t offset = destination * at.block_bytes;
     for (const PackedMessage& packed : messages) {
       const Message& message = packed.message;
-      sum(wire, packed, destination, bytes_at(message.whole, destination * message.shard_bytes()),
+      sum(wire, packed, destination,
+          bytes_at(message.whole, destination * stride(message) * dtype_bytes(message.dtype)),
           at.wide, [&](int source) { return at.received + source * made + offset; });
       offset += wire.packet_bytes(message.shard_elems);
     }
@@ -309,11 +359,10 @@ void PackedCalls::all_gather(std::string_view what, Wire& wire,
   for (const PackedMessage& packed : messages) {
     if (dry_) break;
     const Message& message = packed.message;
-    const std::span<const float> values =
+    const std::span<float> values =
         as_floats(message, message.shard, 0, message.shard_elems, at.wide);
-    const WireDraw draw = draw_of(packed, channel_.rank(), 0);
-    wire.encode(values, draw, packet);
-    measure(wire, values, draw, packet, at.wide);
+    if (values.data() != at.wide) copy_bytes(values.data(), at.wide, message.shard_bytes());
+    pack(wire, packed, 0, packet, floats(at.wide, message.shard_elems), false);
     packet += wire.packet_bytes(message.shard_elems);
   }
   work_.seconds += now_seconds() - begin;

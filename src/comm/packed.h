@@ -2,6 +2,10 @@
 // packets hold. Each rank makes one packet of each destination's shard of each slab, whatever slabs
 // a call joins, and sums decoded packets in rank order in fp32: so bits do not depend on buckets,
 // on the transport, or on whether the sum is wanted whole or in shards.
+//
+// Where ranks share hosts, those of a host first sum their numbers as they are, each a share of the
+// shards: rank j of a host those of every host's rank j. Packets of these sums travel between the
+// ranks j of all hosts, and what is kept back is of these sums.
 #pragma once
 
 #include <array>
@@ -38,6 +42,13 @@ struct PackedMessage {
   PhiloxKey key;                       // of this slab and step
 };
 
+// Who exchanges packets: the ranks of a channel, one on each host, and how many ranks a host has.
+struct PackedRanks {
+  PackedRanks(int between, int inside = 1)  // NOLINT: mostly each rank is by itself
+      : between(between), inside(inside) {}
+  int between, inside;
+};
+
 // What has been packed, since the beginning.
 struct PackWork {
   int64_t calls = 0;
@@ -51,12 +62,14 @@ struct PackWork {
 
 class PackedCalls {
  public:
-  // Without memory (dry), calls are only counted.
-  PackedCalls(Channel& channel, bool dry) : channel_(channel), dry_(dry) {}
+  // Without memory (dry), calls are only counted. `inside`: a channel of the ranks of this host,
+  // where `channel` is of one rank on each.
+  PackedCalls(Channel& channel, bool dry, Channel* inside = nullptr)
+      : channel_(channel), inside_(inside), dry_(dry) {}
 
   // Scratch of one of the three calls, aligned to 64.
   static int64_t scratch_bytes(Collective collective, const Wire& wire,
-                               std::span<const Message> messages, int ranks);
+                               std::span<const Message> messages, PackedRanks ranks);
   void set_scratch(void* memory, int64_t bytes) {
     scratch_ = static_cast<std::byte*>(memory);
     scratch_bytes_ = bytes;
@@ -71,25 +84,41 @@ class PackedCalls {
   // it does not lie there. Without feedback.
   void all_gather(std::string_view what, Wire& wire, std::span<const PackedMessage> messages);
 
-  // What a rank sends by these calls.
+  // What a rank sends by these calls to other hosts, and before and after that inside its own.
   static int64_t reduce_scatter_bytes(const Wire& wire, std::span<const Message> messages,
-                                      int ranks);
-  static int64_t all_reduce_bytes(const Wire& wire, std::span<const Message> messages, int ranks);
+                                      PackedRanks ranks);
+  static int64_t all_reduce_bytes(const Wire& wire, std::span<const Message> messages,
+                                  PackedRanks ranks);
+  static int64_t inside_bytes(Collective collective, std::span<const Message> messages,
+                              PackedRanks ranks);
   static int64_t all_gather_bytes(const Wire& wire, std::span<const Message> messages, int ranks);
 
   const PackWork& work() const { return work_; }
 
  private:
   struct Rooms;
-  // Whether an all-reduce gathers everyone's packets, and not sums of them: what sends less.
-  static bool gathers_packets(const Wire& wire, std::span<const Message> messages, int ranks);
+  // Whether an all-reduce gathers everyone's packets, and not sums of them: what sends less;
+  // between hosts always, whose sums do not lie together.
+  static bool gathers_packets(const Wire& wire, std::span<const Message> messages,
+                              PackedRanks ranks);
+  void reduce_packets(std::string_view what, Wire& wire, std::span<const PackedMessage> messages,
+                      const MomentumCorrection& correction);
+  void gather_packets(std::string_view what, Wire& wire, std::span<const PackedMessage> messages,
+                      const MomentumCorrection& correction);
+  PackedRanks ranks() const { return {channel_.ranks(), inside_ ? inside_->ranks() : 1}; }
+  // Elements from one destination's shard of a slab to the next one's.
+  int64_t stride(const Message& message) const { return message.shard_elems * ranks().inside; }
+  std::vector<Message> inside_messages(std::span<const PackedMessage> messages) const;
+  std::vector<PackedMessage> sum_inside(std::string_view what,
+                                        std::span<const PackedMessage> messages);
   Rooms rooms(const Wire& wire, std::span<const PackedMessage> messages, int blocks_made,
               int blocks_received);
-  void fold(const PackedMessage& packed, const MomentumCorrection& correction) const;
+  float own_scale(const PackedMessage& packed, float limit) const;
+  static void clear_gaps(const PackedMessage& packed);
+  std::span<float> given(const PackedMessage& packed, int destination, const Fold& fold,
+                         float* wide) const;
   void pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
-            const MomentumCorrection& correction, float* wide);
-  void measure(Wire& wire, std::span<const float> values, const WireDraw& draw,
-               const std::byte* packet, float* lacking);
+            std::span<float> values, bool masks);
   template <class PacketOf>
   void sum(Wire& wire, const PackedMessage& packed, int destination, void* dst, float* wide,
            const PacketOf& packet_of);
@@ -99,6 +128,7 @@ class PackedCalls {
   WireDraw draw_of(const PackedMessage& packed, int source, int destination) const;
 
   Channel& channel_;
+  Channel* const inside_;
   const bool dry_;
   std::byte* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "kernels/packing.h"
 
 namespace onefold {
 
@@ -57,13 +58,6 @@ struct WireDraw {
   PhiloxKey own, common;
 };
 
-enum class Apply : uint8_t {
-  set,       // dst = decoded
-  add,       // dst += decoded
-  subtract,  // dst -= decoded; what is not finite becomes 0
-  clear      // of sparse formats: dst = 0 where something was sent
-};
-
 class Wire {
  public:
   virtual ~Wire() = default;
@@ -73,6 +67,12 @@ class Wire {
   virtual void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) = 0;
   virtual void apply(const std::byte* packet, const WireDraw& draw, Apply how,
                      std::span<float> dst) = 0;
+  // encode(), and `values` become what the packet lacks: sums of squares of what was given and of
+  // what is left.
+  struct Squares {
+    double given = 0, lost = 0;
+  };
+  virtual Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet);
 };
 
 std::unique_ptr<Wire> make_wire(const WireFormat& format);

@@ -10,42 +10,34 @@
 namespace onefold::wire {
 namespace {
 
-class Bf16Wire final : public Wire {
+class Bf16Wire final : public DenseWire {
  public:
-  explicit Bf16Wire(const WireFormat& format) : stochastic_(format.stochastic) {}
+  explicit Bf16Wire(const WireFormat& format) : DenseWire(1), stochastic_(format.stochastic) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(elems * int64_t{sizeof(uint16_t)}, 4);
   }
 
-  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
-    clear_tail(packet, packet_bytes(static_cast<int64_t>(values.size())));
-    auto* const codes = reinterpret_cast<uint16_t*>(packet);
-    const auto stored = [](uint16_t code, float value) -> uint16_t {
-      return (code & 0x7FFF) == kInfinite && finite(value) ? code - 1 : code;
-    };
-    if (!stochastic_)
-      for (size_t i = 0; i < values.size(); ++i)
-        codes[i] = stored(f32_to_bf16(values[i]), values[i]);
-    else
-      for_each_draw(draw.own, static_cast<int64_t>(values.size()),
-                    [&](int64_t first, std::span<const uint32_t> words) {
-                      const auto part = values.subspan(static_cast<size_t>(first), words.size());
-                      for (size_t i = 0; i < words.size(); ++i)
-                        codes[static_cast<size_t>(first) + i] =
-                            stored(f32_to_bf16_drawn(part[i], words[i]), part[i]);
-                    });
-  }
-
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
-    const auto* const codes = reinterpret_cast<const uint16_t*>(packet);
-    with(how, [&](const auto& put) {
-      for (size_t i = 0; i < dst.size(); ++i) put(bf16_to_f32(codes[i]), dst[i]);
-    });
-  }
-
  private:
-  static constexpr uint16_t kInfinite = 0x7F80;
+  void encode_part(std::span<const float> values, Stretch part, const WireDraw& draw,
+                   std::byte* packet) override {
+    auto* const codes = reinterpret_cast<uint16_t*>(packet);
+    const auto pack = [&](int64_t first, size_t elems, const uint32_t* words) {
+      pack_bf16(values.subspan(static_cast<size_t>(first), elems), words, codes + first);
+    };
+    if (!stochastic_) return pack(part.begin, static_cast<size_t>(part.end - part.begin), nullptr);
+    for_each_draw(draw.own, part.begin, part.end,
+                  [&](int64_t first, std::span<const uint32_t> words) {
+                    pack(first, words.size(), words.data());
+                  });
+  }
+
+  void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {
+    unpack_bf16(
+        reinterpret_cast<const uint16_t*>(packet) + part.begin, how,
+        dst.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin)));
+  }
+
   const bool stochastic_;
 };
 

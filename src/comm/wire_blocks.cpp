@@ -27,7 +27,7 @@ class BlockWire final : public Wire {
     norms_.resize(static_cast<size_t>(count));
     for (int64_t b = 0; b < count; ++b) norms_[static_cast<size_t>(b)] = norm_of(values, b);
     const auto norm = [&](int64_t b) { return norms_[static_cast<size_t>(b)]; };
-    const Cut cut = cut_of(count, room, norm);
+    const Cut cut = cut_of(norms_, room);
     int64_t equal = room - cut.above, sent = 0;
     for (int64_t b = 0; b < count && sent < room; ++b) {
       if (norm(b) < cut.magnitude || (norm(b) == cut.magnitude && equal-- <= 0)) continue;
@@ -55,7 +55,7 @@ class BlockWire final : public Wire {
           to = 0;
       }
     }
-    if (how == Apply::subtract) drop_not_finite(dst);
+    if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
  private:
@@ -67,10 +67,8 @@ class BlockWire final : public Wire {
     const auto first = static_cast<size_t>(block * block_);
     const auto part =
         values.subspan(first, std::min(static_cast<size_t>(block_), values.size() - first));
-    if (const uint32_t most = largest(part); most >= kInfinity) return most;
-    double sum = 0;
-    for (const float value : part) sum += double{value} * double{value};
-    return std::min(magnitude(static_cast<float>(std::sqrt(sum))), kInfinity - 1);
+    if (const uint32_t most = largest_magnitude(part); most >= kInfinity) return most;
+    return std::min(magnitude(static_cast<float>(std::sqrt(sum_of_squares(part)))), kInfinity - 1);
   }
 
   const int64_t block_;

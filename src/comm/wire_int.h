@@ -15,66 +15,70 @@
 
 namespace onefold::wire {
 
-// Codes: how levels of a block are stored. bytes(elems), store(codes, i, level), load(codes, i).
+// Codes: how levels are stored. kLevels; bytes(elems); finish(codes, elems), what no block writes;
+// store(codes, first, values, unit, words), of values from place `first` on; load(codes, first,
+// unit, how, dst).
 template <class Codes>
-class IntWire final : public Wire {
+class IntWire final : public DenseWire {
  public:
   explicit IntWire(const WireFormat& format)
-      : block_(format.block), stochastic_(format.stochastic) {}
+      : DenseWire(format.block), stochastic_(format.stochastic) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(scale_bytes(elems) + Codes::bytes(elems), 4);
   }
 
-  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
-    const auto elems = static_cast<int64_t>(values.size());
-    clear_tail(packet, packet_bytes(elems));
-    auto* const scales = reinterpret_cast<uint16_t*>(packet);
-    std::byte* const codes = packet + scale_bytes(elems);
-    Codes::clear(codes, elems);
-    for (int64_t first = 0; first < elems; first += block_) {
-      const auto block = values.subspan(static_cast<size_t>(first),
-                                        static_cast<size_t>(std::min(block_, elems - first)));
-      const uint16_t scale = scale_of(largest(block));
-      scales[first / block_] = scale;
-      if (scale == kNoScale) continue;
-      if (!stochastic_) Codes::store_block(codes, first, block, bf16_to_f32(scale));
-    }
-    if (stochastic_)
-      for_each_draw(draw.own, elems, [&](int64_t first, std::span<const uint32_t> words) {
-        const int64_t end = first + static_cast<int64_t>(words.size());
-        for (int64_t at = first; at < end;) {
-          const uint16_t scale = scales[at / block_];
-          const float unit = bf16_to_f32(scale);
-          const int64_t until = std::min(end, (at / block_ + 1) * block_);
-          for (; at < until && scale != kNoScale; ++at)
-            Codes::store(codes, at,
-                         drawn_level(values[static_cast<size_t>(at)] / unit,
-                                     philox_uniform(words[static_cast<size_t>(at - first)])));
-          at = until;
-        }
-      });
-  }
-
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
-    const auto elems = static_cast<int64_t>(dst.size());
-    const auto* const scales = reinterpret_cast<const uint16_t*>(packet);
-    const std::byte* const codes = packet + scale_bytes(elems);
-    with(how, [&](const auto& put) {
-      for (int64_t first = 0; first < elems; first += block_) {
-        const float unit = bf16_to_f32(scales[first / block_]);
-        const int64_t end = std::min(first + block_, elems);
-        for (int64_t i = first; i < end; ++i)
-          put(static_cast<float>(Codes::load(codes, i)) * unit, dst[static_cast<size_t>(i)]);
-      }
-    });
-  }
-
  private:
   static constexpr uint16_t kNoScale = 0x7FC0;
 
+  void finish(std::byte* packet, int64_t elems) override {
+    DenseWire::finish(packet, elems);
+    Codes::finish(packet + scale_bytes(elems), elems);
+  }
+
+  void encode_part(std::span<const float> values, Stretch part, const WireDraw& draw,
+                   std::byte* packet) override {
+    auto* const scales = reinterpret_cast<uint16_t*>(packet);
+    std::byte* const codes = packet + scale_bytes(static_cast<int64_t>(values.size()));
+    const auto store = [&](int64_t first, int64_t end, const uint32_t* words) {
+      const uint16_t scale = scales[first / block()];
+      const auto elems = static_cast<size_t>(end - first);
+      // The codes of a block without a scale count for nothing; they are those of zeros.
+      if (scale == kNoScale)
+        Codes::store(codes, first, std::vector<float>(elems), 1, nullptr);
+      else
+        Codes::store(codes, first, values.subspan(static_cast<size_t>(first), elems),
+                     bf16_to_f32(scale), words);
+    };
+    for (int64_t first = part.begin; first < part.end; first += block()) {
+      const int64_t end = std::min(first + block(), part.end);
+      scales[first / block()] = scale_of(largest_magnitude(
+          values.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first))));
+      if (!stochastic_) store(first, end, nullptr);
+    }
+    if (!stochastic_) return;
+    for_each_draw(draw.own, part.begin, part.end,
+                  [&](int64_t first, std::span<const uint32_t> words) {
+                    const int64_t end = first + static_cast<int64_t>(words.size());
+                    for (int64_t at = first, until = 0; at < end; at = until) {
+                      until = std::min(end, (at / block() + 1) * block());
+                      store(at, until, words.data() + (at - first));
+                    }
+                  });
+  }
+
+  void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {
+    const auto* const scales = reinterpret_cast<const uint16_t*>(packet);
+    const std::byte* const codes = packet + scale_bytes(static_cast<int64_t>(dst.size()));
+    for (int64_t first = part.begin; first < part.end; first += block()) {
+      const int64_t end = std::min(first + block(), part.end);
+      Codes::load(codes, first, bf16_to_f32(scales[first / block()]), how,
+                  dst.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)));
+    }
+  }
+
   int64_t scale_bytes(int64_t elems) const {
-    return blocks_of(elems, block_) * int64_t{sizeof(uint16_t)};
+    return blocks_of(elems, block()) * int64_t{sizeof(uint16_t)};
   }
 
   // Rounded up: the upper half of the bits, and one more if anything was below.
@@ -86,22 +90,7 @@ class IntWire final : public Wire {
     return std::max<uint16_t>(upper, 1);
   }
 
-  static int drawn_level(float ratio, float drawn) {
-    const float moved = ratio + drawn;
-    auto level = static_cast<int>(moved);
-    level -= static_cast<int>(moved < static_cast<float>(level));  // the next whole number below
-    return std::min(std::max(level, -Codes::kLevels), Codes::kLevels);
-  }
-
-  const int64_t block_;
   const bool stochastic_;
 };
-
-// To the nearest whole number, ties to even, for |ratio| below 2^22: where numbers have no
-// fractions, the addition rounds.
-inline float nearest(float ratio) {
-  constexpr float kWhole = 0x1.8p23f;
-  return (ratio + kWhole) - kWhole;
-}
 
 }  // namespace onefold::wire

@@ -8,30 +8,42 @@ namespace {
 struct Halves {
   static constexpr int kLevels = 7;
   static int64_t bytes(int64_t elems) { return (elems + 1) / 2; }
-  static void clear(std::byte* codes, int64_t elems) {
-    std::memset(codes, 0x88, static_cast<size_t>(bytes(elems)));
+  // The upper half of an odd number's last byte: 0.
+  static void finish(std::byte* codes, int64_t elems) {
+    if (elems % 2 != 0) codes[elems / 2] = std::byte{0x88};
   }
-  static void store(std::byte* codes, int64_t i, int level) {
-    auto& pair = reinterpret_cast<uint8_t*>(codes)[i / 2];
-    const auto code = static_cast<uint8_t>(level + 8);
-    pair = static_cast<uint8_t>(i % 2 == 0 ? (pair & 0xF0) | code : (pair & 0x0F) | code << 4);
+  static void store(std::byte* codes, int64_t first, std::span<const float> values, float unit,
+                    const uint32_t* words) {
+    const auto rest = [&](size_t from) { return words ? words + from : nullptr; };
+    const size_t head = first % 2 != 0 ? 1 : 0, tail = (values.size() - head) % 2;
+    auto* const pairs = reinterpret_cast<uint8_t*>(codes) + (first + 1) / 2;
+    if (head > 0) {
+      const uint8_t pair = code_of(values[0], unit, words);
+      pairs[-1] = static_cast<uint8_t>((pairs[-1] & 0x0F) | pair << 4);
+    }
+    pack_int4(values.subspan(head, values.size() - head - tail), unit, rest(head), pairs);
+    if (tail > 0) {
+      const size_t last = values.size() - 1;
+      uint8_t& pair = pairs[(last - head) / 2];
+      pair = static_cast<uint8_t>((pair & 0xF0) | code_of(values[last], unit, rest(last)));
+    }
   }
-  static void store_block(std::byte* codes, int64_t first, std::span<const float> block,
-                          float unit) {
-    const auto level = [&](size_t i) {
-      return static_cast<int>(std::min(std::max(nearest(block[i] / unit), -7.0f), 7.0f));
-    };
-    size_t i = 0;
-    if (first % 2 != 0) store(codes, first, level(i++));
-    auto* const to = reinterpret_cast<uint8_t*>(codes) + (first + 1) / 2;
-    const size_t pairs = (block.size() - i) / 2;
-    for (size_t p = 0; p < pairs; ++p, i += 2)
-      to[p] = static_cast<uint8_t>((level(i) + 8) | (level(i + 1) + 8) << 4);
-    if (i < block.size()) store(codes, first + static_cast<int64_t>(i), level(i));
+  static void load(const std::byte* codes, int64_t first, float unit, Apply how,
+                   std::span<float> dst) {
+    const auto* const pairs = reinterpret_cast<const uint8_t*>(codes) + (first + 1) / 2;
+    const size_t head = first % 2 != 0 ? 1 : 0;
+    if (head > 0) {
+      const auto upper = static_cast<uint8_t>(pairs[-1] >> 4);
+      unpack_int4(&upper, unit, how, dst.first(1));
+    }
+    unpack_int4(pairs, unit, how, dst.subspan(head));
   }
-  static int load(const std::byte* codes, int64_t i) {
-    const auto pair = reinterpret_cast<const uint8_t*>(codes)[i / 2];
-    return (i % 2 == 0 ? pair & 0x0F : pair >> 4) - 8;
+
+ private:
+  static uint8_t code_of(float value, float unit, const uint32_t* word) {
+    uint8_t code = 0;
+    pack_int4({&value, 1}, unit, word, &code);
+    return code & 0x0F;
   }
 };
 

@@ -7,23 +7,14 @@ namespace {
 struct Bytes {
   static constexpr int kLevels = 127;
   static int64_t bytes(int64_t elems) { return elems; }
-  // What no block writes, at the end of a packet or where a block has no scale, is defined too.
-  static void clear(std::byte* codes, int64_t elems) {
-    std::memset(codes, 0, static_cast<size_t>(bytes(elems)));
+  static void finish(std::byte*, int64_t) {}
+  static void store(std::byte* codes, int64_t first, std::span<const float> values, float unit,
+                    const uint32_t* words) {
+    pack_int8(values, unit, words, reinterpret_cast<int8_t*>(codes) + first);
   }
-  static void store(std::byte* codes, int64_t i, int level) {
-    reinterpret_cast<int8_t*>(codes)[i] = static_cast<int8_t>(level);
-  }
-  static void store_block(std::byte* codes, int64_t first, std::span<const float> block,
-                          float unit) {
-    auto* const to = reinterpret_cast<int8_t*>(codes) + first;
-    for (size_t i = 0; i < block.size(); ++i) {
-      const float level = nearest(block[i] / unit);
-      to[i] = static_cast<int8_t>(static_cast<int32_t>(std::min(std::max(level, -127.0f), 127.0f)));
-    }
-  }
-  static int load(const std::byte* codes, int64_t i) {
-    return reinterpret_cast<const int8_t*>(codes)[i];
+  static void load(const std::byte* codes, int64_t first, float unit, Apply how,
+                   std::span<float> dst) {
+    unpack_int8(reinterpret_cast<const int8_t*>(codes) + first, unit, how, dst);
   }
 };
 

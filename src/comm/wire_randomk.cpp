@@ -21,9 +21,10 @@ class RandomWire final : public Wire {
     const auto elems = static_cast<int64_t>(values.size());
     const int64_t room = sent_elems(density_, elems);
     const Entries entries{packet, room, 0};
-    for (int64_t i = 0; i < room; ++i)
-      entries.set_value(i, values[static_cast<size_t>(drawn(draw.common, i, room, elems))]);
-    if (largest(values) >= kInfinity) entries.set_value(0, kNotANumber);
+    for_each_place(draw.common, room, elems, [&](int64_t i, int64_t place) {
+      entries.set_value(i, values[static_cast<size_t>(place)]);
+    });
+    if (largest_magnitude(values) >= kInfinity) entries.set_value(0, kNotANumber);
   }
 
   void apply(const std::byte* packet, const WireDraw& draw, Apply how,
@@ -32,21 +33,28 @@ class RandomWire final : public Wire {
     const int64_t room = sent_elems(density_, elems);
     const Entries entries{const_cast<std::byte*>(packet), room, 0};
     if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
-    for (int64_t i = 0; i < room; ++i) {
-      float& to = dst[static_cast<size_t>(drawn(draw.common, i, room, elems))];
+    for_each_place(draw.common, room, elems, [&](int64_t i, int64_t place) {
+      float& to = dst[static_cast<size_t>(place)];
       if (how == Apply::set || how == Apply::add)
         to += entries.value(i);
       else
         to = 0;
-    }
-    if (how == Apply::subtract) drop_not_finite(dst);
+    });
+    if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
  private:
-  static int64_t drawn(PhiloxKey key, int64_t i, int64_t room, int64_t elems) {
-    const int64_t begin = i * elems / room, end = (i + 1) * elems / room;
-    return begin + static_cast<int64_t>(philox_word(key, static_cast<uint64_t>(i)) %
-                                        static_cast<uint64_t>(end - begin));
+  // Calls visit(i, place) for each of `room` stretches.
+  template <class Visit>
+  static void for_each_place(PhiloxKey key, int64_t room, int64_t elems, const Visit& visit) {
+    int64_t begin = 0;
+    for_each_draw(key, 0, room, [&](int64_t first, std::span<const uint32_t> words) {
+      for (size_t w = 0; w < words.size(); ++w) {
+        const int64_t i = first + static_cast<int64_t>(w), end = (i + 1) * elems / room;
+        visit(i, begin + static_cast<int64_t>(words[w] % static_cast<uint64_t>(end - begin)));
+        begin = end;
+      }
+    });
   }
 
   const double density_;

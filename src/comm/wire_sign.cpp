@@ -10,65 +10,57 @@
 namespace onefold::wire {
 namespace {
 
-class SignWire final : public Wire {
+class SignWire final : public DenseWire {
  public:
-  explicit SignWire(const WireFormat& format) : block_(format.block) {}
+  explicit SignWire(const WireFormat& format) : DenseWire(format.block) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(mean_bytes(elems) + (elems + 7) / 8, 4);
   }
 
-  void encode(std::span<const float> values, const WireDraw&, std::byte* packet) override {
-    const auto elems = static_cast<int64_t>(values.size());
-    clear_tail(packet, packet_bytes(elems));
+ private:
+  // Blocks need not begin at a byte: all signs of a stretch at once.
+  void encode_part(std::span<const float> values, Stretch part, const WireDraw&,
+                   std::byte* packet) override {
     auto* const means = reinterpret_cast<uint16_t*>(packet);
-    for (int64_t first = 0; first < elems; first += block_)
-      means[first / block_] = mean_of(values.subspan(
-          static_cast<size_t>(first), static_cast<size_t>(std::min(block_, elems - first))));
-    auto* const bits = reinterpret_cast<uint8_t*>(packet + mean_bytes(elems));
-    for (int64_t first = 0; first < elems; first += 8) {
-      uint32_t byte = 0;
-      for (int64_t i = first; i < std::min(first + 8, elems); ++i)
-        byte |= (std::bit_cast<uint32_t>(values[static_cast<size_t>(i)]) >> 31) << (i - first);
-      bits[first / 8] = static_cast<uint8_t>(byte);
+    const auto of = [&](int64_t first, int64_t end) {
+      return values.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+    };
+    for (int64_t first = part.begin; first < part.end; first += block())
+      means[first / block()] = mean_of(of(first, std::min(first + block(), part.end)));
+    auto* const signs =
+        reinterpret_cast<uint8_t*>(packet + mean_bytes(static_cast<int64_t>(values.size())));
+    pack_signs(of(part.begin, part.end), signs + part.begin / 8);
+  }
+
+  void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {
+    const auto* const means = reinterpret_cast<const uint16_t*>(packet);
+    const auto* const signs =
+        reinterpret_cast<const uint8_t*>(packet + mean_bytes(static_cast<int64_t>(dst.size())));
+    for (int64_t first = part.begin; first < part.end; first += block()) {
+      const float mean = bf16_to_f32(means[first / block()]);
+      const int64_t end = std::min(first + block(), part.end);
+      int64_t at = first;
+      for (; at < end && at % 8 != 0; ++at) {
+        const auto sign = static_cast<uint8_t>(signs[at / 8] >> (at % 8));
+        unpack_signs(&sign, mean, how, dst.subspan(static_cast<size_t>(at), 1));
+      }
+      unpack_signs(signs + at / 8, mean, how,
+                   dst.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)));
     }
   }
 
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
-    const auto elems = static_cast<int64_t>(dst.size());
-    const auto* const means = reinterpret_cast<const uint16_t*>(packet);
-    const auto* const bits = reinterpret_cast<const uint8_t*>(packet + mean_bytes(elems));
-    with(how, [&](const auto& put) {
-      for (int64_t first = 0; first < elems; first += block_) {
-        const uint32_t mean = static_cast<uint32_t>(means[first / block_]) << 16;
-        const int64_t end = std::min(first + block_, elems);
-        for (int64_t i = first; i < end; ++i) {  // no branches: signs cannot be foreseen
-          const uint32_t negative = static_cast<uint32_t>(bits[i / 8]) >> (i % 8) & 1u;
-          put(std::bit_cast<float>(mean | negative << 31), dst[static_cast<size_t>(i)]);
-        }
-      }
-    });
-  }
-
- private:
   int64_t mean_bytes(int64_t elems) const {
-    return blocks_of(elems, block_) * int64_t{sizeof(uint16_t)};
+    return blocks_of(elems, block()) * int64_t{sizeof(uint16_t)};
   }
 
-  // Summed in double, eight sums at a time in a fixed order. The mean of finite numbers is finite,
-  // in bf16 too if it is cut off there.
+  // The mean of finite numbers is finite, in bf16 too if it is cut off there.
   static uint16_t mean_of(std::span<const float> block) {
-    if (largest(block) >= kInfinity) return 0x7FC0;
-    std::array<double, 8> sums{};
-    for (size_t i = 0; i < block.size(); ++i)
-      sums[i % 8] += std::bit_cast<float>(magnitude(block[i]));
-    double sum = 0;
-    for (const double part : sums) sum += part;
+    if (largest_magnitude(block) >= kInfinity) return 0x7FC0;
+    const double sum = sum_of_magnitudes(block);
     const uint16_t mean = f32_to_bf16(static_cast<float>(sum / static_cast<double>(block.size())));
     return mean == 0x7F80 ? 0x7F7F : mean;
   }
-
-  const int64_t block_;
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 // Among numbers that are not finite one is sent, or stands for them in the first entry.
 #pragma once
 
-#include <functional>
 #include <utility>
 
 #include "comm/wire_parts.h"
@@ -25,21 +24,21 @@ class SparseWire : public Wire {
     require_places(values.size());
     const int64_t room = sent_elems(density_, static_cast<int64_t>(values.size()));
     const Entries entries{packet, room, room};
-    int64_t count = 0;
+    const std::span<uint32_t> places = entries.place_list();
+    const int64_t count = select(values, draw, places);
     bool found = false;  // something that is not finite
-    const auto send = [&](int64_t place) {
-      const float value = values[static_cast<size_t>(place)];
-      entries.set_value(count, value);
-      entries.set_place(count, static_cast<uint32_t>(place));
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = values[places[static_cast<size_t>(i)]];
+      entries.set_value(i, value);
       found |= !finite(value);
-      return ++count < room;
-    };
-    select(values, draw, room, send);
-    for (; count < room; ++count) {
-      entries.set_value(count, 0);
-      entries.set_place(count, static_cast<uint32_t>(values.size()));
     }
-    if (found || largest(values) < kInfinity) return;
+    for (int64_t i = count; i < room; ++i) {
+      entries.set_value(i, 0);
+      entries.set_place(i, static_cast<uint32_t>(values.size()));
+    }
+    // The largest come first in what is selected, unless there was no room for all of it.
+    if (found || count < room || sends_the_largest() || largest_magnitude(values) < kInfinity)
+      return;
     entries.set_value(0, kNotANumber);
     entries.set_place(0, 0);
   }
@@ -58,26 +57,27 @@ class SparseWire : public Wire {
       else
         to = 0;
     }
-    if (how == Apply::subtract) drop_not_finite(dst);
+    if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
  protected:
-  // Calls send(place) for what is sent, until it says that there is no more room.
-  virtual void select(std::span<const float> values, const WireDraw& draw, int64_t room,
-                      const std::function<bool(int64_t)>& send) const = 0;
+  // Writes the places of what is sent, as many as there is room for: how many. What is not finite
+  // is among them as long as there is room.
+  virtual int64_t select(std::span<const float> values, const WireDraw& draw,
+                         std::span<uint32_t> places) = 0;
+  // Whether nothing that is left out is larger than what is sent.
+  virtual bool sends_the_largest() const { return false; }
 
   // From a drawn place on and around, those of at least this magnitude: where they are more than
   // there is room for, no place is always left out.
-  static void send_from(std::span<const float> values, PhiloxKey key, uint32_t least,
-                        const std::function<bool(int64_t)>& send) {
-    const auto elems = static_cast<int64_t>(values.size());
-    const auto begin = static_cast<int64_t>(philox_word(key, 0) % static_cast<uint64_t>(elems));
-    for (const auto& [from, to] : {std::pair(begin, elems), std::pair(int64_t{0}, begin)})
-      for (int64_t i = from; i < to; ++i)
-        if (magnitude(values[static_cast<size_t>(i)]) >= least && !send(i)) return;
+  static int64_t places_around(std::span<const float> values, PhiloxKey key, uint32_t least,
+                               std::span<uint32_t> places) {
+    const auto begin = static_cast<size_t>(philox_word(key, 0) % values.size());
+    const int64_t behind =
+        find_places(values.subspan(begin), least, static_cast<uint32_t>(begin), places);
+    return behind +
+           find_places(values.first(begin), least, 0, places.subspan(static_cast<size_t>(behind)));
   }
-
-  double density() const { return density_; }
 
  private:
   const double density_;

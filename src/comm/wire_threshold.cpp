@@ -11,9 +11,9 @@ class ThresholdWire final : public SparseWire {
       : SparseWire(format), least_(magnitude(static_cast<float>(format.least))) {}
 
  private:
-  void select(std::span<const float> values, const WireDraw& draw, int64_t,
-              const std::function<bool(int64_t)>& send) const override {
-    send_from(values, draw.own, std::max(least_, 1u), send);
+  int64_t select(std::span<const float> values, const WireDraw& draw,
+                 std::span<uint32_t> places) override {
+    return places_around(values, draw.own, std::max(least_, 1u), places);
   }
 
   const uint32_t least_;

@@ -89,7 +89,9 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
     root.refuse(
         JsonReport::Group::missing, "data_types",
         fmt::format("asks for moments in 8 bits, which AdamW and Adam have, and {} does not",
-                    optimizer_json(config)["type"].get<std::string>()));
+                    config.optimizer.freeze_step > 0
+                        ? "optimizer.params.freeze_step"
+                        : optimizer_json(config)["type"].get<std::string>()));
   if (config.precision.moments == DType::bf16 &&
       config.optimizer.type == OptimizerSpec::Type::adafactor)
     root.refuse(JsonReport::Group::missing, "data_types",

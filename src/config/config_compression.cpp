@@ -44,12 +44,14 @@ void read_wire_format(JsonObject& in, WireFormat& format) {
 void read_compressed_gradients(JsonObject& in, CompressionOptions& compression) {
   read_wire_format(in, compression.gradients);
   if (compression.gradients.none()) {
-    for (const char* key : {"error_feedback", "warmup_steps", "density_warmup_steps"})
+    for (const char* key :
+         {"error_feedback", "warmup_steps", "density_warmup_steps", "ranks_per_host"})
       in.no_effect(key, "gradients are not compressed");
     return;
   }
   compression.feedback = in.get<bool>("error_feedback", compression.feedback);
   compression.whole_steps = in.at_least("warmup_steps", 0, 0);
+  compression.host_ranks = static_cast<int>(in.at_least("ranks_per_host", 1, 1));
   if (compression.gradients.sparse())
     compression.density_steps = in.at_least("density_warmup_steps", 0, 0);
   else
@@ -76,6 +78,22 @@ void read_momentum_correction(JsonObject& in, Config& config) {
   if (optimizer.type != OptimizerSpec::Type::sgd || optimizer.momentum == 0 || optimizer.nesterov)
     in.refuse(Group::conflict, "momentum_correction",
               "is true: the optimizer must be SGD with momentum, and not Nesterov's");
+}
+
+// Hosts are ranks that follow each other, and all of one size.
+void check_hosts(JsonObject& in, const Config& config) {
+  const CompressionOptions& compression = config.compression;
+  if (compression.host_ranks == 1) return;
+  const int64_t ranks = config.batch.world_size;
+  if (ranks > 1 && (ranks % compression.host_ranks != 0 || ranks == compression.host_ranks))
+    in.refuse(Group::conflict, "ranks_per_host",
+              fmt::format("is {}, and there are {} ranks: it must divide their number, and be less",
+                          compression.host_ranks, ranks));
+  if (config.mesh.others() > 1)
+    in.refuse(Group::missing, "ranks_per_host", "does not go with other axes of the mesh yet");
+  if (compression.correction.limit > 0)
+    in.refuse(Group::missing, "ranks_per_host",
+              "does not go with local_clipping: no rank has all of its host's gradient");
 }
 
 // A state that holds scaled gradients would be of another scale after the next change.
@@ -138,6 +156,7 @@ void read_compression(JsonObject& root, Config& config) {
       in.refuse(Group::conflict, "weights", "is bf16, and parameters have 16 bits already");
   }
   if (compression.any()) refuse_what_is_missing(root, in, config);
+  check_hosts(in, config);
   in.finish();
   if (compression.any() && config.batch.world_size == 1) {
     root.idle("compression");
@@ -165,6 +184,7 @@ Json compression_json(const Config& config) {
   if (format.type == Wired::threshold) json["threshold"] = format.least;
   json["error_feedback"] = compression.feedback;
   json["warmup_steps"] = compression.whole_steps;
+  if (compression.host_ranks > 1) json["ranks_per_host"] = compression.host_ranks;
   if (format.sparse()) json["density_warmup_steps"] = compression.density_steps;
   if (!compression.corrects_momentum) return json;
   json["momentum_correction"] = true;

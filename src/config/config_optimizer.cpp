@@ -45,9 +45,10 @@ std::string optimizer_type(JsonObject& optimizer) {
     optimizer.refuse(Group::missing, "type",
                      fmt::format("is \"{0}\", which sends moments compressed to 1 bit, which is "
                                  "not supported; use {1}, with compression.gradients 1bit and as "
-                                 "many compression.warmup_steps as freeze_step, which sends "
+                                 "many compression.warmup_steps as freeze_step{2}, which sends "
                                  "gradients so",
-                                 given, type == "onebitlamb" ? "Lamb" : "Adam"));
+                                 given, type == "onebitlamb" ? "Lamb" : "Adam",
+                                 type == "onebitadam" ? " (which Adam has too)" : ""));
   else if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
     optimizer.refuse(
         Group::missing, "type",
@@ -78,6 +79,7 @@ void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec)
   if (spec.l2 && type == "adamw")
     params.refuse(Group::conflict, "adam_w_mode", "has no effect on AdamW; use the type \"Adam\"");
   spec.bias_correction = params.get<bool>("bias_correction", true);
+  spec.freeze_step = params.at_least("freeze_step", 0, 0);
   if (params.get<bool>("amsgrad", false))
     params.refuse(Group::missing, "amsgrad", "must be false: AMSGrad is not supported");
   // Ways to compute the same: moments are in fp32, and each optimizer has one implementation.
@@ -229,6 +231,7 @@ Json optimizer_json(const Config& config) {
     params["eps"] = spec.eps;
   if (spec.l2) params["adam_w_mode"] = false;
   if (!spec.bias_correction) params["bias_correction"] = false;
+  if (spec.freeze_step > 0) params["freeze_step"] = spec.freeze_step;
   if (spec.type == Type::lamb) {
     if (spec.eps_inside) params["eps_inside_sqrt"] = true;
     params["min_coeff"] = spec.least_trust;

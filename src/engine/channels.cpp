@@ -51,6 +51,10 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   if (lines.context) context_ = lines.context->open("context", nullptr);
   if (lines.context && lines.method == ContextMethod::ring)
     for (auto& turn : turns_) turn = lines.context->open("ring", nullptr);
+  if (lines.inside) {
+    inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
+    between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
+  }
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");

@@ -41,6 +41,10 @@ class Channels {
   }
   // What this rank has sent to those that have other parts of its sequences.
   TrafficTable exchanged() const;
+  // Of the lane reduce, where gradients are compressed between hosts alone: of the ranks of this
+  // host, and of those of the same place on every host; else null.
+  Channel* inside() const { return inside_.get(); }
+  Channel* between() const { return between_.get(); }
   // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
   // on channels of its own, so that a rank may send and receive at the same time; and a channel of
   // all of them, in the order of computation. Null without a pipeline.
@@ -68,7 +72,8 @@ class Channels {
   std::unique_ptr<Channel> control_, replicas_, context_, stages_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
   std::array<std::unique_ptr<Channel>, 3> turns_;
-  Buffer replicas_scratch_;
+  Buffer replicas_scratch_, inside_scratch_, between_scratch_;
+  std::unique_ptr<Channel> inside_, between_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

@@ -156,6 +156,10 @@ TrafficTable Engine::traffic(Lane lane) const {
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
   if (const Channel* const same = channels_.same_experts(lane)) add_traffic(*same, table);
+  if (lane == Lane::reduce && channels_.inside() != nullptr) {
+    add_traffic(*channels_.inside(), table);
+    add_traffic(*channels_.between(), table);
+  }
   if (lane != Lane::exchange) return table;
   if (channels_.replicas() != nullptr) add_traffic(*channels_.replicas(), table);
   add_traffic(channels_.exchanged(), table);

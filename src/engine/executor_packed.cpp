@@ -32,6 +32,9 @@ int64_t elems_of(const std::vector<Message>& messages) {
   return elems;
 }
 
+// What a byte takes that is exchanged inside a host, about: a core copies it.
+constexpr double kInsideSeconds = 1e-10;
+
 }  // namespace
 
 void Executor::Packing::set(const WireFormat& now) {
@@ -57,7 +60,9 @@ void Executor::open_packing(std::span<const Program* const> programs) {
   for (const Lane lane : {Lane::gather, Lane::reduce}) {
     if ((lane == Lane::gather ? compression.weights : compression.gradients).none()) continue;
     Packing& own = packing(lane);
-    Channel& channel = channels_.of(lane);
+    Channel* const inside = lane == Lane::reduce ? channels_.inside() : nullptr;
+    Channel& channel = inside ? *channels_.between() : channels_.of(lane);
+    const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);
     // The longest packets are those of the first packed step.
     const std::unique_ptr<Wire> wire =
         make_wire(lane == Lane::gather ? compression.weights
@@ -73,10 +78,10 @@ void Executor::open_packing(std::span<const Program* const> programs) {
             std::max(bytes, PackedCalls::scratch_bytes(lane == Lane::gather ? Collective::all_gather
                                                        : whole              ? Collective::all_reduce
                                                                : Collective::reduce_scatter,
-                                                       *wire, messages, channel.ranks()));
+                                                       *wire, messages, ranks));
       }
     if (bytes == 0) continue;
-    own.calls = std::make_unique<PackedCalls>(channel, device_.dry());
+    own.calls = std::make_unique<PackedCalls>(channel, device_.dry(), inside);
     own.scratch = ledger_.allocate(Kind::communication, bytes, "packets");
     own.calls->set_scratch(own.scratch.data(), bytes);
     if (lane == Lane::gather) own.set(compression.weights);
@@ -126,11 +131,15 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
   PackedCalls& calls = *reduces_.calls;
   Wire& wire = *reduces_.wire;
-  const int ranks = channels_.of(Lane::reduce).ranks();
+  Channel* const inside = channels_.inside();
+  const PackedRanks ranks((inside ? *channels_.between() : channels_.of(Lane::reduce)).ranks(),
+                          inside ? inside->ranks() : 1);
   MomentumCorrection correction = options_.compression.correction;
-  correction.limit /= std::sqrt(static_cast<float>(ranks));
+  correction.limit /= std::sqrt(static_cast<float>(ranks.between));
   const auto bytes = whole ? PackedCalls::all_reduce_bytes : PackedCalls::reduce_scatter_bytes;
   const std::vector<Message> sizes = plain(messages);
+  const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(
+      whole ? Collective::all_reduce : Collective::reduce_scatter, sizes, ranks));
   communicate(
       action, walk, bytes(wire, sizes, ranks),
       [&calls, &wire, messages, whole, correction](const std::string& what) {
@@ -139,7 +148,9 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
         else
           calls.reduce_scatter(what, wire, messages, correction);
       },
-      pack_seconds(reduces_.format, elems_of(sizes) * ranks, elems_of(sizes) * ranks));
+      pack_seconds(reduces_.format, elems_of(sizes) * ranks.between,
+                   elems_of(sizes) * ranks.between) +
+          kInsideSeconds * inside_bytes);
 }
 
 }  // namespace onefold

@@ -22,6 +22,9 @@ struct Lines {
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the data axis alone.
   std::shared_ptr<Communicator> experts, same_experts;
+  // Of gradients that are compressed between hosts alone: the ranks of this host, and those of the
+  // same place on every host; else null.
+  std::shared_ptr<Communicator> inside, between;
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const {

@@ -61,6 +61,9 @@ struct CompressionOptions {
   int64_t whole_steps = 0;        // so many steps send gradients as they are, first of all
   // Sparse: over so many further steps the density falls, a quarter at a time, to the format's.
   int64_t density_steps = 0;
+  // Ranks that share a host, as they are numbered: they sum gradients as they are, and packets
+  // travel between hosts alone.
+  int host_ranks = 1;
   bool corrects_momentum = false;  // Deep Gradient Compression; SGD's momentum is then here
   MomentumCorrection correction;
 

@@ -73,17 +73,18 @@ double decay_of(const OptimizerSpec& spec, const SteppedParam& param) {
 AdamWStep adamw_step(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
                      const SteppedParam& param) {
   const auto [beta1, beta2] = rates.betas.value_or(std::pair(spec.beta1, spec.beta2));
-  const auto correction = [&](double beta) {
-    return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(step)))
+  const auto correction = [&](double beta, int64_t steps) {
+    return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(steps)))
                                 : 1.0f;
   };
+  const bool frozen = spec.freeze_step > 0 && step > spec.freeze_step;
   const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
                     .beta1 = static_cast<float>(beta1),
-                    .beta2 = static_cast<float>(beta2),
+                    .beta2 = frozen ? 1.0f : static_cast<float>(beta2),
                     .eps = static_cast<float>(spec.eps),
                     .weight_decay = static_cast<float>(decay_of(spec, param)),
-                    .bias_correction1 = correction(beta1),
-                    .bias_correction2 = correction(beta2),
+                    .bias_correction1 = correction(beta1, step),
+                    .bias_correction2 = correction(beta2, frozen ? spec.freeze_step : step),
                     .l2 = spec.l2};
   const std::vector<Tensor>& state = param.state;
   if (state.size() == 2) return {hyper, param.stepped, state[0].flat(), state[1].flat()};

@@ -62,9 +62,12 @@ struct OptimizerSpec {
   bool decay_all = false;       // decay: "all"; else matrices and embedding tables alone
   bool l2 = false;              // Adam: the decay is part of the gradient
   bool bias_correction = true;  // of the moments, which start at 0
-  double momentum = 0;          // SGD, LARS, Muon
-  bool nesterov = false;        // SGD, Muon
-  bool eps_inside = false;      // LAMB: under the root
+  // AdamW: after so many steps the second moment stays as it is, so that what follows is linear in
+  // gradients, as error feedback needs it (1-bit Adam, Tang et al. 2021); 0: never.
+  int64_t freeze_step = 0;
+  double momentum = 0;                         // SGD, LARS, Muon
+  bool nesterov = false;                       // SGD, Muon
+  bool eps_inside = false;                     // LAMB: under the root
   double least_trust = 0.01, most_trust = 10;  // LAMB
   double trust = 0.001;                        // LARS
   double decay_power = -0.8;                   // Adafactor: of the step, for its second moment
@@ -86,8 +89,8 @@ struct OptimizerSpec {
   bool elementwise() const {
     return type == Type::adamw || type == Type::sgd || type == Type::lion;
   }
-  // Whether moments of 8 bits are there for it.
-  bool takes_codes() const { return type == Type::adamw; }
+  // Whether moments of 8 bits are there for it: they are drawn anew in every step, and do not stay.
+  bool takes_codes() const { return type == Type::adamw && freeze_step == 0; }
 
   // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
   // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,

@@ -372,9 +372,14 @@ std::string compression_text(const EngineOptions& options) {
   const CompressionOptions& compression = options.compression;
   std::string text;
   if (!compression.gradients.none()) {
-    text += fmt::format("packs    gradients travel as {}, {}", describe(compression.gradients),
-                        compression.feedback ? "what is not sent is kept and sent later"
-                                             : "what is not sent is lost");
+    const std::string hosts = compression.host_ranks > 1
+                                  ? fmt::format(" between hosts, summed whole by {} ranks on each",
+                                                compression.host_ranks)
+                                  : "";
+    text +=
+        fmt::format("packs    gradients travel as {}{}, {}", describe(compression.gradients), hosts,
+                    compression.feedback ? "what is not sent is kept and sent later"
+                                         : "what is not sent is lost");
     if (compression.corrects_momentum)
       text += fmt::format(", with momentum {:g} before the sum", compression.correction.momentum);
     if (compression.whole_steps > 0)

@@ -135,5 +135,26 @@ TEST_F(Cli, BenchMeasuresCollectivesAgainstACopy) {
   expect_error(onefold({"bench", "comm", "--sizes", "0"}), 1, {"--sizes"});
 }
 
+TEST_F(Cli, BenchMeasuresWireFormatsAgainstPlainReadsAndWrites) {
+  const Outcome outcome = onefold({"bench", "wire", "--size", "100KB", "--threads", "2",
+                                   "--repeats", "2", "--stochastic", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json bench = Json::parse(outcome.out);
+  expect_keys(bench, {"bytes", "threads", "results"});
+  EXPECT_EQ(bench["bytes"], 100000);
+  ASSERT_EQ(bench["results"].size(), 9u);
+  for (const Json& row : bench["results"]) {
+    expect_keys(row, {"format", "packet_bytes", "pack", "pack_and_keep", "unpack"});
+    for (const char* what : {"pack", "pack_and_keep", "unpack"}) {
+      expect_keys(row[what], {"seconds", "plain_seconds", "gb_per_s", "plain_fraction"});
+      EXPECT_EQ(row[what]["seconds"].size(), 2u);
+      EXPECT_GT(row[what]["plain_fraction"], 0.0);
+    }
+  }
+  EXPECT_EQ(bench["results"][0]["packet_bytes"], 50000);  // bf16
+  expect_error(onefold({"bench", "wire", "--size", "0"}), 1, {"--size"});
+  expect_error(onefold({"bench", "wire", "--density", "2"}), 1, {"--density", "share"});
+}
+
 }  // namespace
 }  // namespace onefold

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/half.h"
+#include "kernels/support.h"
 #include "tensor/tensor.h"
 
 namespace onefold {
@@ -152,6 +153,77 @@ TEST(WireFormats, TheSameNumbersMakeTheSamePacket) {
       EXPECT_EQ(one[i], std::byte{0});
       EXPECT_EQ(other[i], std::byte{0xFF});
     }
+  });
+}
+
+// Hard data of all sizes, as it is and with something that is not finite in the middle.
+std::vector<std::vector<float>> all_hard_values() {
+  std::vector<std::vector<float>> all;
+  for (const HardData& data : hard_data())
+    for (const int64_t elems : {1, 7, 37, 257, 4099, 20011})
+      for (const float bad : {0.0f, kInf, std::nanf("")}) {
+        all.push_back(values_of(data, elems));
+        if (bad != 0) all.back()[static_cast<size_t>(elems / 2)] = bad;
+      }
+  return all;
+}
+
+// Checksums of packets, of sums and of what is kept, in the order of wire_formats().
+TEST(WireFormats, KeepTheirBitsOnEverySimdTarget) {
+  constexpr uint64_t kExpected[] = {
+      0x9638461ecb46923a, 0xb15c1876d4bb7658, 0xc0d9c86437572c5f, 0xe5b2300472b54239,
+      0x819df03479df9306, 0x8d114c88ae5914bc, 0x9486408dc604fd9d, 0x8259b741578ffb2f,
+      0x31b4beab852fb751, 0x43489015b253a4bc, 0x59539fd7ec66e460, 0x2193582a10457727,
+      0x1f7daf3a9f1fb54f, 0x1fc365ef9055c172, 0xd9bcb1105194db05, 0xf9b0fe9a3772a3c7,
+      0x87302e1539c19383, 0xa79881e53793c6d4, 0xe45a8e42a0e8e154, 0x11cf1df16be74883,
+      0xc6859a5cb9b68c4b, 0xe13ddb0c06ed0f4d, 0xfc34b5b48ae63de4, 0xf23bbfdb5166dd9f,
+      0x8ec9597bd3c1e0c7, 0xb601a9f40fe93c12, 0xc4fb6e616bac44dc,
+  };
+  const std::vector<WireFormat> formats = wire_formats();
+  const std::vector<std::vector<float>> all = all_hard_values();
+  ASSERT_EQ(formats.size(), std::size(kExpected));
+  test::for_each_target([&] {
+    for (size_t f = 0; f < formats.size(); ++f) {
+      const std::unique_ptr<Wire> wire = make_wire(formats[f]);
+      uint64_t sum = 0xcbf29ce484222325u;  // as FNV-1a, of words
+      const auto add = [&](const auto& list) {
+        std::vector<uint32_t> words(list.size() * sizeof(list[0]) / 4);
+        std::memcpy(words.data(), list.data(), words.size() * 4);
+        for (const uint32_t word : words) sum = (sum ^ word) * 0x100000001b3u;
+      };
+      for (const std::vector<float>& values : all) {
+        const std::vector<std::byte> packet = packet_of(*wire, values, some_draw());
+        std::vector<float> added(values.size(), 1.0f), left = values;
+        wire->apply(packet.data(), some_draw(), Apply::add, added);
+        wire->apply(packet.data(), some_draw(), Apply::subtract, left);
+        for (float& value : added)
+          if (std::isnan(value)) value = std::nanf("");
+        add(packet);
+        add(added);
+        add(left);
+      }
+      EXPECT_EQ(sum, kExpected[f]) << describe(formats[f]);
+    }
+  });
+}
+
+// Packing for error feedback is packing, and taking away what was sent.
+TEST(WireFormats, PackingLeavesWhatThePacketLacks) {
+  for_each_case([](const WireFormat&, Wire& wire, const std::vector<float>& values) {
+    const std::vector<std::byte> packet = packet_of(wire, values, some_draw());
+    std::vector<float> left = values, kept = values;
+    wire.apply(packet.data(), some_draw(), Apply::subtract, left);
+    std::vector<std::byte> packed(packet.size(), std::byte{0x3C});
+    const Wire::Squares squares = wire.pack(kept, some_draw(), packed.data());
+    EXPECT_EQ(packed, packet);
+    EXPECT_EQ(kept, left);
+    double given = 0, lost = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      given += double{values[i]} * double{values[i]};
+      lost += double{left[i]} * double{left[i]};
+    }
+    EXPECT_NEAR(squares.given, given, 1e-12 * given);
+    EXPECT_NEAR(squares.lost, lost, 1e-12 * lost);
   });
 }
 

@@ -37,6 +37,26 @@ TEST(CompressionKeys, EveryFormatHasItsName) {
   EXPECT_ERROR(compressed({{"gradients", "int7"}}), "compression.gradients must be one of");
 }
 
+TEST(CompressionKeys, HostsAreRanksThatDivideAll) {
+  const Json hosts = {{"gradients", "int8"}, {"ranks_per_host", 2}};
+  EXPECT_EQ(engine_options(compressed(hosts)).compression.host_ranks, 2);
+  EXPECT_EQ(compressed({{"gradients", "int8"}}).compression.host_ranks, 1);
+  EXPECT_ERROR(compressed(hosts, Json::object(), 3), "compression.ranks_per_host is 2",
+               "there are 3 ranks: it must divide their number");
+  EXPECT_ERROR(compressed(hosts, Json::object(), 2), "there are 2 ranks", "and be less");
+  EXPECT_ERROR(compressed({{"weights", "int8"}, {"ranks_per_host", 2}},
+                          {{"zero_optimization", {{"stage", 3}}}}),
+               "compression.ranks_per_host has no effect");
+  EXPECT_ERROR(compressed(hosts, {{"mesh", {{"pipeline", 2}}}}),
+               "compression.ranks_per_host does not go with other axes");
+  EXPECT_ERROR(compressed({{"gradients", "topk"},
+                           {"momentum_correction", true},
+                           {"local_clipping", 1},
+                           {"ranks_per_host", 2}},
+                          {{"optimizer", {{"type", "SGD"}, {"params", {{"momentum", 0.9}}}}}}),
+               "compression.ranks_per_host does not go with local_clipping");
+}
+
 TEST(CompressionKeys, HaveTheirEffects) {
   const Config config = compressed({{"gradients", "int8"},
                                     {"block_size", 64},

@@ -134,6 +134,18 @@ TEST(OptimizerKeys, DeepSpeedsNamesMeanTheirOptimizers) {
   EXPECT_EQ(muon.adam_rate, 0.5);
 }
 
+TEST(OptimizerKeys, TheSecondMomentMayStayAfterAStep) {
+  const Config c =
+      twice(config_with(R"(, "optimizer": {"type": "Adam", "params": {"freeze_step": 30}})"));
+  EXPECT_EQ(c.optimizer.freeze_step, 30);
+  EXPECT_EQ(config_with(R"(, "optimizer": {"type": "Adam"})").optimizer.freeze_step, 0);
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion", "params": {"freeze_step": 30}})"),
+               "freeze_step");
+  EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "AdamW", "params": {"freeze_step": 30}},
+      "data_types": {"moments": "8bit"})"),
+               "and optimizer.params.freeze_step does not");
+}
+
 TEST(OptimizerKeys, MuonsRateMayBeNamedApart) {
   const Config c =
       config_with(R"(, "optimizer": {"type": "Muon", "params": {"lr": 0.001, "muon_lr": 0.02}})");
@@ -143,7 +155,8 @@ TEST(OptimizerKeys, MuonsRateMayBeNamedApart) {
 
 TEST(OptimizerKeys, WhatIsMissingIsRefusedByName) {
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "OneBitAdam"})"),
-               "compressed to 1 bit, which is not supported; use Adam, with compression.gradients");
+               "compressed to 1 bit, which is not supported; use Adam, with compression.gradients",
+               "freeze_step (which Adam has too)");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "MuAdam"})"), "there are AdamW");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion", "params": {"eps": 1e-8}})"), "eps");
   EXPECT_ERROR(config_with(R"(, "optimizer": {"type": "Lion"}, "data_types": {"moments": "8bit"})"),

@@ -139,6 +139,76 @@ TEST(CompressionVolume, IsThatOfTheFormula) {
   }
 }
 
+std::vector<NamedCompression> between_hosts() {
+  std::vector<NamedCompression> all;
+  for (NamedCompression one : all_compressions()) {
+    if (one.options.correction.limit > 0) one.options.correction.limit = 0;
+    one.options.host_ranks = 2;
+    all.push_back(one);
+  }
+  return all;
+}
+
+class CompressionBetweenHosts : public testing::TestWithParam<NamedCompression> {};
+
+TEST_P(CompressionBetweenHosts, HasTheSameBitsAtEveryStageAndInEveryBucketAsPlanned) {
+  constexpr int kRanks = 4, kSteps = 2;
+  const RankRun reference =
+      train_on_ranks(packed_model(), packed_options(GetParam().options, 0), kRanks, kSteps);
+  for (const int stage : {0, 1, 3}) {
+    SCOPED_TRACE(fmt::format("stage {}", stage));
+    EngineOptions options = packed_options(GetParam().options, stage);
+    options.zero.reduce_bucket_elems = stage == 1 ? 0 : 1 << 30;
+    options.zero.overlap = stage != 0;
+    const RankRun run = train_on_ranks(packed_model(), options, kRanks, kSteps);
+    EXPECT_EQ(run.losses, reference.losses);
+    expect_same_bits(run.weights, reference.weights);
+    expect_planned_packed(options, kRanks, run);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CompressionBetweenHosts, testing::ValuesIn(between_hosts()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A packet of everything loses nothing: only the order of sums is another than without hosts.
+TEST(BetweenHosts, OfEverythingIsASumOfSums) {
+  CompressionOptions all;
+  all.gradients = {.type = Type::topk, .density = 1};
+  all.host_ranks = 3;
+  const RankRun hosts = train_on_ranks(packed_model(), packed_options(all, 2), 6, 3);
+  const RankRun whole = train_on_ranks(packed_model(), packed_options({}, 2), 6, 3);
+  for (size_t i = 0; i < hosts.losses.size(); ++i)
+    EXPECT_NEAR(hosts.losses[i], whole.losses[i], 1e-5) << i;
+}
+
+// Between hosts a packet of one shard in each of the other hosts; inside a host fp32.
+TEST(BetweenHosts, SendsPacketsToOtherHostsAlone) {
+  constexpr int kRanks = 6, kInside = 2, kHosts = 3;
+  CompressionOptions int8;
+  int8.gradients = {.type = Type::int8};
+  int8.host_ranks = kInside;
+  int64_t packets = 0, whole = 0;
+  for (const auto& unit : Model(packed_model()).units) {
+    const int64_t shard = SlabLayout(unit->params(), kRanks).shard_elems();
+    packets += (shard + 2 * ((shard + 255) / 256) + 3) / 4 * 4 * (kHosts - 1);
+    whole += 4 * shard * kHosts * (kInside - 1);
+  }
+  const RankRun run = train_on_ranks(packed_model(), packed_options(int8, 2), kRanks, 1);
+  const TrafficTable& table = run.traffic[static_cast<size_t>(Lane::reduce)];
+  EXPECT_EQ(table[static_cast<size_t>(Collective::all_to_all)].bytes_sent, packets);
+  EXPECT_EQ(table[static_cast<size_t>(Collective::reduce_scatter)].bytes_sent, whole);
+  EXPECT_EQ(reduce_lane_bytes(run), packets + whole);
+}
+
+TEST(BetweenHosts, NeedsHostsOfOneSize) {
+  CompressionOptions int8;
+  int8.gradients = {.type = Type::int8};
+  int8.host_ranks = 2;
+  for (const int ranks : {2, 3})
+    EXPECT_ERROR(Engine::plan(packed_model(), packed_options(int8, 1), ranks),
+                 "compression.ranks_per_host is 2", "it must divide their number");
+}
+
 // What is kept is an element of fp32 for each of a gradient, on each rank.
 TEST(CompressionMemory, OfWhatIsKeptIsThatOfAGradient) {
   CompressionOptions topk;

@@ -20,6 +20,7 @@ inline const std::vector<NamedOptimizer>& all_optimizers() {
   using Type = OptimizerSpec::Type;
   static const std::vector<NamedOptimizer> kAll = {
       {"adamw", {.beta2 = 0.95, .weight_decay = 0.1}},
+      {"adamw_frozen", {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 2}},
       {"sgd", {.type = Type::sgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true}},
       {"lion", {.type = Type::lion, .beta2 = 0.99, .weight_decay = 0.1}},
       {"lamb", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1}},
@@ -94,10 +95,13 @@ inline void reference_step(const OptimizerSpec& spec, int64_t step, double rate,
   p.second.resize(n);
   const double decay = p.shape.matrix || spec.decay_all ? spec.weight_decay : 0;
   const auto count = static_cast<double>(step);
-  const double c1 = 1 - std::pow(spec.beta1, count), c2 = 1 - std::pow(spec.beta2, count);
+  const bool frozen = spec.freeze_step > 0 && step > spec.freeze_step;
+  const double c1 = 1 - std::pow(spec.beta1, count);
+  const double c2 =
+      1 - std::pow(spec.beta2, frozen ? static_cast<double>(spec.freeze_step) : count);
   const auto adam_moments = [&](size_t i, double gradient) {
     p.first[i] = spec.beta1 * p.first[i] + (1 - spec.beta1) * gradient;
-    p.second[i] = spec.beta2 * p.second[i] + (1 - spec.beta2) * gradient * gradient;
+    if (!frozen) p.second[i] = spec.beta2 * p.second[i] + (1 - spec.beta2) * gradient * gradient;
   };
   const auto adamw = [&](double by) {
     for (size_t i = 0; i < n; ++i) {
