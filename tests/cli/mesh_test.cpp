@@ -72,7 +72,7 @@ TEST_F(CliMesh, PartsOfSequencesTrainAndOneRankGoesOn) {
   const Outcome plan = train(keys, {"--ranks", "3", "--plan-only"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   expect_in(plan.err + plan.out, {"mesh     data 1 x context 3", "11 tokens each",
-                                  "all_to_all along the context axis", "parameters 1/3"});
+                                  "all_to_all along the context axis", "gradients 1/3"});
   const Outcome run = train_on(3, keys, "parts");
   ASSERT_EQ(run.code, 0) << run.err;
   const Json summary = Json::parse(run.out);
