@@ -1,6 +1,6 @@
 // The loops of wire formats (comm/wire.h) over plain host memory. They run on the calling thread,
 // allocate nothing, and have the same bits on every SIMD target: elements are computed one by one,
-// and sums are in double, of every eighth (or 32nd) element, added in their order.
+// and sums are in double, eight at a time, of every eighth element.
 #pragma once
 
 #include <cstdint>

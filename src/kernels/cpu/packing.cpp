@@ -2,6 +2,7 @@
 #include "kernels/packing.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -42,36 +43,35 @@ uint32_t Largest(const float* values, size_t n) {
   return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, all)));
 }
 
-// The sum of term(x) in double: kSums sums, of every kSums-th element, whatever the width of
-// vectors, added in their order.
-template <size_t kSums, class Term>
-HWY_INLINE double SumOf(const float* values, size_t n, const Term& term) {
+// The sum of term(x) in double: eight sums, whatever the width of vectors, added in their order.
+template <class Term>
+HWY_INLINE double EightSums(const float* values, size_t n, const Term& term) {
   const hn::CappedTag<double, 8> dd;
   const hn::Rebind<float, decltype(dd)> df;
-  constexpr size_t kVectors = kSums / hn::MaxLanes(dd);
+  constexpr size_t kVectors = 8 / hn::MaxLanes(dd);
   hn::Vec<decltype(dd)> sums[kVectors];
   for (auto& sum : sums) sum = hn::Zero(dd);
   size_t i = 0;
-  for (; i + kSums <= n; i += kSums)
+  for (; i + 8 <= n; i += 8)
     for (size_t k = 0; k < kVectors; ++k)
       sums[k] = hn::Add(
           sums[k], term(dd, hn::PromoteTo(dd, hn::LoadU(df, values + i + k * hn::MaxLanes(dd)))));
-  HWY_ALIGN double parts[kSums];
+  HWY_ALIGN double parts[8];
   for (size_t k = 0; k < kVectors; ++k) hn::Store(sums[k], dd, parts + k * hn::MaxLanes(dd));
   const hn::CappedTag<double, 1> one;
   for (; i < n; ++i)
-    parts[i % kSums] += hn::GetLane(term(one, hn::Set(one, static_cast<double>(values[i]))));
+    parts[i % 8] += hn::GetLane(term(one, hn::Set(one, static_cast<double>(values[i]))));
   double sum = 0;
   for (const double part : parts) sum += part;
   return sum;
 }
 
 double SumMagnitudes(const float* values, size_t n) {
-  return SumOf<8>(values, n, [](auto, auto v) HWY_ATTR { return hn::Abs(v); });
+  return EightSums(values, n, [](auto, auto v) HWY_ATTR { return hn::Abs(v); });
 }
 
 double SumSquares(const float* values, size_t n) {
-  return SumOf<32>(values, n, [](auto, auto v) HWY_ATTR { return hn::Mul(v, v); });
+  return EightSums(values, n, [](auto, auto v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
 // Four vectors at a time are looked at together; most of them have nothing.
@@ -82,20 +82,14 @@ size_t FindPlaces(const float* values, size_t n, uint32_t least, uint32_t first,
   const size_t lanes = hn::Lanes(d);
   const VI below = hn::Set(di, static_cast<int32_t>(least) - 1);
   size_t count = 0, i = 0;
-  // A vector's worth of places at a time, or the last ones that there is room for.
   const auto take = [&](VI magnitudes, size_t at) HWY_ATTR {
-    const auto found = hn::Gt(magnitudes, below);
-    const VI here = hn::Iota(di, static_cast<int32_t>(first + static_cast<uint32_t>(at)));
-    if (count + lanes <= room) {
-      hn::StoreU(hn::Compress(here, found), di, reinterpret_cast<int32_t*>(places) + count);
-      count += hn::CountTrue(di, found);
-      return;
-    }
-    HWY_ALIGN int32_t last[hn::MaxLanes(di)];
-    hn::Store(hn::Compress(here, found), di, last);
-    const size_t some = std::min(hn::CountTrue(di, found), room - count);
-    std::memcpy(places + count, last, some * sizeof(uint32_t));
-    count += some;
+    uint8_t bytes[8] = {};
+    hn::StoreMaskBits(di, hn::Gt(magnitudes, below), bytes);
+    uint64_t bits = 0;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    for (; bits != 0 && count < room; bits &= bits - 1)
+      places[count++] =
+          first + static_cast<uint32_t>(at + static_cast<size_t>(std::countr_zero(bits)));
   };
   for (; i + 4 * lanes <= n && count < room; i += 4 * lanes) {
     const VI m0 = Magnitude(hn::LoadU(d, values + i));
