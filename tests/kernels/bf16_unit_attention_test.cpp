@@ -35,6 +35,7 @@ void emulated_unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, 
 #define FinishRows EmulatedFinishRows
 #define ScaleTile EmulatedScaleTile
 #define CapTile EmulatedCapTile
+#define BiasTile EmulatedBiasTile
 #define SplitTile EmulatedSplitTile
 #define RowDots EmulatedRowDots
 #define BackwardTile EmulatedBackwardTile

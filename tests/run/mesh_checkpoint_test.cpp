@@ -155,7 +155,7 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
   for (const MeshLayout& saving : layouts) {
     const ScratchFolder scratch;
     const CheckpointFolder first(scratch.path("first"));
-    const test::Weights weights = train_and_save(saving, first);
+    const test::Weights weights = train_and_save(saving, first, divided_model());
     const State saved = read_all(first.list().front().path);
     EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
     for (const auto& [name, values] : weights)
@@ -165,13 +165,13 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
       SCOPED_TRACE(fmt::format("data {} x tensor {} x context {} x pipeline {}", loading.data,
                                loading.tensor, loading.context, loading.pipeline));
       const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
-      load_and_save(loading, first, second);
+      load_and_save(loading, first, second, divided_model());
       test::expect_same_state(saved, read_all(second.list().front().path));
     }
   }
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path("first"));
-  train_and_save({1, 1, 3, 1, 1, 2}, folder);
+  train_and_save({1, 1, 3, 1, 1, 2}, folder, divided_model());
   test::Weights resumed;
   test::on_ranks(1, [&](int, std::shared_ptr<Communicator> communicator) {
     Engine engine(divided_model(), options_for({1, 1, 0}), std::move(communicator));

@@ -140,24 +140,6 @@ void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out
   }
 }
 
-// out = keep * out + take * more
-template <class T>
-HWY_INLINE void MergeRowOf(float keep, float take, const T* more, size_t n, T* out) {
-  const DF d;
-  const VF kept = hn::Set(d, keep), taken = hn::Set(d, take);
-  Sweep(n, [&](size_t i, auto io) HWY_ATTR {
-    io.Store(hn::MulAdd(taken, io.Load(d, more + i), hn::Mul(kept, io.Load(d, out + i))), d,
-             out + i);
-  });
-}
-
-void MergeRow(float keep, float take, const Tensor& more, const Tensor& out) {
-  with_type(out.dtype, "attention", [&](auto type) HWY_ATTR {
-    using T = decltype(type);
-    MergeRowOf<T>(keep, take, more.as<T>(), static_cast<size_t>(out.cols), out.as<T>());
-  });
-}
-
 void ScaleTile(float* tile, int64_t rows, int64_t cols, float factor) {
   for (int64_t r = 0; r < rows; ++r) ScaleRow(tile + r * kTile, static_cast<size_t>(cols), factor);
 }
@@ -282,7 +264,6 @@ namespace {
 
 HWY_EXPORT(OnlineSoftmax);
 HWY_EXPORT(FinishRows);
-HWY_EXPORT(MergeRow);
 HWY_EXPORT(ScaleTile);
 HWY_EXPORT(CapTile);
 HWY_EXPORT(BiasTile);
@@ -628,30 +609,6 @@ void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tens
                   rest = chunk % (s.batch * s.heads);
     forward_query_tile(s, rest / s.heads, rest % s.heads, tiles[tile], q, k, v, out, lse, dropout,
                        {scratch.as_f32() + thread * forward_scratch_of_thread(s, on_unit)});
-  });
-}
-
-void merge_attention(ThreadPool& pool, Tensor out, Tensor lse, Tensor more, Tensor more_lse) {
-  require(more.rows == out.rows && more.cols == out.cols && lse.cols == out.rows &&
-              more_lse.rows == lse.rows && more_lse.cols == lse.cols && lse.rows > 0 &&
-              out.cols % lse.rows == 0,
-          "attention: {}x{} by {}x{} and {}x{} by {}x{}", out.rows, out.cols, lse.rows, lse.cols,
-          more.rows, more.cols, more_lse.rows, more_lse.cols);
-  const auto merge_row = HWY_DYNAMIC_DISPATCH(MergeRow);
-  const int64_t heads = lse.rows, dim = out.cols / heads;
-  const Chunks chunks = row_chunks(pool, out.rows, out.cols);
-  pool.run(chunks.count(), [&](int64_t chunk, int) {
-    const Range rows = chunks[chunk];
-    for (int64_t row = rows.begin; row < rows.end; ++row)
-      for (int64_t head = 0; head < heads; ++head) {
-        float& mine = lse.f32()[head * lse.stride + row];
-        const float other = more_lse.f32()[head * more_lse.stride + row];
-        const float top = std::max(mine, other);
-        const float all = top + std::log(std::exp(mine - top) + std::exp(other - top));
-        merge_row(std::exp(mine - all), std::exp(other - all), head_of(more, row, 1, head, dim),
-                  head_of(out, row, 1, head, dim));
-        mine = all;
-      }
   });
 }
 
