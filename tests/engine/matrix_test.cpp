@@ -41,7 +41,7 @@ void compare(int ranks, const std::string& arguments, size_t configurations, int
 TEST(PartOfTheMatrix, HasTheSameBitsAndPeaks) { compare(2, "--quick --steps 2", 24, 120); }
 
 TEST(OptimizerMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
-  compare(3, "--optimizers --steps 3", 7 * 2 * 4, 240);
+  compare(3, "--optimizers --steps 3", 8 * 2 * 4, 240);
 }
 
 TEST(CompressionMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {

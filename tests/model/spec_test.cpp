@@ -354,7 +354,7 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
     config[key] = value;
     return [config] { hf(config); };
   };
-  EXPECT_ERROR(llama("model_type", "bloom")(), "config.model_type is \"bloom\"", "gpt2, llama");
+  EXPECT_ERROR(llama("model_type", "t5")(), "config.model_type is \"t5\"", "gpt2, llama");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "proportional"}, {"factor", 8.0}})(),
                "config.rope_scaling", "type proportional", "not supported", "longrope");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}})(),
