@@ -168,7 +168,8 @@ void run(Communicator& communicator, const std::string& scenario, const std::str
   if (scenario == "collectives" || scenario == "unchecked") return collectives(communicator);
   if (scenario == "large") return large(communicator);
   if (scenario == "groups")
-    return test::check_groups(communicator, Mesh(communicator.ranks(), {.tensor = std::stoi(detail)}));
+    return test::check_groups(communicator,
+                              Mesh(communicator.ranks(), {.tensor = std::stoi(detail)}));
   if (scenario == "huge") return huge(communicator);
   if (scenario == "disagree") return disagree(communicator, detail);
   if (scenario == "absent") return absent(communicator, detail);
