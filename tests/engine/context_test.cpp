@@ -153,6 +153,24 @@ TEST(Context, DocumentsAreThoseOfWholeSequences) {
   }
 }
 
+// What follows from a sequence's length or from distances in it follows from the whole one: a part
+// is shorter than the original context here, and the whole is not.
+TEST(Context, LengthsAndDistancesAreThoseOfWholeSequences) {
+  const ModelSpec slopes = long_model("bloom-tiny", 6, 6);
+  expect_near(test::train_on_ranks(slopes, parted(3, 1), 3, 5),
+              undivided(slopes, parted(3, 1), 1, 5));
+  EXPECT_TRUE(contains(obstacle_to_context(slopes, ringed(3, 1)), "(positions alibi) yet"));
+  ModelSpec turned = long_model("llama-tiny", 6, 3);
+  turned.rope_scaling.type = RopeScaling::Type::longrope;
+  turned.rope_scaling.factor = 4;
+  turned.rope_scaling.short_factor.assign(4, 1.0);
+  turned.rope_scaling.long_factor = {1.0, 1.5, 3.0, 7.0};
+  for (const EngineOptions& options : {parted(3, 1), ringed(3, 1)}) {
+    turned.rope_scaling.original_max_sequence_length = options.sequence - 1;
+    expect_near(test::train_on_ranks(turned, options, 3, 5), undivided(turned, options, 1, 5));
+  }
+}
+
 TEST(Context, OffloadKeepsTheBits) {
   const ModelSpec spec = long_model("llama-tiny", 6, 2);
   EngineOptions options = parted(2, 3);
