@@ -100,75 +100,55 @@ void load_and_save(const MeshLayout& layout, const CheckpointFolder& from,
   });
 }
 
-TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
-  const std::vector<MeshLayout> layouts = {{1, 1, 0}, {1, 2, 0}, {2, 2, 3}, {1, 4, 0}, {2, 4, 1}};
+std::string text_of(const MeshLayout& mesh) {
+  return fmt::format("data {} x tensor {} x context {} x expert {} x pipeline {}", mesh.data,
+                     mesh.tensor, mesh.context, mesh.expert, mesh.pipeline);
+}
+
+// What is saved is what the ranks hold together, and what is loaded and saved again is the same.
+void expect_each_loads_what_any_saved(const std::vector<MeshLayout>& layouts,
+                                      const ModelSpec& spec) {
   for (const MeshLayout& saving : layouts) {
     const ScratchFolder scratch;
     const CheckpointFolder first(scratch.path("first"));
-    const test::Weights weights = train_and_save(saving, first, divided_model());
+    const test::Weights weights = train_and_save(saving, first, spec);
     const State saved = read_all(first.list().front().path);
-    EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
-    // What is saved is what the ranks hold together.
+    EXPECT_EQ(saved.size(), 3 * parameters_of(spec).size());
     for (const auto& [name, values] : weights)
       EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
+    int number = 0;
     for (const MeshLayout& loading : layouts) {
-      SCOPED_TRACE(fmt::format("data {} x tensor {} to data {} x tensor {}", saving.data,
-                               saving.tensor, loading.data, loading.tensor));
-      const CheckpointFolder second(
-          scratch.path(fmt::format("to-{}-{}", loading.data, loading.tensor)));
-      load_and_save(loading, first, second, divided_model());
+      SCOPED_TRACE(text_of(saving) + " to " + text_of(loading));
+      const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
+      load_and_save(loading, first, second, spec);
       test::expect_same_state(saved, read_all(second.list().front().path));
     }
   }
 }
 
+TEST(MeshReshard, AnyMeshLoadsWhatAnotherSaved) {
+  expect_each_loads_what_any_saved({{1, 1, 0}, {1, 2, 0}, {2, 2, 3}, {1, 4, 0}, {2, 4, 1}},
+                                   divided_model());
+}
+
 TEST(MeshReshard, AnyPipelineLoadsWhatAnotherSaved) {
-  const std::vector<MeshLayout> layouts = {{1, 1, 0},    {1, 1, 0, 2}, {2, 1, 3, 3},
-                                           {1, 2, 0, 2}, {2, 2, 1, 2}, {1, 1, 0, 2, 3},
-                                           {3, 1, 2}};
   for (const bool tied : {false, true})
-    for (const MeshLayout& saving : layouts) {
-      const ScratchFolder scratch;
-      const CheckpointFolder first(scratch.path("first"));
-      const test::Weights weights = train_and_save(saving, first, divided_model(tied));
-      const State saved = read_all(first.list().front().path);
-      EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model(tied)).size());
-      for (const auto& [name, values] : weights)
-        EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
-      int number = 0;
-      for (const MeshLayout& loading : layouts) {
-        SCOPED_TRACE(fmt::format("pipeline {} to data {} x tensor {} x pipeline {}, tied {}",
-                                 saving.pipeline, loading.data, loading.tensor, loading.pipeline,
-                                 tied));
-        const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
-        load_and_save(loading, first, second, divided_model(tied));
-        test::expect_same_state(saved, read_all(second.list().front().path));
-      }
-    }
+    expect_each_loads_what_any_saved({{1, 1, 0},
+                                      {1, 1, 0, 2},
+                                      {2, 1, 3, 3},
+                                      {1, 2, 0, 2},
+                                      {2, 2, 1, 2},
+                                      {1, 1, 0, 2, 3},
+                                      {3, 1, 2}},
+                                     divided_model(tied));
 }
 
 // What is saved does not depend on how sequences were divided, and a part goes on with it as the
 // whole would, within rounding.
 TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
-  const std::vector<MeshLayout> layouts = {
-      {1, 1, 0}, {1, 1, 3, 1, 1, 2}, {2, 1, 2, 1, 1, 2}, {1, 2, 1, 1, 1, 2}, {1, 1, 1, 2, 1, 2}};
-  for (const MeshLayout& saving : layouts) {
-    const ScratchFolder scratch;
-    const CheckpointFolder first(scratch.path("first"));
-    const test::Weights weights = train_and_save(saving, first, divided_model());
-    const State saved = read_all(first.list().front().path);
-    EXPECT_EQ(saved.size(), 3 * parameters_of(divided_model()).size());
-    for (const auto& [name, values] : weights)
-      EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
-    int number = 0;
-    for (const MeshLayout& loading : layouts) {
-      SCOPED_TRACE(fmt::format("data {} x tensor {} x context {} x pipeline {}", loading.data,
-                               loading.tensor, loading.context, loading.pipeline));
-      const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
-      load_and_save(loading, first, second, divided_model());
-      test::expect_same_state(saved, read_all(second.list().front().path));
-    }
-  }
+  expect_each_loads_what_any_saved(
+      {{1, 1, 0}, {1, 1, 3, 1, 1, 2}, {2, 1, 2, 1, 1, 2}, {1, 2, 1, 1, 1, 2}, {1, 1, 1, 2, 1, 2}},
+      divided_model());
   const ScratchFolder scratch;
   const CheckpointFolder folder(scratch.path("first"));
   train_and_save({1, 1, 3, 1, 1, 2}, folder, divided_model());
@@ -185,25 +165,9 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
 
 // One rank, the data axis, and ranks that divide experts.
 TEST(MeshReshard, AnyMeshLoadsExpertsThatAnotherSaved) {
-  const std::vector<MeshLayout> layouts = {
-      {1, 1, 0}, {2, 1, 3}, {1, 1, 0, 1, 1, 1, 2}, {2, 1, 3, 1, 1, 1, 2}, {1, 1, 2, 1, 1, 1, 4}};
-  for (const MeshLayout& saving : layouts) {
-    const ScratchFolder scratch;
-    const CheckpointFolder first(scratch.path("first"));
-    const test::Weights weights = train_and_save(saving, first, mixed_model());
-    const State saved = read_all(first.list().front().path);
-    EXPECT_EQ(saved.size(), 3 * parameters_of(mixed_model()).size());
-    for (const auto& [name, values] : weights)
-      EXPECT_EQ(saved.at(piece_name("parameters", name)), values);
-    int number = 0;
-    for (const MeshLayout& loading : layouts) {
-      SCOPED_TRACE(fmt::format("data {} x expert {} to data {} x expert {}", saving.data,
-                               saving.expert, loading.data, loading.expert));
-      const CheckpointFolder second(scratch.path(fmt::format("to-{}", number++)));
-      load_and_save(loading, first, second, mixed_model());
-      test::expect_same_state(saved, read_all(second.list().front().path));
-    }
-  }
+  expect_each_loads_what_any_saved(
+      {{1, 1, 0}, {2, 1, 3}, {1, 1, 0, 1, 1, 1, 2}, {2, 1, 3, 1, 1, 1, 2}, {1, 1, 2, 1, 1, 1, 4}},
+      mixed_model());
 }
 
 // On the same mesh with the bits of a run that was never stopped.
