@@ -36,16 +36,7 @@ std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions&
     reasons.push_back(fmt::format(
         "expert parallelism is there for the device cpu alone yet, not for {}", options.device));
   if (spec.lora.enabled()) reasons.emplace_back("adapters (lora) are not trained beside it yet");
-  if (options.precision.moments == DType::u8)
-    reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
-  if (!options.optimizer.elementwise())
-    reasons.emplace_back(
-        "its optimizer steps whole tensors, which are divided; AdamW, Adam, SGD and Lion step each "
-        "element by itself");
-  if (options.clip_rule.counts_tensors())
-    reasons.emplace_back(
-        "gradients of single tensors are not clipped where these are divided; clip by the norm of "
-        "all or of a unit");
+  refuse_what_knows_whole_tensors(options, reasons);
   if (options.compression.any())
     reasons.emplace_back("what travels is not compressed beside it yet (compression)");
   if (options.local.on())

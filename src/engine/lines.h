@@ -49,6 +49,10 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
 bool divides_heads(const ModelSpec& spec, const EngineOptions& options);
 std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options);
 
+// Adds a reason for each option that needs whole tensors, which are divided among ranks.
+void refuse_what_knows_whole_tensors(const EngineOptions& options,
+                                     std::vector<std::string>& reasons);
+
 inline Mesh mesh_of(const EngineOptions& options, int ranks) {
   return Mesh(ranks, {.tensor = options.tensor,
                       .context = options.context,

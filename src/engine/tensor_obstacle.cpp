@@ -5,12 +5,8 @@
 
 namespace onefold {
 
-std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
-  if (options.tensor == 1) return "";
-  std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "tensor parallelism is there for the device cpu alone yet, not for {}", options.device));
+void refuse_what_knows_whole_tensors(const EngineOptions& options,
+                                     std::vector<std::string>& reasons) {
   if (options.precision.moments == DType::u8)
     reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
   if (!options.optimizer.elementwise())
@@ -21,6 +17,15 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
     reasons.emplace_back(
         "gradients of single tensors are not clipped where these are divided; clip by the norm of "
         "all or of a unit");
+}
+
+std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
+  if (options.tensor == 1) return "";
+  std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
+  if (parse_device(options.device).kind != "cpu")
+    reasons.push_back(fmt::format(
+        "tensor parallelism is there for the device cpu alone yet, not for {}", options.device));
+  refuse_what_knows_whole_tensors(options, reasons);
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,
                      join(reasons, "; "));

@@ -93,8 +93,10 @@ TEST(PipelineTurns, TakeEveryMicroBatchOnceInEachDirectionInOrder) {
         for (int number = 0; number < interleave; ++number)
           for (const bool backward : {false, true}) {
             int next = 0;
-            for (const Turn& turn : turns)
-              if (turn.number == number && turn.backward == backward) EXPECT_EQ(turn.micro, next++);
+            for (const Turn& turn : turns) {
+              if (turn.number != number || turn.backward != backward) continue;
+              EXPECT_EQ(turn.micro, next++);
+            }
             EXPECT_EQ(next, micros);
           }
       }
