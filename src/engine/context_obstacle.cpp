@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/lines.h"
 #include "model/head_exchange.h"
 
@@ -50,9 +49,6 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
     reasons.push_back(fmt::format(
         "sequences of {} tokens (data.sequence_length) cannot be divided by {}{}", options.sequence,
         pieces, ring ? ", two runs for each rank (context.method ring)" : ""));
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "context parallelism is there for the device cpu alone yet, not for {}", options.device));
   if (spec.experts.enabled())
     reasons.emplace_back("experts (model.experts) choose among the tokens of whole sequences yet");
   if (options.compression.any())

@@ -85,8 +85,8 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       executor_(*device_, tiers_, ledger_, model_, state_, traits_, options_, channels_, control_) {
   const Program* const programs[] = {&training_, &evaluation_};
   executor_.open_packing(programs);
-  if (channels_.stages() != nullptr) state_.set_stages(*channels_.stages());
-  if (channels_.has(Lane::exchange)) state_.set_shares(channels_.of(Lane::exchange));
+  if (channels_.host_stages() != nullptr) state_.set_stages(*channels_.host_stages());
+  if (channels_.host_shares() != nullptr) state_.set_shares(*channels_.host_shares());
   if (Channel* const same = channels_.same_experts(Lane::gather)) state_.set_same_experts(*same);
   if (!scratch)
     scratch = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
@@ -289,7 +289,7 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
 
 template <typename T>
 std::vector<T> Engine::gather_from_parts(const char* what, std::span<const T> mine) {
-  Channel* const parts = channels_.context();
+  Channel* const parts = channels_.host_context();
   std::vector<T> shard(mine.begin(), mine.end());
   if (parts == nullptr) return shard;
   std::vector<T> all(shard.size() * static_cast<size_t>(parts->ranks()));
@@ -301,7 +301,7 @@ std::vector<T> Engine::gather_from_parts(const char* what, std::span<const T> mi
 // The last stage has the losses.
 template <typename T>
 void Engine::pass_to_all_stages(const char* what, std::span<T> values) {
-  if (Channel* const stages = channels_.stages())
+  if (Channel* const stages = channels_.host_stages())
     stages->broadcast(what, stages->ranks() - 1, values.data(),
                       static_cast<int64_t>(values.size_bytes()));
 }

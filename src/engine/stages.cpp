@@ -134,9 +134,6 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
           "of {} units in all",
           given.units.size(), sum, stages, units));
   }
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format("pipelines are there for the device cpu alone yet, not for {}",
-                                  options.device));
   if (options.order == Order::unit_first)
     reasons.emplace_back(
         "run.accumulate is unit_first, and a pipeline takes micro-batches in the order of "
