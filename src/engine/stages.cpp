@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "device/device_name.h"
 
 namespace onefold {
 namespace {

@@ -28,21 +28,26 @@ struct AxisCase {
   int ranks() const { return mesh.tensor * mesh.context * mesh.pipeline * data; }
 };
 
+// Awkward sizes: a vocabulary that nothing divides, three queries to a key head.
+ModelSpec divisible(const char* preset) {
+  ModelSpec spec = spec_from_preset(preset, "test");
+  spec.vocab_size = 101;
+  spec.num_layers = 3;
+  spec.num_heads = 6;
+  spec.num_kv_heads = spec.positions == Positions::rope ? 2 : 6;
+  spec.head_dim = 8;
+  spec.hidden_size = 24;
+  spec.intermediate_size = 46;
+  return spec;
+}
+
 class CudaAxes : public testing::TestWithParam<AxisCase> {
  protected:
   void SetUp() override {
     if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
       GTEST_SKIP() << problem;
     const AxisCase& c = GetParam();
-    // Awkward sizes: a vocabulary that nothing divides, three queries to a key head.
-    spec_ = spec_from_preset(c.preset, "test");
-    spec_.vocab_size = 101;
-    spec_.num_layers = 3;
-    spec_.num_heads = 6;
-    spec_.num_kv_heads = spec_.positions == Positions::rope ? 2 : 6;
-    spec_.head_dim = 8;
-    spec_.hidden_size = 24;
-    spec_.intermediate_size = 46;
+    spec_ = divisible(c.preset);
     // A ring does not drop probabilities.
     spec_.dropout =
         spec_.positions == Positions::learned && c.method == ContextMethod::ulysses ? 0.1f : 0;
@@ -195,11 +200,7 @@ TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
 TEST(CudaAxisFaults, OfNcclNameRankChannelAndCall) {
   if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
     GTEST_SKIP() << problem;
-  const ModelSpec spec = [] {
-    ModelSpec made = spec_from_preset("llama-tiny", "test");
-    made.vocab_size = 101;
-    return made;
-  }();
+  const ModelSpec spec = divisible("llama-tiny");
   test::nccl_double::Faults& faults = test::nccl_double::faults();
   for (const MeshAxes mesh :
        {MeshAxes{.tensor = 2}, MeshAxes{.context = 2}, MeshAxes{.tensor = 2, .pipeline = 2}}) {
