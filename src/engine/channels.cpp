@@ -9,7 +9,7 @@ namespace onefold {
 namespace {
 
 Communicator* line_of(const Lines& lines, Lane lane) {
-  if (lane == Lane::exchange) return lines.tensor ? lines.tensor.get() : lines.experts.get();
+  if (lane == Lane::exchange) return lines.tensor.get();
   return lane == Lane::compute ? lines.all.get() : lines.data.get();
 }
 
@@ -55,6 +55,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
   }
+  if (lines.experts)
+    experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (!lines.replicas) return;
   if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
     replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");
@@ -69,11 +71,16 @@ TrafficTable Channels::passed() const {
   return table;
 }
 
-TrafficTable Channels::exchanged() const {
+TrafficTable Channels::exchanged(Axis axis) const {
+  std::vector<const Channel*> channels;
+  if (axis == Axis::tensor)
+    channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get()};
+  if (axis == Axis::expert) channels = {experts_.get()};
+  if (axis == Axis::context)
+    channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get()};
   TrafficTable table{};
-  if (context_) add_traffic(*context_, table);
-  for (const auto& turn : turns_)
-    if (turn) add_traffic(*turn, table);
+  for (const Channel* const channel : channels)
+    if (channel != nullptr) add_traffic(*channel, table);
   return table;
 }
 
