@@ -9,7 +9,7 @@ namespace onefold {
 namespace {
 
 Communicator* line_of(const Lines& lines, Lane lane) {
-  if (lane == Lane::exchange) return lines.tensor ? lines.tensor.get() : lines.experts.get();
+  if (lane == Lane::exchange) return lines.tensor.get();
   return lane == Lane::compute ? lines.all.get() : lines.data.get();
 }
 
@@ -50,7 +50,8 @@ void Channels::open_for_host(const Lines& lines) {
   const auto opened = [](const std::shared_ptr<Communicator>& line) {
     return line ? line->open("values of the host", nullptr) : nullptr;
   };
-  host_shares_ = opened(lines.tensor ? lines.tensor : lines.experts);
+  host_shares_ = opened(lines.tensor);
+  host_experts_ = opened(lines.experts);
   host_stages_ = opened(lines.pipeline);
   host_context_ = opened(lines.context);
 }
@@ -74,6 +75,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
   }
+  if (lines.experts)
+    experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
 }
@@ -87,13 +90,18 @@ TrafficTable Channels::passed() const {
   return table;
 }
 
-TrafficTable Channels::exchanged() const {
+TrafficTable Channels::exchanged(Axis axis) const {
+  std::vector<const Channel*> channels;
+  if (axis == Axis::tensor)
+    channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get(),
+                host_shares_.get()};
+  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get()};
+  if (axis == Axis::context)
+    channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),
+                host_context_.get()};
   TrafficTable table{};
-  if (context_) add_traffic(*context_, table);
-  for (const auto& one : {&host_shares_, &host_context_})
-    if (*one) add_traffic(**one, table);
-  for (const auto& turn : turns_)
-    if (turn) add_traffic(*turn, table);
+  for (const Channel* const channel : channels)
+    if (channel != nullptr) add_traffic(*channel, table);
   return table;
 }
 

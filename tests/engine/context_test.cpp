@@ -476,8 +476,9 @@ TEST(Context, WhatCannotBeDividedIsRefusedWithAllReasons) {
   options.pipeline.schedule = PipelineSchedule::zero_bubble;
   ModelSpec experts = spec;
   experts.experts.count = 4;
+  experts.experts.capacity_factor = 1;
   for (const char* reason : {"delay.local_steps does not go", "compression does not go", "zb-h1",
-                             "experts (model.experts)"})
+                             "(capacity_factor)"})
     EXPECT_TRUE(contains(text(experts, options), reason)) << reason;
   EXPECT_ERROR(test::train_on_ranks(spec, parted(4, 0), 4, 1), "mesh.context is 4");
 }
