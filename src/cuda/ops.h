@@ -98,6 +98,8 @@ struct AttentionArgs {
   int64_t window;  // as AttentionShape's
   float scale;     // of scores, never 0
   float soft_cap;
+  float alibi;  // these as AttentionShape's
+  int64_t alibi_heads, first_head;
 };
 struct AttentionGradients {
   Matrix dout, dq, dk, dv;

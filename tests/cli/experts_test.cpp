@@ -54,7 +54,6 @@ TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
     return outcome.err;
   };
   expect_in(refused({kModel, "optimizer.type=Muon"}), {"model.experts", "Muon"});
-  expect_in(refused({kModel, "run.device=cuda"}), {"model.experts", "the device cpu alone"});
   expect_in(refused({kModel, "mesh.tensor=2"}, {"--ranks", "2"}),
             {"experts cannot be divided by mesh.tensor yet"});
   expect_in(refused({kModel, "mesh.expert=2", "mesh.tensor=2"}, {"--ranks", "4"}),
