@@ -34,6 +34,8 @@ struct SpreadArgs {
   int32_t *places, *sources, *numbers;
   int64_t numbers_stride;
 };
+// Where a block has too few rows, the weights of what is left over become NaN, and with them the
+// loss: the step's check of finite values finds it, and nothing is changed.
 void spread_rows(const SpreadArgs& args, cudaStream_t stream);
 
 // router_backward.cu

@@ -395,15 +395,21 @@ void add_grouped_gemm_cases(CaseList& list) {
           }
       }
   // More tiles than a card has processors, in bands; and more groups than one looks at at once.
-  for (const bool weights : {false, true})
-    add_grouped(list, {.groups = {700, 0, 900, 413},
-                       .k = 264,
-                       .n = 1544,
+  for (const bool b_transposed : {false, true})
+    add_grouped(list, {.groups = {500, 0, 413, 287},
+                       .k = 16,
+                       .n = 3592,
                        .type = DType::bf16,
                        .dst = DType::bf16,
-                       .a_transposed = weights,
-                       .b_transposed = !weights,
+                       .b_transposed = b_transposed,
                        .vectors = true});
+  add_grouped(list, {.groups = {3, 0, 70, 1, 2},
+                     .k = 1032,
+                     .n = 520,
+                     .type = DType::bf16,
+                     .dst = DType::bf16,
+                     .a_transposed = true,
+                     .vectors = true});
   add_grouped(list, {.groups = std::vector<int64_t>(300, 1),
                      .k = 8,
                      .n = 16,

@@ -47,6 +47,13 @@ TEST_F(CliExperts, ARunThatIsResumedHasTheWeightsOfOneThatWasNot) {
   EXPECT_EQ(read("other/weights.safetensors"), read("whole/weights.safetensors"));
 }
 
+TEST_F(CliExperts, ArePlannedForACard) {
+  const Outcome planned =
+      onefold({"plan", "config.json", "--ranks", "2", "--hardware", "h200", "--set", kModel});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  expect_in(planned.out, {"4 experts and 2 for a token", "as predicted for h200"});
+}
+
 TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
   const auto refused = [&](const Arguments& fields, const Arguments& flags = {}) {
     const Outcome outcome = train(fields, flags);
