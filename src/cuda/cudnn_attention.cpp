@@ -106,11 +106,12 @@ class CudnnAttention final : public LibraryAttention {
   }
 
  private:
-  // Dropout's masks must be ours, a query's first key is not a thing that the library knows, and
-  // graphs have one scale: that of most models.
+  // Dropout's masks must be ours, a query's first key and slopes are not things that the library
+  // knows, and graphs have one scale: that of most models.
   static bool fits(const AttentionArgs& a) {
     return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts && a.window == 0 &&
-           a.soft_cap == 0 && a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
+           a.soft_cap == 0 && a.alibi == 0 &&
+           a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
            (a.causal ? a.query_length == a.key_length : takes_parts(a)) && a.head_dim % 8 == 0 &&
            a.head_dim <= 128 && a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) &&
            takes(a.v) && takes(a.out);

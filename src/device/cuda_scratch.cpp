@@ -51,6 +51,10 @@ class CudaScratch final : public KernelScratch {
     const int64_t chunk = squares_chunk(elems);
     return (elems + chunk - 1) / chunk * static_cast<int64_t>(sizeof(double));
   }
+  // Sums of scores by expert, and of squares of the log-sum-exp.
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return route_chunks(tokens).count * (experts + 1) * static_cast<int64_t>(sizeof(double));
+  }
   // Each chunk's gradient is added to the whole vocabulary's: few large chunks, few such passes.
   int64_t logits_bytes() const override { return int64_t{4} << 30; }
 };

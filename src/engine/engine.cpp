@@ -6,7 +6,6 @@
 #include "comm/nccl.h"
 #include "device/device_name.h"
 #include "device/profile.h"
-#include "engine/alibi_obstacle.h"
 #include "engine/divergence.h"
 #include "engine/stages.h"
 #include "program/verify.h"
@@ -48,7 +47,6 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
 const ModelSpec& supported(const ModelSpec& spec, const EngineOptions& options) {
   if (const std::string why = obstacle_to_experts(spec, options); !why.empty())
     user_error("{}", why);
-  if (const std::string why = obstacle_to_alibi(spec, options); !why.empty()) user_error("{}", why);
   return spec;
 }
 
