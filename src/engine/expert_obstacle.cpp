@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/expert_load.h"
 #include "engine/lines.h"
 
@@ -24,9 +23,6 @@ std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions&
        {std::pair("tensor", options.tensor), std::pair("context", options.context),
         std::pair("pipeline", options.pipeline.ranks)})
     if (size > 1) reasons.push_back(fmt::format("it does not go with mesh.{} yet", axis));
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "expert parallelism is there for the device cpu alone yet, not for {}", options.device));
   if (spec.lora.enabled()) reasons.emplace_back("adapters (lora) are not trained beside it yet");
   refuse_what_knows_whole_tensors(options, reasons);
   if (options.compression.any())
