@@ -368,7 +368,8 @@ class CudaKernels final : public Kernels {
     const AttentionArgs args = attention_args(shape, q, k, v, out, lse, dropout);
     const AttentionGradients gradients{view(dout), view(dq), view(dk), view(dv), scratch.as_f32()};
     if (LibraryAttention* library = library_attention(q);
-        !library || !library->backward(args, gradients, attention_slice(shape), bytes, stream_))
+        !library || !library->backward(args, gradients, attention_slice(shape),
+                                       attention_parts(shape), bytes, stream_))
       cuda::attention_backward(args, gradients, stream_);
   }
 
