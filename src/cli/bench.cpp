@@ -25,6 +25,8 @@ struct StepBench {
   bool recompute = false, tied = false, json = false;
   std::string optimizer_on = "none", parameters_on = "none", nvme_path = ".";
   double ratio = 1, host_step = 1;
+  int64_t experts = 0;
+  float capacity = 0;
 
   OffloadOptions offload() const {
     const auto tier = [](const std::string& name) {
@@ -96,6 +98,20 @@ struct RandomBatch {
   }
 };
 
+// The preset's MLPs as mixtures that take as many operations for a token.
+ModelSpec with_experts(ModelSpec spec, const StepBench& b) {
+  if (spec.experts.enabled())
+    user_error("--experts {}: the preset {} has experts of its own", b.experts, b.model);
+  constexpr int64_t kPerToken = 2;
+  spec.experts = {.count = b.experts,
+                  .per_token = kPerToken,
+                  .intermediate_size = spec.intermediate_size / kPerToken,
+                  .capacity_factor = b.capacity};
+  spec.mlp_bias = false;
+  spec.complete("--experts");
+  return spec;
+}
+
 // On one rank of several, or alone; the first one prints.
 void measure_step(const StepBench& b, int64_t baseline, std::shared_ptr<Communicator> communicator);
 
@@ -122,6 +138,7 @@ void measure_step(const StepBench& b, int64_t baseline,
     user_error("--model {}: its vocabulary is its tokenizer's, and a benchmark has none", b.model);
   spec.max_sequence_length = std::max(spec.max_sequence_length, b.sequence);
   spec.tie_embeddings = spec.tie_embeddings || b.tied;
+  if (b.experts > 0) spec = with_experts(spec, b);
   EngineOptions options{.device = b.device,
                         .threads = b.threads,
                         .micro_batch = b.batch,
@@ -292,6 +309,14 @@ void add_bench(CLI::App& app, Run& run) {
   step->add_option("--host-step", options->host_step,
                    "How much of what is in the host's memory the host's cores step")
       ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  step->add_option("--experts", options->experts,
+                   "Makes the preset's MLPs mixtures of so many experts half as wide, of which a "
+                   "token takes two: as many operations")
+      ->check(at_least(2));
+  step->add_option("--capacity", options->capacity,
+                   "How many times its even share one of --experts takes; 0: all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   step->add_flag("--recompute", options->recompute,
                  "Keep only block inputs; compute the rest again in backward");

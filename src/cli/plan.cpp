@@ -183,11 +183,6 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
         "h200",
         config.run.device, hardware.name);
-  if (hardware.device != "cpu" && config.mesh.expert > 1)
-    user_error(
-        "mesh.expert is {}: that axis is there for the device cpu alone yet, and the hardware {} "
-        "is another",
-        config.mesh.expert, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
   return hardware;
 }

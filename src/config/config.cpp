@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "config/dialect.h"
 #include "config/sections.h"
-#include "engine/alibi_obstacle.h"
 #include "engine/expert_load.h"
 
 namespace onefold {
@@ -111,8 +110,6 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   check_mesh(config);
   if (const std::string why = obstacle_to_experts(config.model, engine_options(config));
       !why.empty())
-    user_error("{}", why);
-  if (const std::string why = obstacle_to_alibi(config.model, engine_options(config)); !why.empty())
     user_error("{}", why);
   settle_batch(config);
   apply_batch_scaling(config);

@@ -29,12 +29,17 @@ __global__ void delta_kernel(AttentionArgs args, View<T> dout, View<T> out, floa
 struct Backward {
   float weight, gradient;
 };
+struct Bias {
+  float slope;
+  int64_t distance;
+};
 
-// `score` unscaled; `dprobability` is dout · value; `factor` dropout's multiplier.
-__device__ inline Backward backward_of(const AttentionArgs& args, float score, float dprobability,
-                                       float factor, float lse, float delta) {
+// `score` unscaled; `bias` what it loses by distance; `dprobability` is dout · value; `factor`
+// dropout's multiplier.
+__device__ inline Backward backward_of(const AttentionArgs& args, float score, Bias bias,
+                                       float dprobability, float factor, float lse, float delta) {
   const float seen = capped(args, score * args.scale);
-  const float probability = expf(seen - lse);
+  const float probability = expf(biased(seen, bias.slope, bias.distance) - lse);
   float gradient = probability * (dprobability * factor - delta) * args.scale;
   if (args.soft_cap > 0) {
     const float part = seen * (1.0f / args.soft_cap);
@@ -80,6 +85,7 @@ __global__ void __launch_bounds__(kThreads)
         dout(gradients.dout, b * queries_length, h, dim);
     const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
     const float* delta = gradients.scratch + (b * args.heads + h) * queries_length;
+    const float slope = slope_of(args, h);
     for (int64_t first = args.causal ? first_key : 0; first < queries_length; first += T::kRows) {
       // Starts and windows grow along a sequence: from here on, they begin after these keys.
       if (first_key_of(args, b, first) >= first_key + T::kRows) break;
@@ -104,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
           const int64_t key = first_key + row;
           Backward element{0, 0};
           if (query < queries_length && key <= last && key >= from)
-            element = backward_of(args, scores[r][c], dprobabilities[r][c],
+            element = backward_of(args, scores[r][c], {slope, last - key}, dprobabilities[r][c],
                                   drops ? weights[at] : 1.0f, of_lse, of_delta);
           weights[at] = element.weight;
           dscores[at] = element.gradient;
@@ -146,6 +152,7 @@ __global__ void __launch_bounds__(kThreads)
       v(args.v, b * args.key_length, kv_head, dim);
   const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
   const float* delta = gradients.scratch + (b * args.heads + h) * length;
+  const float slope = slope_of(args, h);
   const bool drops = args.mask.threshold > 0;
   load_tile<kDim>(HeadRows(args.q, b * length, h, dim), first_query, length, dim, queries);
   load_tile<kDim>(HeadRows(gradients.dout, b * length, h, dim), first_query, length, dim, douts);
@@ -177,8 +184,8 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t key = first + col;
         float& dscore = dscores[row * T::kWeightStride + col];
         const bool seen = query < length && key <= last && key >= from;
-        dscore = seen ? backward_of(args, scores[r][c], dprobabilities[r][c], drops ? dscore : 1.0f,
-                                    of_lse, of_delta)
+        dscore = seen ? backward_of(args, scores[r][c], {slope, last - key}, dprobabilities[r][c],
+                                    drops ? dscore : 1.0f, of_lse, of_delta)
                             .gradient
                       : 0.0f;
       }

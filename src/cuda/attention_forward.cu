@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
   const HeadRows k(args.k, b * args.key_length, kv_head, dim);
   const HeadRows v(args.v, b * args.key_length, kv_head, dim);
   const float scale = args.scale;
+  const float slope = slope_of(args, h);
   const bool drops = args.mask.threshold > 0;
   load_tile<kDim>(q, first_query, end_query, dim, queries);
   OnlineRows<kDim> rows;
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
       for (int c = 0; c < T::kEach; ++c) {
         const int64_t at = key + thread_x() + c * kGridSide;
         const bool seen = query < end_query && at >= from && at <= last;
-        scores[r][c] = seen ? capped(args, scores[r][c] * scale) : -INFINITY;
+        scores[r][c] =
+            seen ? biased(capped(args, scores[r][c] * scale), slope, last - at) : -INFINITY;
       }
       rows.enter(r, scores[r]);
 #pragma unroll

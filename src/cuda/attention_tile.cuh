@@ -210,6 +210,20 @@ __device__ void load_multipliers(const AttentionArgs& args, int64_t b, int64_t h
   }
 }
 
+// ALiBi: what a score of the head loses for each position between the query and its key
+// (AttentionShape::alibi_slope).
+__device__ inline float slope_of(const AttentionArgs& args, int64_t head) {
+  if (args.alibi == 0) return 0;
+  int64_t power = 1;
+  while (2 * power <= args.alibi_heads) power *= 2;
+  const auto n = static_cast<double>(power), h = static_cast<double>(args.first_head + head);
+  const double exponent = h < n ? 8 * (h + 1) / n : 4 * (2 * (h - n) + 1) / n;
+  return static_cast<float>(static_cast<double>(args.alibi) * exp2(-exponent));
+}
+__device__ inline float biased(float score, float slope, int64_t distance) {
+  return fmaf(-slope, static_cast<float>(distance), score);
+}
+
 // A scaled score, capped.
 __device__ inline float capped(const AttentionArgs& args, float score) {
   return args.soft_cap > 0 ? args.soft_cap * tanhf(score * (1.0f / args.soft_cap)) : score;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cuda/axis_kernels.h"
 #include "cuda/check.h"
+#include "cuda/cuda_experts.h"
 #include "cuda/gemm.h"
 #include "cuda/library_attention.h"
 #include "cuda/tensor_view.h"
@@ -127,7 +128,10 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
   require_type("attention", q, {k, v, out});
   require(s.dtype == q.dtype, "attention: {} in a shape of {}", dtype_name(q.dtype),
           dtype_name(s.dtype));
-  require(s.alibi == 0, "attention: this device has no bias by distance (ALiBi)");
+  require(
+      s.alibi == 0 || (s.alibi > 0 && s.soft_cap == 0 && s.first_head + s.heads <= s.alibi_heads),
+      "attention: a bias of {} for heads {} to {} of {}, with scores up to {}", s.alibi,
+      s.first_head, s.first_head + s.heads, s.alibi_heads, s.soft_cap);
   require(s.starts.empty() || (s.starts.elems() == q.rows && s.query_length == s.key_length),
           "attention: the starts of {} rows for {} queries over {} keys", s.starts.elems(), q.rows,
           s.key_length);
@@ -148,6 +152,8 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
           s.window < s.key_length ? s.window : 0,  // one that hides nothing is none
           s.score_scale(),
           s.soft_cap,
+          s.alibi,
+          s.alibi_heads,
           s.first_head,
           s.causal};
 }
@@ -253,6 +259,12 @@ class CudaKernels final : public Kernels {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     return scratch_->sum_squares_scratch_bytes(elems);
   }
+  int64_t grouped_gemm_scratch_bytes(const GroupedGemm& g) const override {
+    return scratch_->grouped_gemm_scratch_bytes(g);
+  }
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return scratch_->route_backward_scratch_bytes(tokens, experts);
+  }
   int64_t logits_bytes() const override { return scratch_->logits_bytes(); }
 
   void gemm(const Gemm& g) override {
@@ -356,7 +368,8 @@ class CudaKernels final : public Kernels {
     const AttentionArgs args = attention_args(shape, q, k, v, out, lse, dropout);
     const AttentionGradients gradients{view(dout), view(dq), view(dk), view(dv), scratch.as_f32()};
     if (LibraryAttention* library = library_attention(q);
-        !library || !library->backward(args, gradients, attention_slice(shape), bytes, stream_))
+        !library || !library->backward(args, gradients, attention_slice(shape),
+                                       attention_parts(shape), bytes, stream_))
       cuda::attention_backward(args, gradients, stream_);
   }
 
@@ -426,6 +439,30 @@ class CudaKernels final : public Kernels {
   void share_cross_entropy(Tensor logits, Tensor targets, Tensor stats, Tensor gradient_scale,
                            Tensor losses) override {
     cuda::share_cross_entropy(logits, targets, stats, gradient_scale, losses, stream_);
+  }
+
+  void route(const Route& args) override { run_route(args, stream_); }
+  void route_backward(const RouteBackward& args) override {
+    const Tensor& logits = args.forward.logits;
+    run_route_backward(args, route_backward_scratch_bytes(logits.rows, logits.cols), stream_);
+  }
+  void gather_rows(Tensor x, const Routing& routing, Tensor dst) override {
+    run_gather_rows(x, routing, dst, stream_);
+  }
+  void combine_rows(Tensor rows, const Routing& routing, bool weighted, Tensor base,
+                    Tensor dst) override {
+    run_combine_rows(rows, routing, weighted, base, dst, stream_);
+  }
+  void weigh_rows(const Routing& routing, Tensor dy, Tensor x, Tensor dweights) override {
+    run_weigh_rows(routing, dy, x, dweights, stream_);
+  }
+  void spread_rows(const SpreadRows& args) override { run_spread_rows(args, stream_); }
+  void sort_rows(Tensor numbers, const Routing& routing) override {
+    run_sort_rows(numbers, routing, stream_);
+  }
+  void grouped_gemm(const GroupedGemm& args) override { run_grouped_gemm(args, stream_); }
+  void jitter(Tensor x, const Dropout& noise, int64_t length, Tensor dst) override {
+    run_jitter(x, noise, length, dst, stream_);
   }
 
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/plugin.h"
+#include "cuda/attention_sums.h"
 #include "cuda/library_attention.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
@@ -81,36 +82,131 @@ class CudnnAttention final : public LibraryAttention {
     return true;
   }
 
-  bool backward(const AttentionArgs& a, const AttentionGradients& g, int64_t slice, int64_t bytes,
-                cudaStream_t stream) override {
+  bool backward(const AttentionArgs& a, const AttentionGradients& g, int64_t slice,
+                const AttentionParts& parts, int64_t bytes, cudaStream_t stream) override {
     if (!fits(a) || !takes(g.dout) || !takes(g.dq) || !takes(g.dk) || !takes(g.dv)) return false;
+    if (parts.rows > 0) return backward_in_parts(a, g, parts, stream);
     for (int64_t first = 0; first < a.batch; first += slice) {
-      const Shape shape = shape_of(a, std::min(slice, a.batch - first));
-      const Key key = key_of(shape, a, &g);
-      const Graph* graph = find(key, bytes, [&](Graph& to) { describe_backward(to, shape, a, g); });
+      Part part = part_from(a, g, first, 0, 0);
+      part.args.batch = std::min(slice, a.batch - first);
+      const Graph* graph = graph_of(part, bytes);
       if (!graph) return false;  // before anything of it was computed: other slices are smaller
-      const int64_t row = first * shape.queries, key_row = first * shape.keys;
-      run(*graph,
-          {{kQ, rows_from(a.q, row)},
-           {kK, rows_from(a.k, key_row)},
-           {kV, rows_from(a.v, key_row)},
-           {kOut, rows_from(a.out, row)},
-           {kLse, a.lse + first * shape.heads * a.lse_stride},
-           {kDout, rows_from(g.dout, row)},
-           {kDq, rows_from(g.dq, row)},
-           {kDk, rows_from(g.dk, key_row)},
-           {kDv, rows_from(g.dv, key_row)}},
-          g.scratch, stream);
+      run_backward(*graph, part, stream);
     }
     return true;
   }
 
  private:
-  // Dropout's masks must be ours, a query's first key is not a thing that the library knows, and
-  // graphs have one scale: that of most models.
+  // Runs of queries, and of keys, of a sequence.
+  struct Runs {
+    int64_t rows, length;
+    int64_t count() const { return (length + rows - 1) / rows; }
+    int64_t first(int64_t i) const { return i * rows; }
+    int64_t size(int64_t i) const { return std::min(rows, length - first(i)); }
+  };
+
+  // What one call of the library computes.
+  struct Part {
+    AttentionArgs args;
+    AttentionGradients gradients;
+  };
+  // All rows of a sequence and those after it, from these queries and keys on.
+  static Part part_from(const AttentionArgs& a, const AttentionGradients& g, int64_t sequence,
+                        int64_t query, int64_t key) {
+    const int64_t row = sequence * a.query_length + query, key_row = sequence * a.key_length + key;
+    Part part{a, g};
+    for (Matrix* m : {&part.args.q, &part.args.out, &part.gradients.dout, &part.gradients.dq})
+      m->data = rows_from(*m, row);
+    for (Matrix* m : {&part.args.k, &part.args.v, &part.gradients.dk, &part.gradients.dv})
+      m->data = rows_from(*m, key_row);
+    part.args.lse += sequence * a.heads * a.lse_stride + query;
+    return part;
+  }
+  // One run of queries over one of keys, with gradients of its own. lse and out are those of all
+  // keys, so that these are terms of the whole's.
+  static Part part_of(const AttentionArgs& a, const AttentionGradients& g,
+                      const AttentionParts& parts, int64_t b, int64_t i, int64_t j) {
+    const Runs queries{parts.rows, a.query_length}, keys{parts.rows, a.key_length};
+    Part part = part_from(a, g, b, queries.first(i), keys.first(j));
+    part.args.batch = 1;
+    part.args.query_length = queries.size(i);
+    part.args.key_length = keys.size(j);
+    part.args.causal = a.causal && i == j;
+    char* const scratch = reinterpret_cast<char*>(g.scratch);
+    const int64_t cols = a.heads * a.head_dim, kv_cols = a.kv_heads * a.head_dim;
+    part.gradients.dq = {scratch + parts.dq, queries.size(i), cols, cols, a.q.type};
+    part.gradients.dk = {scratch + parts.dk, keys.size(j), kv_cols, kv_cols, a.q.type};
+    part.gradients.dv = {scratch + parts.dv, keys.size(j), kv_cols, kv_cols, a.q.type};
+    return part;
+  }
+
+  const Graph* graph_of(const Part& part, int64_t bytes) {
+    const Shape shape = shape_of(part.args, part.args.batch);
+    return find(key_of(shape, part.args, &part.gradients), bytes,
+                [&](Graph& to) { describe_backward(to, shape, part.args, part.gradients); });
+  }
+
+  bool backward_in_parts(const AttentionArgs& a, const AttentionGradients& g,
+                         const AttentionParts& parts, cudaStream_t stream) {
+    const Runs queries{parts.rows, a.query_length}, keys{parts.rows, a.key_length};
+    const int64_t last_query = queries.count() - 1;
+    const auto end_key = [&](int64_t i) { return a.causal ? i + 1 : keys.count(); };
+    const auto each = [&](const auto& call) {
+      for (int64_t b = 0; b < a.batch; ++b)
+        for (int64_t i = 0; i <= last_query; ++i)
+          for (int64_t j = 0; j < end_key(i); ++j)
+            if (!call(b, i, j)) return false;
+      return true;
+    };
+    // Before anything is computed: whether the library has all of them.
+    const bool has_all = takes_parts(a) && each([&](int64_t b, int64_t i, int64_t j) {
+                           const Part part = part_of(a, g, parts, b, i, j);
+                           return part.args.query_length > 1 && part.args.key_length > 1 &&
+                                  graph_of(part, parts.dk_sums) != nullptr;
+                         });
+    if (!has_all) return false;
+    char* const scratch = reinterpret_cast<char*>(g.scratch);
+    const auto add = [&](const Matrix& part, bool first, bool last, int64_t sums,
+                         const Matrix& to) {
+      add_attention_part(part, first, reinterpret_cast<float*>(scratch + sums),
+                         last ? &to : nullptr, stream);
+    };
+    return each([&](int64_t b, int64_t i, int64_t j) {
+      const Part part = part_of(a, g, parts, b, i, j);
+      const AttentionGradients to = part_from(a, g, b, queries.first(i), keys.first(j)).gradients;
+      run_backward(*graph_of(part, parts.dk_sums), part, stream);
+      add(part.gradients.dq, j == 0, j + 1 == end_key(i), parts.dq_sums, to.dq);
+      const bool first = i == (a.causal ? j : 0), last = i == last_query;
+      const int64_t of_keys =
+          keys.first(j) * a.kv_heads * a.head_dim * static_cast<int64_t>(sizeof(float));
+      add(part.gradients.dk, first, last, parts.dk_sums + of_keys, to.dk);
+      add(part.gradients.dv, first, last, parts.dv_sums + of_keys, to.dv);
+      return true;
+    });
+  }
+
+  void run_backward(const Graph& graph, const Part& part, cudaStream_t stream) {
+    const AttentionArgs& a = part.args;
+    const AttentionGradients& g = part.gradients;
+    run(graph,
+        {{kQ, a.q.data},
+         {kK, a.k.data},
+         {kV, a.v.data},
+         {kOut, a.out.data},
+         {kLse, a.lse},
+         {kDout, g.dout.data},
+         {kDq, g.dq.data},
+         {kDk, g.dk.data},
+         {kDv, g.dv.data}},
+        g.scratch, stream);
+  }
+
+  // Dropout's masks must be ours, a query's first key and slopes are not things that the library
+  // knows, and graphs have one scale: that of most models.
   static bool fits(const AttentionArgs& a) {
     return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts && a.window == 0 &&
-           a.soft_cap == 0 && a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
+           a.soft_cap == 0 && a.alibi == 0 &&
+           a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
            (a.causal ? a.query_length == a.key_length : takes_parts(a)) && a.head_dim % 8 == 0 &&
            a.head_dim <= 128 && a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) &&
            takes(a.v) && takes(a.out);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/ops.h"
+#include "device/attention_parts.h"
 
 namespace onefold::cuda {
 
@@ -16,9 +17,11 @@ class LibraryAttention {
   // Whether it was computed. `bytes` of scratch is what the library may use.
   virtual bool forward(const AttentionArgs& args, void* scratch, int64_t bytes,
                        cudaStream_t stream) = 0;
-  // The same; sequences are taken `slice` at a time.
+  // The same; sequences are taken `slice` at a time, or, where there are parts, one after the other
+  // in these.
   virtual bool backward(const AttentionArgs& args, const AttentionGradients& gradients,
-                        int64_t slice, int64_t bytes, cudaStream_t stream) = 0;
+                        int64_t slice, const AttentionParts& parts, int64_t bytes,
+                        cudaStream_t stream) = 0;
 };
 
 // Null where there is none; `problem` then says why.

@@ -110,7 +110,8 @@ struct AttentionArgs {
   int64_t window;  // as AttentionShape's
   float scale;     // of scores, never 0
   float soft_cap;
-  int64_t first_head;
+  float alibi;  // these as AttentionShape's
+  int64_t alibi_heads, first_head;
   bool causal;
 };
 struct AttentionGradients {

@@ -1,5 +1,8 @@
 #include "device/cuda_scratch.h"
 
+#include <cmath>
+
+#include "device/attention_parts.h"
 #include "kernels/kernels.h"
 
 namespace onefold {
@@ -7,6 +10,7 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kAttentionSliceBytes = int64_t{2} << 30;
+constexpr int64_t kAttentionWholeBytes = int64_t{4} << 30;  // beyond, a sequence is cut
 constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
 constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
 
@@ -37,8 +41,10 @@ class CudaScratch final : public KernelScratch {
   // The own kernel keeps dout · out of each row.
   int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
     const int64_t own = s.batch * s.heads * s.query_length * kFloat;
-    return s.dtype == DType::f32 ? own
-                                 : std::max(own, attention_library_bytes(s, attention_slice(s)));
+    if (s.dtype == DType::f32) return own;
+    const AttentionParts parts = attention_parts(s);
+    return std::max(own,
+                    parts.rows > 0 ? parts.end : attention_library_bytes(s, attention_slice(s)));
   }
   // Counts and ends of tokens; rows by token, unordered and in order.
   int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
@@ -50,6 +56,10 @@ class CudaScratch final : public KernelScratch {
   int64_t sum_squares_scratch_bytes(int64_t elems) const override {
     const int64_t chunk = squares_chunk(elems);
     return (elems + chunk - 1) / chunk * static_cast<int64_t>(sizeof(double));
+  }
+  // Sums of scores by expert, and of squares of the log-sum-exp.
+  int64_t route_backward_scratch_bytes(int64_t tokens, int64_t experts) const override {
+    return route_chunks(tokens).count * (experts + 1) * static_cast<int64_t>(sizeof(double));
   }
   // Each chunk's gradient is added to the whole vocabulary's: few large chunks, few such passes.
   int64_t logits_bytes() const override { return int64_t{4} << 30; }
@@ -71,6 +81,32 @@ int64_t attention_library_bytes(const AttentionShape& s, int64_t sequences) {
   const int64_t shared =
       s.heads == s.kv_heads ? 0 : 2 * s.heads * s.key_length * s.head_dim * kFloat;
   return sequences * (score_bytes(s) + rows * kFloat + shared) + kAttentionSlackBytes;
+}
+
+AttentionParts attention_parts(const AttentionShape& s) {
+  if (score_bytes(s) <= kAttentionWholeBytes) return {};
+  constexpr int64_t kUnit = 128, kAlign = 256;
+  const auto most = static_cast<int64_t>(
+      std::sqrt(static_cast<double>(kAttentionSliceBytes / (s.heads * kHalf))));
+  const int64_t longest = std::max(s.query_length, s.key_length),
+                runs = (longest + most - 1) / std::max<int64_t>(1, most);
+  AttentionParts parts{.rows = round_up((longest + runs - 1) / runs, kUnit)};
+  AttentionShape one = s;
+  one.query_length = one.key_length = parts.rows;
+  int64_t end = round_up(attention_library_bytes(one, 1), kAlign);
+  const auto take = [&](int64_t rows, int64_t heads, int64_t bytes) {
+    const int64_t begin = end;
+    end += round_up(rows * heads * s.head_dim * bytes, kAlign);
+    return begin;
+  };
+  parts.dk_sums = take(s.key_length, s.kv_heads, kFloat);
+  parts.dv_sums = take(s.key_length, s.kv_heads, kFloat);
+  parts.dq_sums = take(parts.rows, s.heads, kFloat);
+  parts.dq = take(parts.rows, s.heads, kHalf);
+  parts.dk = take(parts.rows, s.kv_heads, kHalf);
+  parts.dv = take(parts.rows, s.kv_heads, kHalf);
+  parts.end = end;
+  return parts;
 }
 
 }  // namespace cuda

@@ -46,6 +46,9 @@ inline RowChunks norm_chunks(int64_t pieces) {
   return RowChunks(pieces, kMultiprocessors);
 }
 
+// Of a router's gradients: likewise.
+inline RowChunks route_chunks(int64_t tokens) { return norm_chunks(tokens); }
+
 // Elements of a partial sum of squares: 8 Ki, or as many as make no more partial sums than blocks
 // run at a time.
 inline int64_t squares_chunk(int64_t elems) {

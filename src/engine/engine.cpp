@@ -6,7 +6,6 @@
 #include "comm/nccl.h"
 #include "device/device_name.h"
 #include "device/profile.h"
-#include "engine/alibi_obstacle.h"
 #include "engine/divergence.h"
 #include "engine/stages.h"
 #include "program/verify.h"
@@ -48,13 +47,20 @@ std::unique_ptr<Device> open_device_for(const EngineOptions& options, const Comm
 const ModelSpec& supported(const ModelSpec& spec, const EngineOptions& options) {
   if (const std::string why = obstacle_to_experts(spec, options); !why.empty())
     user_error("{}", why);
-  if (const std::string why = obstacle_to_alibi(spec, options); !why.empty()) user_error("{}", why);
   return spec;
 }
 
 Program training_of(const EngineOptions& options, const std::vector<UnitTraits>& units, int ranks,
                     const Pipeline& pipeline) {
   return options.training ? training_program(options, units, ranks, pipeline) : Program{};
+}
+
+// On a card nobody counts rows for which there is no room: their results are no numbers.
+std::string bound_advice(const EngineOptions& options) {
+  if (options.expert_bound == 0 || parse_device(options.device).kind == "cpu") return "";
+  return fmt::format(
+      "; and raise mesh.expert_bound, which is {:g}: rows for which it leaves no room become nan",
+      options.expert_bound);
 }
 
 }  // namespace
@@ -346,8 +352,8 @@ void Engine::end_step(bool skipped, const Walk& walk) {
   if (!loss_scale_.update(skipped))
     throw DivergedError(fmt::format(
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
-        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
-        steps_done_ + 1, options_.loss_scale.least));
+        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16{}",
+        steps_done_ + 1, options_.loss_scale.least, bound_advice(options_)));
 }
 
 // The step once more, watched. The weights are those before it, and stay so: the step is not
@@ -367,10 +373,11 @@ void Engine::report_divergence(const Walk& failed) {
   const std::vector<double> positions = control_.exchange("diverged", {&mine, 1});
   const auto earliest = std::min_element(positions.begin(), positions.end());
   const std::string at_rank = ranks() == 1 ? "" : fmt::format(", rank {}", rank());
-  const char* advice = first.is_weight()
-                           ? "It was so before this step: go on from an earlier checkpoint"
-                           : "The weights are those before this step. Lower the learning rate, "
-                             "lengthen the warm-up or set gradient_clipping";
+  const std::string advice =
+      first.is_weight() ? "It was so before this step: go on from an earlier checkpoint"
+                        : "The weights are those before this step. Lower the learning rate, "
+                          "lengthen the warm-up or set gradient_clipping" +
+                              bound_advice(options_);
   const std::vector<std::string> texts =
       control_.collect("diverged", fmt::format("step {}, micro-batch {}{}: {}. {}", steps_done_ + 1,
                                                first.micro(), at_rank, first.what(), advice));

@@ -13,8 +13,10 @@ struct Params {
   std::vector<int64_t> documents = {};              // their lengths; empty: no starts
   DType type = DType::f32, gradients = DType::f32;  // of gradients: those of the tables
   float scale = 1;
+  bool others = false;  // the last token is that of other shares' tables, with no gradient here
 
   int64_t rows() const { return batch * length; }
+  int64_t table_rows() const { return vocabulary - (others ? 1 : 0); }
   int64_t position_rows() const { return first + length + 1; }
 };
 
@@ -125,7 +127,7 @@ Case backward_case(const Params& p, bool accumulate, By by = By::starts) {
   const int tokens = c.input("tokens", random_ints(p.rows(), p.vocabulary, 1)),
             dx = c.input("dx", values_of(p, p.rows(), 4)),
             starts = begins.empty() ? -1 : c.input("starts", row_of(begins)),
-            dtable = gradient("dtable", p.vocabulary, 5),
+            dtable = gradient("dtable", p.table_rows(), 5),
             dpositions = p.positions ? gradient("dpositions", p.position_rows(), 6) : -1;
   c.run = [=](Call& call) {
     Kernels& k = call.kernels();
@@ -148,7 +150,11 @@ Case backward_case(const Params& p, bool accumulate, By by = By::starts) {
     for (const double token : in[tokens].doubles()) rows.push_back(static_cast<int64_t>(token));
     const auto old = [&](int tensor) { return accumulate ? in[tensor].doubles() : Doubles(); };
     // The rows of a token are added one by one; those of tokens that do not occur are exact.
-    const Scattered table = scattered(in[dx], rows, p.vocabulary, old(dtable));
+    Doubles before = old(dtable);
+    if (accumulate) before.resize(static_cast<size_t>(p.vocabulary * p.cols));
+    Scattered table = scattered(in[dx], rows, p.vocabulary, before);
+    for (Doubles* list : {&table.sums, &table.chains})
+      list->resize(static_cast<size_t>(p.table_rows() * p.cols));
     std::vector<Expected> all = {
         stored(p.gradients, within(dtable, table.sums, table.chains, kUnit))};
     if (!p.positions) return all;
@@ -205,6 +211,18 @@ void add(CaseList& list, const Params& p) {
       {"embedding", name + " backward accumulate", [=] { return backward_case(p, true); }});
 }
 
+void add_others_cases(CaseList& list, DType type) {
+  for (const int64_t vocabulary : {2, 9, 300})
+    for (const bool accumulate : {false, true}) {
+      Params p{2, 75, vocabulary, 33, 0, 4, false, {}, type};
+      p.others = true;
+      list.push_back({"embedding",
+                      fmt::format("a share of {} tokens backward{}{}", vocabulary - 1,
+                                  accumulate ? " accumulate" : "", type_suffix(type)),
+                      [=] { return backward_case(p, accumulate); }});
+    }
+}
+
 void add_half_cases(CaseList& list, DType type) {
   for (const DType gradients : {type, DType::f32})
     for (const bool positions : {true, false}) {
@@ -244,6 +262,7 @@ void add_embedding_cases(CaseList& list) {
   list.push_back({"embedding", "rows are added in order", [] { return row_order_case(false); }});
   list.push_back(
       {"embedding", "rows of documents are added in order", [] { return row_order_case(true); }});
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) add_others_cases(list, type);
   for (const DType type : kHalfTypes) add_half_cases(list, type);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "kernel_cases/families.h"
@@ -217,7 +218,11 @@ struct GroupShape {
   DType type = DType::f32, dst = DType::f32;
   bool a_transposed = false, b_transposed = false, accumulate = false;
   float scale = 1;
+  bool vectors = false;  // rows begin at multiples of 16 bytes
+  bool hostile =
+      false;  // values that are not finite in the first group: others see nothing of them
 
+  int64_t gap(int64_t cols, int64_t odd) const { return vectors ? 16 - cols % 8 : odd; }
   int64_t rows() const {
     int64_t sum = behind;
     for (const int64_t count : groups) sum += count;
@@ -229,14 +234,20 @@ struct GroupShape {
 Case grouped_case(GroupShape s) {
   Case c;
   const bool weights = s.a_transposed;
-  const int a = c.input("a", normals(s.rows(), s.k, 1, 2, s.scale).as(s.type));
-  const int b = c.input("b", (weights          ? normals(s.rows(), s.n, 2, 1)
-                              : s.b_transposed ? normals(s.count() * s.n, s.k, 2, 1)
-                                               : normals(s.count() * s.k, s.n, 2, 1))
-                                 .as(s.type));
-  const int64_t rows = weights ? s.count() * s.k : s.rows();
-  const int dst = c.output("dst", s.accumulate ? normals(rows, s.n, 3, 3).as(s.dst)
-                                               : HostTensor(rows, s.n, 3, s.dst).clear());
+  HostTensor left = normals(s.rows(), s.k, 1, s.gap(s.k, 2), s.scale);
+  const int64_t right_gap = s.gap(s.b_transposed ? s.k : s.n, 1);
+  HostTensor right = weights          ? normals(s.rows(), s.n, 2, right_gap)
+                     : s.b_transposed ? normals(s.count() * s.n, s.k, 2, right_gap)
+                                      : normals(s.count() * s.k, s.n, 2, right_gap);
+  if (s.hostile) {
+    left.set(s.groups[0] - 1, s.k - 1, std::numeric_limits<float>::infinity());
+    left.set(0, 0, std::numeric_limits<float>::quiet_NaN());
+    right.set(0, s.b_transposed ? s.k - 1 : s.n - 1, -std::numeric_limits<float>::infinity());
+  }
+  const int a = c.input("a", left.as(s.type)), b = c.input("b", right.as(s.type));
+  const int64_t rows = weights ? s.count() * s.k : s.rows(), dst_gap = s.gap(s.n, 3);
+  const int dst = c.output("dst", s.accumulate ? normals(rows, s.n, 3, dst_gap).as(s.dst)
+                                               : HostTensor(rows, s.n, dst_gap, s.dst).clear());
   std::vector<int32_t> ends = {0};
   for (const int64_t count : s.groups) ends.push_back(ends.back() + static_cast<int32_t>(count));
   const int offsets = c.input("offsets", row_of(ends));
@@ -286,8 +297,9 @@ void add_grouped(CaseList& list, const GroupShape& s) {
                                    : fmt::format("{}", fmt::join(s.groups, "+"));
   const char* kind = s.a_transposed ? "TN" : s.b_transposed ? "NT" : "NN";
   list.push_back({"experts",
-                  fmt::format("grouped {} {}, {} behind, {}x{}{}{}{}", kind, groups, s.behind, s.k,
-                              s.n, s.accumulate ? " added" : "", type_suffix(s.type),
+                  fmt::format("grouped {} {}, {} behind, {}x{}{}{}{}{}{}", kind, groups, s.behind,
+                              s.k, s.n, s.accumulate ? " added" : "", s.vectors ? " vectors" : "",
+                              s.hostile ? " hostile" : "", type_suffix(s.type),
                               s.dst == s.type ? "" : " to f32"),
                   [=] { return grouped_case(s); }});
 }
@@ -357,6 +369,53 @@ void add_grouped_gemm_cases(CaseList& list) {
         s.accumulate = true;
         add_grouped(list, s);
       }
+  // Rows of whole vectors, in 16 bits, are what tensor cores take.
+  for (const DType type : kHalfTypes)
+    for (const auto& [k, n] : {std::pair<int64_t, int64_t>{64, 256}, {72, 8}, {200, 264}})
+      for (const std::vector<int64_t>& groups : std::vector<std::vector<int64_t>>{
+               {3, 5, 1}, {0, 130, 0, 77}, {64, 128, 256}, {300, 2}, {0, 0}}) {
+        GroupShape s{.groups = groups,
+                     .behind = groups.size() == 3 ? 0 : 70,
+                     .k = k,
+                     .n = n,
+                     .type = type,
+                     .dst = type,
+                     .vectors = true};
+        s.hostile = groups[0] > 64 && k == 200;
+        add_grouped(list, s);
+        s.b_transposed = true;
+        add_grouped(list, s);
+        s.b_transposed = false;
+        s.a_transposed = true;
+        for (const DType dst : {type, DType::f32})
+          for (const bool added : {false, true}) {
+            s.dst = dst;
+            s.accumulate = added;
+            add_grouped(list, s);
+          }
+      }
+  // More tiles than a card has processors, in bands; and more groups than one looks at at once.
+  for (const bool b_transposed : {false, true})
+    add_grouped(list, {.groups = {500, 0, 413, 287},
+                       .k = 16,
+                       .n = 3592,
+                       .type = DType::bf16,
+                       .dst = DType::bf16,
+                       .b_transposed = b_transposed,
+                       .vectors = true});
+  add_grouped(list, {.groups = {3, 0, 70, 1, 2},
+                     .k = 1032,
+                     .n = 520,
+                     .type = DType::bf16,
+                     .dst = DType::bf16,
+                     .a_transposed = true,
+                     .vectors = true});
+  add_grouped(list, {.groups = std::vector<int64_t>(300, 1),
+                     .k = 8,
+                     .n = 16,
+                     .type = DType::bf16,
+                     .dst = DType::bf16,
+                     .vectors = true});
   // More than a tile, and than the terms that are widened at once.
   for (const DType type : {DType::f32, DType::bf16}) {
     add_grouped(list, {.groups = {290, 1}, .k = 270, .n = 200, .type = type, .dst = type});

@@ -479,6 +479,7 @@ class Kernels : public KernelScratch {
   virtual void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
                                  const RowPositions& positions, Tensor dst) = 0;
   // dtable[token] (+)= the sum of dx over its rows, in row order; dpositions likewise if not empty.
+  // A token of `dtable.rows` is in another share's table, and adds nothing.
   // Scratch for a vocabulary of at least as many tokens as dpositions has rows, if there are
   // places.
   virtual void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions,

@@ -104,8 +104,8 @@ class Embedding final : public Unit {
     // A tied head has already written this micro-batch's gradient of the token table.
     const bool accumulate_table = call.accumulate || spec_.tie_embeddings;
     call.kernels.embedding_backward(
-        call.batch.tokens, dx, positions_of(call), with_others(at(call.grads, tokens_)),
-        accumulate_table, from_first(dpositions), call.accumulate, call.arena.take_bytes(scratch));
+        call.batch.tokens, dx, positions_of(call), at(call.grads, tokens_), accumulate_table,
+        from_first(dpositions), call.accumulate, call.arena.take_bytes(scratch));
   }
 
   int tokens_, positions_, norm_, norm_bias_;

@@ -47,6 +47,13 @@ TEST_F(CliExperts, ARunThatIsResumedHasTheWeightsOfOneThatWasNot) {
   EXPECT_EQ(read("other/weights.safetensors"), read("whole/weights.safetensors"));
 }
 
+TEST_F(CliExperts, ArePlannedForACard) {
+  const Outcome planned =
+      onefold({"plan", "config.json", "--ranks", "2", "--hardware", "h200", "--set", kModel});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  expect_in(planned.out, {"4 experts and 2 for a token", "as predicted for h200"});
+}
+
 TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
   const auto refused = [&](const Arguments& fields, const Arguments& flags = {}) {
     const Outcome outcome = train(fields, flags);
@@ -54,7 +61,6 @@ TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
     return outcome.err;
   };
   expect_in(refused({kModel, "optimizer.type=Muon"}), {"model.experts", "Muon"});
-  expect_in(refused({kModel, "run.device=cuda"}), {"model.experts", "the device cpu alone"});
   expect_in(refused({kModel, "mesh.context=2", "data.sequence_length=32"}, {"--ranks", "2"}),
             {"mesh.context is 2", "a capacity of experts (capacity_factor)"});
 }

@@ -135,11 +135,23 @@ TEST_F(CliMesh, ExpertsAreDividedAndGoOnOnOneRank) {
   EXPECT_LT(difference("one", "mesh"), 2e-5);
 }
 
+TEST_F(CliMesh, PlansOfCardsHaveEveryAxis) {
+  for (const auto& [keys, mesh] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"mesh.tensor=3"}, "tensor 3"},
+           {{"mesh.pipeline=3"}, "pipeline 3"},
+           {{"mesh.context=3", "context.method=ulysses"}, "context 3"},
+           {{kExperts, "mesh.expert=2"}, "expert 2"}}) {
+    SCOPED_TRACE(mesh);
+    std::vector<std::string> args = {"plan", "config.json", "--hardware",
+                                     "h200", "--ranks",     mesh.substr(mesh.size() - 1)};
+    for (const std::string& key : keys) args.insert(args.end(), {"--set", key});
+    const Outcome plan = onefold(args);
+    ASSERT_EQ(plan.code, 0) << plan.err;
+    expect_in(plan.out, {"hardware h200", mesh});
+  }
+}
+
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {
-  expect_error(
-      onefold(
-          {"plan", "config.json", "--ranks", "3", "--hardware", "h200", "--set", "mesh.expert=3"}),
-      1, {"mesh.expert is 3: that axis is there for the device cpu alone yet", "hardware h200"});
   expect_error(
       train({"mesh.expert=2"}, {"--quiet", "--ranks", "2"}), 1,
       {"mesh.expert is 2, and the experts of the model cannot be divided so: it has none"});

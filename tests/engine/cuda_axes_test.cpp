@@ -25,7 +25,7 @@ struct AxisCase {
   int stage = 0;
   DType compute = DType::f32;
 
-  int ranks() const { return mesh.tensor * mesh.context * mesh.pipeline * data; }
+  int ranks() const { return mesh.tensor * mesh.context * mesh.pipeline * mesh.expert * data; }
 };
 
 // Awkward sizes: a vocabulary that nothing divides, three queries to a key head.
@@ -38,7 +38,21 @@ ModelSpec divisible(const char* preset) {
   spec.head_dim = 8;
   spec.hidden_size = 24;
   spec.intermediate_size = 46;
+  if (spec.experts.enabled()) {
+    spec.experts.count = 4;
+    spec.experts.intermediate_size = 17;
+    spec.experts.dense_blocks = {1};
+  }
   return spec;
+}
+
+void add_all_of_mixtures(ModelSpec& spec) {
+  spec.experts.shared_intermediate_size = 13;
+  spec.experts.shared_gate = true;
+  spec.experts.balance_loss = 0.02f;
+  spec.experts.z_loss = 0.01f;
+  spec.experts.jitter = 0.05f;
+  spec.experts.capacity_factor = 1;
 }
 
 class CudaAxes : public testing::TestWithParam<AxisCase> {
@@ -51,6 +65,7 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
     // A ring does not drop probabilities.
     spec_.dropout =
         spec_.positions == Positions::learned && c.method == ContextMethod::ulysses ? 0.1f : 0;
+    if (c.mesh.expert > 1 && c.data > 1) add_all_of_mixtures(spec_);
   }
 
   EngineOptions options(int stage) const {
@@ -58,6 +73,7 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
     EngineOptions options{.device = "cuda:0",
                           .tensor = c.mesh.tensor,
                           .context = c.mesh.context,
+                          .expert = c.mesh.expert,
                           .threads = 1,
                           .micro_batch = 2,
                           .sequence = 24};
@@ -75,9 +91,9 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
   // The same global batch on one rank of the card.
   test::RankRun alone() const {
     EngineOptions one = options(0);
-    one.tensor = one.context = 1;
+    one.tensor = one.context = one.expert = 1;
     one.pipeline = {};
-    one.micros *= GetParam().data;
+    one.micros *= GetParam().data * GetParam().mesh.expert;
     return test::train_on_ranks(spec_, one, 1, kSteps);
   }
 
@@ -107,7 +123,7 @@ TEST_P(CudaAxes, LearnWhatOneRankLearnsAsPlanned) {
   const test::RankRun run = test::train_on_ranks(spec_, options(c.stage), c.ranks(), kSteps);
   const test::RankRun one = alone();
   EXPECT_NE(run.losses.front(), run.losses.back());
-  if (c.mesh.tensor * c.mesh.context * c.data == 1)
+  if (c.mesh.pipeline == c.ranks())
     expect_same(run, one);
   else
     expect_near(run, one, c.compute == DType::f32 ? 1e-5 : 5e-2);
@@ -118,7 +134,7 @@ TEST_P(CudaAxes, OverNcclHaveTheBitsOfTheSharedCardAtEveryStage) {
   const AxisCase& c = GetParam();
   const test::RankRun first = test::train_on_ranks(spec_, options(0), c.ranks(), kSteps);
   std::vector<int> stages = {0};
-  if (c.data * c.mesh.context > 1) stages = {0, 1, 2, 3};
+  if (c.data * c.mesh.context * c.mesh.expert > 1) stages = {0, 1, 2, 3};
   for (const int stage : stages) {
     SCOPED_TRACE(fmt::format("stage {}", stage));
     const test::RankRun run =
@@ -170,6 +186,18 @@ constexpr AxisCase kAxisCases[] = {
     {"llama_pipeline2_data2", "llama-tiny", {.pipeline = 2}, 2},
     {"llama_ring2_tensor2", "llama-tiny", {.tensor = 2, .context = 2}, 1, ContextMethod::ring},
     {"gpt2_pipeline2_ulysses2", "gpt2-tiny", {.context = 2, .pipeline = 2}},
+    {"mixtral_expert2", "mixtral-tiny", {.expert = 2}},
+    {"mixtral_expert4", "mixtral-tiny", {.expert = 4}},
+    {"mixtral_expert2_data2", "mixtral-tiny", {.expert = 2}, 2},
+    {"mixtral_expert2_bf16",
+     "mixtral-tiny",
+     {.expert = 2},
+     1,
+     ContextMethod::ulysses,
+     1,
+     PipelineSchedule::one_f_one_b,
+     0,
+     DType::bf16},
 };
 INSTANTIATE_TEST_SUITE_P(Meshes, CudaAxes, testing::ValuesIn(kAxisCases),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -179,7 +207,7 @@ TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
   const AxisCase& c = GetParam();
   const EngineOptions many = options(0);
   EngineOptions one = many;
-  one.tensor = one.context = 1;
+  one.tensor = one.context = one.expert = 1;
   one.pipeline = {};
   const auto losses_on = [&](const EngineOptions& own, int ranks) {
     std::vector<float> losses;
@@ -195,6 +223,25 @@ TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
   ASSERT_EQ(run.size(), alone.size());
   for (size_t i = 0; i < run.size(); ++i)
     EXPECT_NEAR(run[i], alone[i], (c.compute == DType::f32 ? 1e-5 : 5e-2) * alone[i]) << i;
+}
+
+// Rows for which there is no room: the step changes nothing, and says what could be the reason.
+TEST(CudaAxisFaults, ABoundOfExpertsIsNeverExceededSilently) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  const ModelSpec spec = divisible("mixtral-tiny");
+  EngineOptions options{
+      .device = "cuda:0", .expert = 4, .threads = 1, .micro_batch = 2, .sequence = 11};
+  const test::RankRun unbounded = test::train_on_ranks(spec, options, 4, 3);
+  options.expert_bound = 3;
+  const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+  EXPECT_EQ(run.losses, unbounded.losses);
+  test::expect_same_bits(run.weights, unbounded.weights);
+  test::expect_planned(spec, options, 4, run, hardware_named("h200"));
+  options.expert_bound = 1;
+  EXPECT_ERROR(test::train_on_ranks(spec, options, 4, 3), "step 1, ",
+               "forward computed nan (unit block.0.mlp, tensor output)",
+               "raise mesh.expert_bound, which is 1");
 }
 
 TEST(CudaAxisFaults, OfNcclNameRankChannelAndCall) {

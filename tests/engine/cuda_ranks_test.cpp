@@ -268,6 +268,7 @@ struct CardSetup {
 const CardSetup kCardSetups[] = {
     {"gpt2_fp32", "gpt2-tiny", {}},
     {"llama_bf16", "llama-tiny", {.compute = DType::bf16}},
+    {"mixtral_bf16", "mixtral-tiny", {.compute = DType::bf16}},
     {"llama_bf16_states", "llama-tiny", {DType::bf16, DType::bf16, false, DType::bf16}},
 };
 

@@ -141,7 +141,8 @@ TEST_P(CudaEngine, AdaptersFollowTheHost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, CudaEngine,
-                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny"),
+                         testing::Values("gpt2-tiny", "llama-tiny", "qwen3-tiny", "mixtral-tiny",
+                                         "bloom-tiny"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -342,9 +342,8 @@ TEST(Experts, WhatCannotBeDividedIsRefusedWithAllReasons) {
   options.clip_rule.value = 1;
   options.local.steps = 4;
   options.compression.gradients = {.type = WireFormat::Type::int8};
-  options.device = "cuda";
   for (const char* reason : {"moments of 8 bits", "steps whole tensors", "single tensors",
-                             "delay.local_steps", "(compression)", "device cpu alone yet"})
+                             "delay.local_steps", "(compression)"})
     EXPECT_TRUE(contains(text(mixture(), options), reason)) << reason;
   EXPECT_ERROR(Engine::plan(mixture(), options_of(3, 0), 3), "mesh.expert is 3",
                "there are 4 experts in each");

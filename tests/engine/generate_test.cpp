@@ -32,8 +32,7 @@ class Generation : public testing::TestWithParam<std::string> {
     for (int i = 0; i < 80; ++i) engine_.train_step(views, 1e-2);
   }
   static EngineOptions options() {
-    const bool experts = GetParam() == "mixtral-tiny";  // the CPU's alone yet
-    return {.device = experts ? "cpu" : test::test_device_name(),
+    return {.device = test::test_device_name(),
             .threads = 2,
             .micro_batch = 1,
             .sequence = 40,

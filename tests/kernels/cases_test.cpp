@@ -58,13 +58,7 @@ class KernelCases : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Of, KernelCases, testing::ValuesIn(cases::case_families()),
                          [](const auto& info) { return info.param; });
 
-// Kernels that only the CPU has so far: elsewhere models that need them are refused.
-bool device_lacks(const std::string& family) {
-  return !test_device_is_cpu() && (family == "experts" || family == "alibi");
-}
-
 TEST_P(KernelCases, AgreeWithTheOracleAndHaveTheSameBitsOnAnyThreads) {
-  if (device_lacks(GetParam())) GTEST_SKIP() << "this device has no " << GetParam();
   for_each_case([](const Case& test) {
     const bool by_library = !test_device_is_cpu() && test.expected_of_library;
     const std::vector<cases::Expected> expected =

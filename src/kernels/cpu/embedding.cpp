@@ -85,21 +85,22 @@ HWY_EXPORT(AddRows);
 HWY_EXPORT(SumRows);
 HWY_EXPORT(SumStridedRows);
 
-int32_t checked_token(const Tensor& tokens, int64_t row, int64_t vocabulary) {
+int32_t checked_token(const Tensor& tokens, int64_t row, int64_t vocabulary, bool others = false) {
   const int32_t token = tokens.i32()[row];
-  require(token >= 0 && token < vocabulary, "embedding: token {} of row {}, vocabulary of {}",
-          token, row, vocabulary);
+  require(token >= 0 && token < vocabulary + (others ? 1 : 0),
+          "embedding: token {} of row {}, vocabulary of {}", token, row, vocabulary);
   return token;
 }
 
 // Rows by where they go (a token, a position), in row order within each: the rows of a target are
 // order[ends[target - 1] .. ends[target]), with ends[-1] = 0. A counting sort: one thread is enough
-// for targets + rows steps.
+// for targets + rows steps. A target that is none of them is left out.
 template <class TargetOf>
 void sort_rows(int64_t rows, int64_t targets, const TargetOf& target_of, int32_t* ends,
                int32_t* order) {
   std::fill_n(ends, targets, 0);
-  for (int64_t row = 0; row < rows; ++row) ++ends[target_of(row)];
+  for (int64_t row = 0; row < rows; ++row)
+    if (target_of(row) < targets) ++ends[target_of(row)];
   int32_t begin = 0;
   for (int64_t target = 0; target < targets; ++target) {
     const int32_t count = ends[target];
@@ -107,7 +108,7 @@ void sort_rows(int64_t rows, int64_t targets, const TargetOf& target_of, int32_t
     begin += count;
   }
   for (int64_t row = 0; row < rows; ++row)
-    order[ends[target_of(row)]++] = static_cast<int32_t>(row);
+    if (target_of(row) < targets) order[ends[target_of(row)]++] = static_cast<int32_t>(row);
 }
 
 // Zeros, or what was there.
@@ -139,8 +140,8 @@ void add_token_gradients(ThreadPool& pool, const Tensor& tokens, const Tensor& d
   auto* ends = static_cast<int32_t*>(scratch.data);
   int32_t* order = ends + dtable.rows;
   sort_rows(
-      dx.rows, dtable.rows, [&](int64_t row) { return checked_token(tokens, row, dtable.rows); },
-      ends, order);
+      dx.rows, dtable.rows,
+      [&](int64_t row) { return checked_token(tokens, row, dtable.rows, true); }, ends, order);
   add_sorted_rows(pool, dx, dtable.rows, ends, order, dtable, accumulate);
 }
 
