@@ -73,8 +73,12 @@ void run_route_backward(const RouteBackward& args, int64_t scratch_bytes, cudaSt
           args.scratch.elems(), scratch_bytes);
   require(!args.scale.empty() || (args.balance == 0 && args.z == 0),
           "route: losses of its own without a scale");
+  const Tensor& parts = args.of_parts;
+  require(parts.empty() || (parts.cols == logits.cols && parts.contiguous()),
+          "route: parts' choices of {} experts for {}", parts.cols, logits.cols);
   route_backward(
       {forward, args.dweights.f32(), args.dweights.stride, args.balance, args.z,
+       parts.empty() ? nullptr : parts.i32(), parts.empty() ? 1 : parts.rows,
        args.scale.empty() ? nullptr : args.scale.f32(), view(args.dlogits),
        args.load.empty() ? nullptr : args.load.f64(), static_cast<double*>(args.scratch.data)},
       stream);

@@ -44,7 +44,9 @@ struct RouteBackwardArgs {
   const float* dweights;
   int64_t dweights_stride;
   float balance, z;
-  const float* scale;  // may be null where both are 0
+  const int32_t* of_parts;  // choices of each expert in each part, or null
+  int64_t parts;            // 1 without
+  const float* scale;       // may be null where both are 0
   Matrix dlogits;
   double *load, *scratch;  // load: or null
 };

@@ -9,12 +9,22 @@ namespace {
 
 constexpr int kWarps = kThreads / kWarp;
 
+// Choices of an expert, over the parts of the sequences.
+__device__ int64_t choices_of(const RouteBackwardArgs& args, int expert) {
+  if (!args.of_parts) return args.forward.routing.counts[expert];
+  int64_t sum = 0;
+  for (int64_t part = 0; part < args.parts; ++part)
+    sum += args.of_parts[part * args.forward.routing.experts + expert];
+  return sum;
+}
+
 // The loss of balance is linear in the shares of scores.
 __device__ float balance_gradient(const RouteBackwardArgs& args, int expert) {
   const RoutingArgs& to = args.forward.routing;
   const auto tokens = static_cast<float>(to.tokens);
-  return args.balance * static_cast<float>(to.experts) * static_cast<float>(to.counts[expert]) /
-         (tokens * tokens);
+  return args.balance * static_cast<float>(to.experts) *
+         static_cast<float>(choices_of(args, expert)) /
+         (tokens * tokens * static_cast<float>(args.parts));
 }
 
 // Gradients by scores, of the chosen experts: of weights that are scores, or their shares. A lane
@@ -124,7 +134,9 @@ __global__ void load_kernel(RouteBackwardArgs args, int64_t chunks) {
   __syncthreads();
   if (threadIdx.x > 0) return;
   double balance = 0;
-  for (int e = 0; e < experts; ++e) balance += to.counts[e] / tokens * (shares[e] / tokens);
+  for (int e = 0; e < experts; ++e)
+    balance += static_cast<double>(choices_of(args, e)) /
+               (tokens * static_cast<double>(args.parts)) * (shares[e] / tokens);
   args.load[0] += static_cast<double>(args.balance) * static_cast<double>(experts) * balance;
   args.load[1] += static_cast<double>(args.z) * shares[experts] / tokens;
 }
