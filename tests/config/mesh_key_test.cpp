@@ -149,7 +149,7 @@ TEST(MeshKey, DeepSpeedsSectionOfExpertsIsUnderstood) {
                                {"expert_tensor_parallel_size", 2}}}},
                             4),
                "expert_parallel.top_k is 3: model.experts says how a router chooses",
-               "expert_parallel.expert_tensor_parallel_size is 2: an expert is on one rank yet");
+               "expert_parallel.expert_tensor_parallel_size is 2: experts are divided by mesh.tensor");
   EXPECT_ERROR(experts_with({{"expert_parallel", {{"autoep_sise", 2}}}}, 4), "autoep_sise");
 }
 
