@@ -19,22 +19,34 @@ class DryChannel final : public Channel {
 
 class DryCommunicator final : public Communicator {
  public:
-  DryCommunicator(int rank, int ranks, int64_t scratch_bytes)
-      : Communicator(rank, ranks), scratch_bytes_(scratch_bytes) {}
+  DryCommunicator(int rank, int ranks, int64_t scratch_bytes, int host_ranks, int host_members)
+      : Communicator(rank, ranks),
+        scratch_bytes_(scratch_bytes),
+        host_ranks_(host_ranks),
+        host_members_(host_members) {}
   const char* transport() const override { return "dry"; }
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   int64_t device_scratch_bytes() const override { return scratch_bytes_; }
   std::unique_ptr<Channel> open(std::string_view, void*) override {
-    return std::make_unique<DryChannel>(rank(), ranks());
+    auto channel = std::make_unique<DryChannel>(rank(), ranks());
+    channel->set_host_members(host_members_);
+    return channel;
   }
   std::unique_ptr<Communicator> group(const RankGroup& members) override {
+    const auto here =
+        std::count_if(members.members.begin(), members.members.end(), [&](int member) {
+          return host_ranks_ > 0 && member / host_ranks_ == rank() / host_ranks_;
+        });
+    const bool several = host_ranks_ > 0 && here < members.size();
     return std::make_unique<DryCommunicator>(members.index_of(rank()), members.size(),
-                                             members.size() == 1 ? 0 : scratch_bytes_);
+                                             members.size() == 1 ? 0 : scratch_bytes_, 0,
+                                             several ? static_cast<int>(here) : 0);
   }
   void abort(std::string_view) noexcept override {}
 
  private:
   const int64_t scratch_bytes_;
+  const int host_ranks_, host_members_;
 };
 
 }  // namespace
@@ -154,8 +166,10 @@ std::unique_ptr<Communicator> Communicator::group(const RankGroup& members) {
              members.text());
 }
 
-std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes, int rank) {
-  return std::make_unique<DryCommunicator>(rank, ranks, scratch_bytes);
+std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes, int rank,
+                                                    int host_ranks) {
+  return std::make_unique<DryCommunicator>(rank, ranks, scratch_bytes, host_ranks,
+                                           ranks > host_ranks ? host_ranks : 0);
 }
 
 }  // namespace onefold

@@ -99,6 +99,10 @@ class Channel {
 
   const TrafficTable& traffic() const { return traffic_; }
 
+  // For plans: of ranks on several hosts, how many are on this one's; 0: all are on one.
+  int host_members() const { return host_members_; }
+  void set_host_members(int members) { host_members_ = members; }
+
   // One call, as it is passed to implementations.
   struct Call {
     Collective collective;
@@ -119,6 +123,7 @@ class Channel {
   int64_t bytes_sent(const Call& call) const;
 
   const int rank_, ranks_;
+  int host_members_ = 0;
   TrafficTable traffic_{};
 };
 
@@ -193,8 +198,9 @@ class Communicator {
 };
 
 // One of `ranks`, on a channel that moves nothing and only counts: for plans, and for runs of one
-// rank. `scratch_bytes` is what the transport it stands for would ask for.
+// rank. `scratch_bytes` is what the transport it stands for would ask for; `host_ranks`: so many
+// successive ranks share a host (0: all do).
 std::unique_ptr<Communicator> make_dry_communicator(int ranks, int64_t scratch_bytes = 0,
-                                                    int rank = 0);
+                                                    int rank = 0, int host_ranks = 0);
 
 }  // namespace onefold

@@ -188,6 +188,7 @@ EngineOptions engine_options(const Config& config) {
   return {.device = config.run.device,
           .library_sums = config.run.library_sums,
           .tensor = static_cast<int>(config.mesh.tensor),
+          .sequence_parallel = config.mesh.sequence_parallel,
           .context = static_cast<int>(config.mesh.context),
           .context_method =
               config.context_method == "ring" ? ContextMethod::ring : ContextMethod::ulysses,

@@ -22,7 +22,8 @@ namespace onefold {
 // The axes of the mesh of ranks.
 struct MeshConfig {
   int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
-  double expert_bound = 0;  // of rows that ranks along `expert` send; 0: none
+  bool sequence_parallel = false;  // ranks along `tensor` divide what passes between units, too
+  double expert_bound = 0;         // of rows that ranks along `expert` send; 0: none
 
   int64_t others() const { return tensor * pipeline * context * expert; }  // than data
   int ranks() const { return static_cast<int>(data * others()); }

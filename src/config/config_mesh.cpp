@@ -123,7 +123,7 @@ int64_t read_autoep_size(JsonObject& root) {
   }
   if (const int64_t size = section.at_least("expert_tensor_parallel_size", 1, 1); size > 1)
     section.refuse(Group::missing, "expert_tensor_parallel_size",
-                   fmt::format("is {}: an expert is on one rank yet; leave it out", size));
+                   fmt::format("is {}: experts are divided by mesh.tensor, like all units; leave it out", size));
   const int64_t size = at_most(section, "autoep_size", section.at_least("autoep_size", 1, 1));
   section.finish();
   if (!enabled) root.idle("expert_parallel");
@@ -177,6 +177,7 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
                   .pipeline = read_axis(in, "pipeline"),
                   .context = read_axis(in, "context"),
                   .expert = read_axis(in, "expert"),
+                  .sequence_parallel = in.get<bool>("sequence_parallel", false),
                   .expert_bound = in.get<double>("expert_bound", 0)};
   if (mesh.expert_bound != 0 && !(mesh.expert_bound >= 1 && mesh.expert_bound <= 1e6))
     in.fail("expert_bound",
@@ -212,6 +213,8 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
     mesh = {.data = world_size};
   }
   if (mesh.context == 1) root.idle("context");
+  if (mesh.tensor == 1 && mesh.sequence_parallel)
+    root.refuse(Group::conflict, "mesh.sequence_parallel", "has no effect without mesh.tensor");
   if (mesh.expert == 1 && mesh.expert_bound > 0)
     root.refuse(Group::conflict, "mesh.expert_bound", "has no effect without mesh.expert");
   config.mesh = mesh;
@@ -262,6 +265,7 @@ Json mesh_json(const MeshConfig& mesh) {
   if (mesh.pipeline > 1) json["pipeline"] = mesh.pipeline;
   if (mesh.context > 1) json["context"] = mesh.context;
   if (mesh.expert > 1) json["expert"] = mesh.expert;
+  if (mesh.sequence_parallel) json["sequence_parallel"] = true;
   if (mesh.expert_bound > 0) json["expert_bound"] = mesh.expert_bound;
   return json;
 }

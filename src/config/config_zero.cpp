@@ -160,6 +160,12 @@ void read_zero(JsonObject& root, JsonReport& report, Config& config) {
   zero.max_reuse_distance = read_elems(in, "max_reuse_distance", third, zero.max_reuse_distance);
   zero.persistence_elems =
       read_elems(in, "param_persistence_threshold", third, zero.persistence_elems);
+  // 0, as in DeepSpeed, is 1.
+  const int64_t node = std::max<int64_t>(1, in.at_least("zero_hpz_partition_size", 0, 1));
+  if (third)
+    zero.node_ranks = static_cast<int>(std::min<int64_t>(node, int64_t{1} << 20));
+  else
+    in.idle("zero_hpz_partition_size");
   read_offloads(in, config.offload);
   read_quantized(in, zero.stage, config.compression);
   read_leaf_module(in);
@@ -192,6 +198,7 @@ Json zero_json(const ZeroOptions& zero, const OffloadOptions& offload) {
   json["stage3_max_live_parameters"] = zero.max_live_elems;
   json["stage3_max_reuse_distance"] = zero.max_reuse_distance;
   json["stage3_param_persistence_threshold"] = zero.persistence_elems;
+  if (zero.node_ranks > 1) json["zero_hpz_partition_size"] = zero.node_ranks;
   return json;
 }
 

@@ -71,7 +71,6 @@ constexpr std::array kZero = {
              "use stage3_param_persistence_threshold, which counts the elements of a unit"},
     PlainKey{"model_persistence_threshold", "[]",
              "use stage3_param_persistence_threshold, which counts the elements of a unit"},
-    PlainKey{"zero_hpz_partition_size", "[0, 1]", kZeroPlusPlus},
     PlainKey{"zero_quantized_nontrainable_weights", kFalse, kZeroPlusPlus},
     PlainKey{"zeropp_loco_param", "[]", kZeroPlusPlus},
     PlainKey{"mics_shard_size", "[-1]", kMics},

@@ -115,7 +115,14 @@ class VirtualLane final : public LaneQueue {
       case Link::ranks:
         break;
     }
-    return hardware.link_latency_us * 1e-6 + bytes / (hardware.link_gb_per_s * 1e9);
+    const bool between = label.host_links > 0 && hardware.between_hosts_gb_per_s > 0;
+    const double latency_us = between && hardware.between_hosts_latency_us > 0
+                                  ? hardware.between_hosts_latency_us
+                                  : hardware.link_latency_us;
+    const double rate = between ? std::min(hardware.link_gb_per_s,
+                                           label.host_links * hardware.between_hosts_gb_per_s)
+                                : hardware.link_gb_per_s;
+    return latency_us * 1e-6 + bytes / (rate * 1e9);
   }
 
   VirtualMachine& machine_;

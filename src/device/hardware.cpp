@@ -102,6 +102,11 @@ void read_rates(JsonObject& in, Hardware& hardware) {
   read_optional("kernel_latency_us", hardware.kernel_latency_us);
   read("link_gb_per_s", hardware.link_gb_per_s);
   read_optional("link_latency_us", hardware.link_latency_us);
+  hardware.host_ranks = static_cast<int>(in.at_least("host_ranks", 0, hardware.host_ranks));
+  read_optional("between_hosts_gb_per_s", hardware.between_hosts_gb_per_s);
+  read_optional("between_hosts_latency_us", hardware.between_hosts_latency_us);
+  if ((hardware.host_ranks > 0) != (hardware.between_hosts_gb_per_s > 0))
+    in.fail("between_hosts_gb_per_s", "goes with host_ranks: give both or neither");
   read("host_gb_per_s", hardware.host_gb_per_s);
   read("host_memory_gb_per_s", hardware.host_memory_gb_per_s);
   read("disk_gb_per_s", hardware.disk_gb_per_s);
@@ -128,6 +133,9 @@ Json Hardware::to_json() const {
           {"kernel_latency_us", kernel_latency_us},
           {"link_gb_per_s", link_gb_per_s},
           {"link_latency_us", link_latency_us},
+          {"host_ranks", host_ranks},
+          {"between_hosts_gb_per_s", between_hosts_gb_per_s},
+          {"between_hosts_latency_us", between_hosts_latency_us},
           {"host_gb_per_s", host_gb_per_s},
           {"host_memory_gb_per_s", host_memory_gb_per_s},
           {"disk_gb_per_s", disk_gb_per_s},

@@ -34,11 +34,16 @@ struct Hardware {
   double kernel_latency_us = 3;      // of each kernel, beside its work
   double link_gb_per_s = 10;         // to other ranks, one way
   double link_latency_us = 5;
-  double host_gb_per_s = 20;          // between the device and the host's memory, one way
-  double host_memory_gb_per_s = 100;  // what the host's cores read and write, beside a card
-  double disk_gb_per_s = 2;           // reading
-  double disk_write_gb_per_s = 0;     // 0: as reading
-  int64_t device_bytes = 0;           // memory by tier; 0: not said
+  // Where so many ranks share a host: their own links to other hosts, each one way. 0: all links
+  // are alike.
+  int host_ranks = 0;
+  double between_hosts_gb_per_s = 0;
+  double between_hosts_latency_us = 0;  // 0: as link_latency_us
+  double host_gb_per_s = 20;            // between the device and the host's memory, one way
+  double host_memory_gb_per_s = 100;    // what the host's cores read and write, beside a card
+  double disk_gb_per_s = 2;             // reading
+  double disk_write_gb_per_s = 0;       // 0: as reading
+  int64_t device_bytes = 0;             // memory by tier; 0: not said
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
 

@@ -33,6 +33,9 @@ struct JobLabel {
   int tag = 0;
   int64_t bytes = 0;  // that travel
   Link over = Link::ranks;
+  // Between ranks of several hosts: how many of each host send at the same time, each over its own
+  // link to the others; 0: it stays on one.
+  int host_links = 0;
   bool out = false;         // away from the device, where that makes a difference
   double core_seconds = 0;  // of one core, for what the job does besides; counted by virtual time
   std::string name = {};    // empty: not traced

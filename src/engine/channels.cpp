@@ -75,6 +75,7 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
   }
+  if (lines.node) node_ = open(*lines.node, device, ledger, Lane::gather, node_scratch_);
   if (lines.experts)
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)

@@ -115,7 +115,7 @@ Engine::Scratch Engine::measure_arena(const ModelSpec& spec, const EngineOptions
   // Temporaries of one micro-batch are those of any other.
   unlimited.micros = options.pipeline.interleave > 1 ? options.pipeline.ranks : 1;
   Engine dry(spec, unlimited, open_dry_device(hardware, threads, std::move(scratch)),
-             make_dry_communicator(place.ranks, 0, place.rank), Scratch{});
+             make_dry_communicator(place.ranks, 0, place.rank, hardware.host_ranks), Scratch{});
   const BatchView batch = dry_batch(options);
   if (options.training)
     dry.train_step(std::vector<BatchView>(static_cast<size_t>(unlimited.micros), batch), 0);
@@ -127,9 +127,9 @@ std::unique_ptr<Engine> Engine::plan(const ModelSpec& spec, const EngineOptions&
                                      int64_t comm_scratch_bytes, const Hardware& hardware,
                                      int rank) {
   const Scratch scratch = measure_arena(spec, options, hardware, options.threads, {rank, ranks});
-  std::unique_ptr<Engine> dry(new Engine(spec, options, open_dry_device(hardware, options.threads),
-                                         make_dry_communicator(ranks, comm_scratch_bytes, rank),
-                                         scratch));
+  std::unique_ptr<Engine> dry(new Engine(
+      spec, options, open_dry_device(hardware, options.threads),
+      make_dry_communicator(ranks, comm_scratch_bytes, rank, hardware.host_ranks), scratch));
   const int summed_over = summing_ranks(options, ranks);
   verify(dry->evaluation_, dry->traits_, summed_over);
   const std::vector<BatchView> micros(static_cast<size_t>(options.micros), dry_batch(options));
@@ -167,6 +167,7 @@ TrafficTable Engine::traffic(Lane lane) const {
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
   if (const Channel* const same = channels_.same_experts(lane)) add_traffic(*same, table);
+  if (lane == Lane::gather && channels_.node() != nullptr) add_traffic(*channels_.node(), table);
   if (lane == Lane::reduce && channels_.inside() != nullptr) {
     add_traffic(*channels_.inside(), table);
     add_traffic(*channels_.between(), table);

@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace onefold {
 namespace {
@@ -209,14 +210,17 @@ void Executor::finish_lanes() {
 
 // On the action's lane if there is one, else at its place. Memory that was just taken may still
 // have readers that computation has been given but has not reached: the lane waits for its mark.
-void Executor::communicate(const Action& action, Walk& walk, int64_t bytes,
-                           std::function<void(const std::string& what)> call, double core_seconds) {
+void Executor::communicate(const Action& action, Walk& walk, const Channel& channel, Travel travel,
+                           int64_t bytes, std::function<void(const std::string& what)> call,
+                           double core_seconds) {
   std::string what =
       fmt::format("{}, step {}", describe(action, unit(action.unit).name()), step_ + 1);
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   JobLabel label = label_of(action, bytes);
   label.core_seconds = core_seconds;
+  label.host_links =
+      travel == Travel::together ? channel.host_members() : std::min(1, channel.host_members());
   if (named()) label.name = what;
   const Ticket ticket = queue->post(
       std::move(label), [call = std::move(call), what = std::move(what)] { call(what); });
@@ -232,12 +236,19 @@ void Executor::gather(const Action& action, Walk& walk) {
       continue;
     }
     state_.unit(unit).acquire();
-    messages.push_back(state_.unit(unit).gather_message());
+    messages.push_back(action.inside ? state_.unit(unit).node_message()
+                                     : state_.unit(unit).gather_message());
   }
-  Channel& channel = channels_.of(Lane::gather, traits(action.unit));
-  communicate(
-      action, walk, sent_bytes(messages, channel.ranks()),
-      [&channel, messages](const std::string& what) { channel.all_gather(what, messages); });
+  Channel& channel =
+      action.inside ? *channels_.node() : channels_.of(Lane::gather, traits(action.unit));
+  const UnitState& own = state_.unit(action.unit);
+  UnitState::NodeCopy kept;
+  if (own.in_node() && action.state == State::parameters && !action.inside) kept = own.node_copy();
+  communicate(action, walk, channel, Travel::together, sent_bytes(messages, channel.ranks()),
+              [&channel, kept, messages](const std::string& what) {
+                channel.all_gather(what, messages);
+                if (kept.to != nullptr) std::memcpy(kept.to, kept.from, kept.bytes);
+              });
 }
 
 void Executor::reduce(const Action& action, Walk& walk) {
@@ -250,7 +261,8 @@ void Executor::reduce(const Action& action, Walk& walk) {
   // Where every rank updates everything, every rank needs the whole sum.
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
   Channel& channel = channels_.of(Lane::reduce, traits(action.unit));
-  communicate(action, walk, (whole ? 2 : 1) * sent_bytes(messages, channel.ranks()),
+  communicate(action, walk, channel, Travel::together,
+              (whole ? 2 : 1) * sent_bytes(messages, channel.ranks()),
               [&channel, messages, whole](const std::string& what) {
                 if (whole)
                   channel.all_reduce(what, messages);
@@ -361,7 +373,9 @@ void Executor::open_frame(const Action& action, Walk& walk, Walk::Frame& frame, 
   own.saved_away = {};
   frame.call.emplace(call_for(batch, frame.params, arena));
   UnitCall& call = *frame.call;
-  if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
+  if (own.input)
+    call.input = model_.share.scattered ? gathered(action, walk, own.input)
+                                        : all_tokens(walk, action.micro, own.input.data());
   call.training = walk.training;
   if (walk.training) call.dropout = model_.spec.dropout;
   const int block = unit(action.unit).block();
@@ -392,19 +406,19 @@ void Executor::run_phases(const Action& action, Walk& walk) {
     else
       unit(action.unit).forward(call);
   });
-  if (is_last_phase(action, walk)) arena_.release_to(walk.frame.arena_top);
+  if (!is_last_phase(action, walk)) return;
+  if (model_.share.scattered) scatter_result(action, walk);
+  arena_.release_to(walk.frame.arena_top);
 }
 
 void Executor::forward(const Action& action, Walk& walk) {
-  const UnitBatch& batch = walk.micros[static_cast<size_t>(action.micro)];
-  const int64_t tokens = batch.tokens_count(), hidden = model_.spec.hidden_size;
   Walk::Held& own = held(walk, action.unit, action.micro);
   if (action.phase <= 0) {  // all, or the first
     open_frame(action, walk, walk.frame, arena_);
     if (action.output) {
       Buffer& next = held(walk, action.unit + 1, action.micro).input;
-      next = ledger_.allocate(Kind::activations, tokens * hidden * dtype_bytes(type()), "residual");
-      walk.frame.call->output = next.as(tokens, hidden, type());
+      next = ledger_.allocate(Kind::activations, residual_bytes(walk, action.micro), "residual");
+      walk.frame.call->output = residual_of(walk, action.micro, next);
     }
   }
   run_phases(action, walk);
@@ -420,12 +434,18 @@ void Executor::forward(const Action& action, Walk& walk) {
 // output to the one by its input.
 void Executor::set_gradients(const Action& action, Walk& walk, Walk::Frame& frame,
                              const Buffer& doutput) {
-  const auto micro = static_cast<size_t>(action.micro);
-  const int64_t tokens = walk.micros[micro].tokens_count(), hidden = model_.spec.hidden_size;
   UnitCall& call = *frame.call;
   call.grads = frame.grads;
-  call.doutput = doutput.as(tokens, hidden, type());
-  call.dinput = walk.gradients[micro].as(tokens, hidden, type());
+  if (model_.share.scattered) {
+    // The unit with the loss makes the first one.
+    call.doutput = call.dinput = unit(action.unit).has_loss()
+                                     ? residual_of(walk, action.micro, doutput)
+                                     : gathered(action, walk, doutput);
+  } else {
+    call.doutput = all_tokens(walk, action.micro, doutput.data());
+    call.dinput =
+        all_tokens(walk, action.micro, walk.gradients[static_cast<size_t>(action.micro)].data());
+  }
   call.accumulate = action.accumulate;
   call.loss_scale = scalars_.loss_scale();
   call.router_scale = load_.scale();

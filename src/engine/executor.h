@@ -136,6 +136,11 @@ class Executor {
   void gather_packed(const Action& action, Walk& walk);
   void exchange(const Action& action, Walk& walk);
   void exchange_shares(const Action& action, Walk& walk, bool sums);
+  // Where shares hold a run of the tokens each: all of them from such runs, in the arena; and a run
+  // of the sum over shares.
+  Tensor gathered(const Action& action, Walk& walk, const Buffer& run);
+  void pass_residual(const Action& action, Walk& walk, Tensor whole, void* run, bool gathers);
+  void scatter_result(const Action& action, Walk& walk);
   void exchange_blocks(const Action& action, Walk& walk, Channel* among);
   void shift(const Action& action, Walk& walk);
   Role role_after(const Action& action, const Walk& walk) const;
@@ -145,7 +150,20 @@ class Executor {
   void receive(const Action& action, Walk& walk);
   void pass_gradients(const Action& action, Walk& walk);
   std::string carried_text(const Action& action) const;
+  // Of what is held between units, of a micro-batch.
   int64_t residual_bytes(const Walk& walk, int micro) const;
+  // What a unit writes for it: the memory itself, or, where that is of a run of the tokens, room
+  // for all of them.
+  Tensor residual_of(const Walk& walk, int micro, const Buffer& held) {
+    return all_tokens(walk, micro,
+                      model_.share.scattered
+                          ? arena_.take_bytes(residual_bytes(walk, micro) * model_.share.count).data
+                          : held.data());
+  }
+  Tensor all_tokens(const Walk& walk, int micro, void* data) const {
+    return matrix(data, walk.micros[static_cast<size_t>(micro)].tokens_count(),
+                  model_.spec.hidden_size, type());
+  }
   int sender_of(const Action& action) const;
   std::vector<Tensor> passed_gradients(const Action& action);
   void release_activations(const Action& action, Walk& walk) const;
@@ -173,9 +191,12 @@ class Executor {
   StepControl host_control() const;
   static constexpr int kFactorsPlace = 3;
   std::byte* host_place(int number) const;
-  // `core_seconds`: of the lane's thread, besides sending.
-  void communicate(const Action& action, Walk& walk, int64_t bytes,
-                   std::function<void(const std::string& what)> call, double core_seconds = 0);
+  // `core_seconds`: of the lane's thread, besides sending. Between hosts all members on one send
+  // parts of what is gathered or summed; what goes to one rank has one link.
+  enum class Travel : uint8_t { together, apart };
+  void communicate(const Action& action, Walk& walk, const Channel& channel, Travel travel,
+                   int64_t bytes, std::function<void(const std::string& what)> call,
+                   double core_seconds = 0);
   void compute(const Action& action, const std::function<void()>& job);
 
   void add_params(int unit, std::vector<Tensor>& params) const;

@@ -50,13 +50,52 @@ void Executor::exchange_shares(const Action& action, Walk& walk, bool sums) {
   const std::vector<Message> messages = {
       {tensor.data, tensor.flat().col_range(channel.rank() * elems, elems).data, elems,
        tensor.dtype}};
-  communicate(action, walk, (sums ? 2 : 1) * shard_bytes_sent(messages, channel.ranks()),
+  communicate(action, walk, channel, Travel::together,
+              (sums ? 2 : 1) * shard_bytes_sent(messages, channel.ranks()),
               [&channel, messages, sums](const std::string& what) {
                 if (sums)
                   channel.all_reduce(what, messages);
                 else
                   channel.all_gather(what, messages);
               });
+}
+
+void Executor::pass_residual(const Action& action, Walk& walk, Tensor whole, void* run,
+                             bool gathers) {
+  Channel& channel = channels_.of(Lane::exchange);
+  const std::vector<Message> messages = {
+      {whole.data, run, whole.elems() / channel.ranks(), whole.dtype}};
+  const Action exchange{.verb = Verb::exchange,
+                        .unit = action.unit,
+                        .micro = action.micro,
+                        .phase = action.phase,
+                        .of_backward = action.verb == Verb::backward,
+                        .state = State::activations};
+  communicate(exchange, walk, channel, Travel::together,
+              shard_bytes_sent(messages, channel.ranks()),
+              [&channel, messages, gathers](const std::string& what) {
+                if (gathers)
+                  channel.all_gather(what, messages);
+                else
+                  channel.reduce_scatter(what, messages);
+              });
+}
+
+Tensor Executor::gathered(const Action& action, Walk& walk, const Buffer& run) {
+  const Tensor whole = residual_of(walk, action.micro, run);
+  pass_residual(action, walk, whole, run.data(), true);
+  return whole;
+}
+
+// What a unit has made for the next one, or for the one before it.
+void Executor::scatter_result(const Action& action, Walk& walk) {
+  if (!action.output) return;
+  const UnitCall& call = *walk.frame.call;
+  if (action.verb == Verb::backward)
+    return pass_residual(action, walk, call.dinput,
+                         walk.gradients[static_cast<size_t>(action.micro)].data(), false);
+  pass_residual(action, walk, call.output, held(walk, action.unit + 1, action.micro).input.data(),
+                false);
 }
 
 Role Executor::role_after(const Action& action, const Walk& walk) const {
@@ -75,7 +114,7 @@ void Executor::exchange_blocks(const Action& action, Walk& walk, Channel* channe
               from.elems() % channel->ranks() == 0,
           "{}x{} to {}x{} over {} parts", from.rows, from.cols, to.rows, to.cols, channel->ranks());
   const int64_t bytes = from.elems() / channel->ranks() * dtype_bytes(from.dtype);
-  communicate(action, walk, bytes * (channel->ranks() - 1),
+  communicate(action, walk, *channel, Travel::apart, bytes * (channel->ranks() - 1),
               [channel, from, to, bytes](const std::string& what) {
                 channel->all_to_all(what, from.data, to.data, bytes);
               });
@@ -94,7 +133,7 @@ void Executor::shift(const Action& action, Walk& walk) {
   const int64_t bytes = from.elems() * dtype_bytes(from.dtype);
   const int here = parts->rank(), ranks = parts->ranks(), next = (here + 1) % ranks,
             before = (here + ranks - 1) % ranks;
-  communicate(action, walk, bytes, [=, this](const std::string& what) {
+  communicate(action, walk, *parts, Travel::apart, bytes, [=, this](const std::string& what) {
     if (here % 2 == 0) channels_.turn(here).send(what, next, from.data, bytes);
     channels_.turn(before).receive(what, before, to.data, bytes);
     if (here % 2 == 1) channels_.turn(here).send(what, next, from.data, bytes);
@@ -135,7 +174,7 @@ void Executor::exchange_gradients(const Action& action, Walk& walk, Channel* amo
     copy_parts(false);
   });
   communicate(
-      action, walk, 2 * shard_bytes_sent(messages, channel.ranks()),
+      action, walk, channel, Travel::together, 2 * shard_bytes_sent(messages, channel.ranks()),
       [&channel, messages](const std::string& what) { channel.all_reduce(what, messages); });
   compute(action, [&] { copy_parts(true); });
 }

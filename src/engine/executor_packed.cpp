@@ -107,10 +107,11 @@ void Executor::gather_packed(const Action& action, Walk& walk) {
   }
   PackedCalls& calls = *gathers_.calls;
   Wire& wire = *gathers_.wire;
-  const int ranks = channels_.of(Lane::gather).ranks();
+  const Channel& channel = channels_.of(Lane::gather);
+  const int ranks = channel.ranks();
   const std::vector<Message> sizes = plain(messages);
   communicate(
-      action, walk, PackedCalls::all_gather_bytes(wire, sizes, ranks),
+      action, walk, channel, Travel::together, PackedCalls::all_gather_bytes(wire, sizes, ranks),
       [&calls, &wire, messages](const std::string& what) {
         calls.all_gather(what, wire, messages);
       },
@@ -132,8 +133,8 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   PackedCalls& calls = *reduces_.calls;
   Wire& wire = *reduces_.wire;
   Channel* const inside = channels_.inside();
-  const PackedRanks ranks((inside ? *channels_.between() : channels_.of(Lane::reduce)).ranks(),
-                          inside ? inside->ranks() : 1);
+  const Channel& channel = inside ? *channels_.between() : channels_.of(Lane::reduce);
+  const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);
   MomentumCorrection correction = options_.compression.correction;
   correction.limit /= std::sqrt(static_cast<float>(ranks.between));
   const auto bytes = whole ? PackedCalls::all_reduce_bytes : PackedCalls::reduce_scatter_bytes;
@@ -141,7 +142,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(
       whole ? Collective::all_reduce : Collective::reduce_scatter, sizes, ranks));
   communicate(
-      action, walk, bytes(wire, sizes, ranks),
+      action, walk, channel, Travel::together, bytes(wire, sizes, ranks),
       [&calls, &wire, messages, whole, correction](const std::string& what) {
         if (whole)
           calls.all_reduce(what, wire, messages, correction);

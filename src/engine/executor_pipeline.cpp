@@ -10,7 +10,8 @@ std::string Executor::carried_text(const Action& action) const {
 }
 
 int64_t Executor::residual_bytes(const Walk& walk, int micro) const {
-  return walk.micros[static_cast<size_t>(micro)].tokens_count() * model_.spec.hidden_size *
+  const int64_t tokens = walk.micros[static_cast<size_t>(micro)].tokens_count();
+  return tokens / (model_.share.scattered ? model_.share.count : 1) * model_.spec.hidden_size *
          dtype_bytes(type());
 }
 
@@ -28,7 +29,7 @@ void Executor::send(const Action& action, Walk& walk) {
   const int64_t bytes = residual_bytes(walk, action.micro);
   Channel& channel = channels_.hop(action.of_backward, sender_of(action));
   communicate(
-      action, walk, bytes,
+      action, walk, channel, Travel::apart, bytes,
       [&channel, bytes, data = leaving.data(), to = traits(action.unit).place,
        what = carried_text(action)](const std::string&) { channel.send(what, to, data, bytes); });
 }
@@ -41,7 +42,7 @@ void Executor::receive(const Action& action, Walk& walk) {
                            action.of_backward ? "residual gradient" : "residual");
   const int from = sender_of(action);
   Channel& channel = channels_.hop(action.of_backward, from);
-  communicate(action, walk, bytes,
+  communicate(action, walk, channel, Travel::apart, bytes,
               [&channel, bytes, from, data = place.data(), what = carried_text(action)](
                   const std::string&) { channel.receive(what, from, data, bytes); });
 }
@@ -83,7 +84,7 @@ void Executor::pass_gradients(const Action& action, Walk& walk) {
         if (shared.unit == action.unit) peer = traits_[u].place;
   for (const Tensor& part : passed_gradients(action)) {
     const int64_t bytes = part.elems() * dtype_bytes(part.dtype);
-    communicate(action, walk, bytes,
+    communicate(action, walk, *channels_.stages(), Travel::apart, bytes,
                 [&channel = *channels_.stages(), sends, peer, bytes, data = part.data,
                  what = carried_text(action)](const std::string&) {
                   if (sends)

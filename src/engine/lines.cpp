@@ -24,6 +24,19 @@ void add_hosts(int host_ranks, Lines& lines) {
 
 }  // namespace
 
+namespace {
+
+// Successive ones of those that share state.
+void add_node(const EngineOptions& options, const std::vector<int>& sharing, Lines& lines) {
+  if (const std::string why = obstacle_to_nodes(options, lines.all->ranks()); !why.empty())
+    user_error("{}", why);
+  const int inside = options.zero.node_ranks, first = lines.data->rank() / inside * inside;
+  lines.node =
+      lines.all->group({"node", {sharing.begin() + first, sharing.begin() + first + inside}});
+}
+
+}  // namespace
+
 Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
                  std::shared_ptr<Communicator> all) {
   Lines lines{.mesh = mesh_of(options, all->ranks()), .all = all, .data = all};
@@ -31,7 +44,11 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   if (options.local.on()) lines.data = make_dry_communicator(1);  // each rank for itself
   if (options.training && options.compression.host_ranks > 1)
     add_hosts(options.compression.host_ranks, lines);
-  if (lines.mesh.size(Axis::data) == all->ranks()) return lines;
+  const bool nodes = options.zero.node_ranks > 1;
+  if (lines.mesh.size(Axis::data) == all->ranks()) {
+    if (nodes) add_node(options, lines.mesh.group(Axis::data, rank).members, lines);
+    return lines;
+  }
   for (const std::string& why :
        {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
         obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
@@ -42,8 +59,10 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   if (options.expert > 1) summing.push_back(Axis::expert);
   for (std::vector<Axis>* axes : {&same, &summing}) axes->push_back(Axis::data);
   lines.data = all->group(lines.mesh.group(summing, rank));
+  if (nodes) add_node(options, lines.mesh.group(summing, rank).members, lines);
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
   lines.method = options.context_method;
+  lines.scattered = scatters(options);
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
     lines.same_experts = all->group(lines.mesh.group(same, rank));

@@ -18,18 +18,26 @@ struct Lines {
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
   std::shared_ptr<Communicator> context;   // null without that axis
   ContextMethod method = ContextMethod::ulysses;
+  bool scattered = false;                  // Share::scattered
   std::shared_ptr<Communicator> pipeline;  // null without that axis
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the axes data and context.
   std::shared_ptr<Communicator> experts, same_experts;
+  // Of those that share state: the ranks of this node, which keep what was gathered
+  // (ZeroOptions::node_ranks); else null.
+  std::shared_ptr<Communicator> node;
   // Of gradients that are compressed between hosts alone: the ranks of this host, and those of the
   // same place on every host; else null.
   std::shared_ptr<Communicator> inside, between;
 
   int place() const { return mesh.place(Axis::pipeline, all->rank()); }
   Share share() const {
-    return {mesh.place(Axis::tensor, all->rank()), mesh.size(Axis::tensor),
-            mesh.place(Axis::context, all->rank()), mesh.size(Axis::context), method};
+    return {mesh.place(Axis::tensor, all->rank()),
+            mesh.size(Axis::tensor),
+            mesh.place(Axis::context, all->rank()),
+            mesh.size(Axis::context),
+            method,
+            scattered};
   }
   Share experts_share() const {
     return {mesh.place(Axis::expert, all->rank()), mesh.size(Axis::expert)};
@@ -48,6 +56,9 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
 // among them (ContextMethod::ulysses).
 bool divides_heads(const ModelSpec& spec, const EngineOptions& options);
 std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& options);
+
+// The same of the ranks of nodes that keep what was gathered (ZeroOptions::node_ranks), among all.
+std::string obstacle_to_nodes(const EngineOptions& options, int ranks);
 
 // Adds a reason for each option that needs whole tensors, which are divided among ranks.
 void refuse_what_knows_whole_tensors(const EngineOptions& options,
@@ -82,13 +93,18 @@ inline bool units_exchange(const EngineOptions& options) {
   return options.tensor > 1 || options.context > 1 || options.expert > 1;
 }
 
+// Whether the residual is divided among the ranks of the tensor axis.
+inline bool scatters(const EngineOptions& options) {
+  return options.tensor > 1 && options.sequence_parallel;
+}
+
 // The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
   const int outer = rank / options.tensor / options.context;
   return Model(spec, logits_bytes,
                {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
-                options.context, options.context_method},
+                options.context, options.context_method, scatters(options)},
                {{outer % options.expert, options.expert}, options.expert_bound});
 }
 

@@ -34,6 +34,9 @@ struct ZeroOptions {
   int64_t reduce_bucket_elems = 500000;
   int64_t gather_bucket_elems = 500000;
   bool overlap = true;  // gathers and reductions on lanes of their own
+  // Stage 3: neighbours along the axes that share state, so many of them, keep what was gathered
+  // whole between them until the next step. 1: nobody does.
+  int node_ranks = 1;
 };
 
 // Which states live on another tier than the device's. None of these changes a bit of the result.
@@ -122,8 +125,9 @@ struct EngineOptions {
   bool library_sums = false;
   // Ranks along the axes of the mesh that divide a model or its sequences (comm/mesh.h); with those
   // of the pipeline, the others are the data axis.
-  int tensor = 1;   // each unit is divided among them
-  int context = 1;  // each sequence is
+  int tensor = 1;                  // each unit is divided among them
+  bool sequence_parallel = false;  // and what passes between units, too (Share::scattered)
+  int context = 1;                 // each sequence is
   ContextMethod context_method = ContextMethod::ulysses;
   int expert = 1;           // each mixture's experts are
   double expert_bound = 0;  // rows for each of them (ExpertShare::bound)

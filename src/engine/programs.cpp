@@ -90,6 +90,7 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
   if (ranks == 1 && !tiers) return;  // of the data axis
   shard(program, units, ranks,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
+  if (zero.node_ranks > 1) gather_inside(program, units);
   if (ranks > 1) {
     bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
     compress(program, {.gradients = !options.compression.gradients.none(),
@@ -170,6 +171,7 @@ bool travels(Role role, const Model& model) {
     case Role::none:
       return false;
     case Role::sum:
+      return !model.share.whole() && !model.share.scattered;  // else where the unit ends
     case Role::gather:
       return !model.share.whole();
     case Role::exchange:
@@ -209,6 +211,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.elems = SlabLayout(unit.params(), ranks, align, SlabOf::base).elems();
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
+    if (one.homes.parameters.sharded && options.zero.node_ranks > 1)
+      one.node_ranks = options.zero.node_ranks;
     const SlabOf trained = one.adapted() ? SlabOf::adapters : SlabOf::all;
     const auto whole_elems = [&](OptimizerState::Of of) {
       return whole_layout(unit.params(), align, trained, of).elems();
@@ -281,6 +285,8 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions
     const Homes& homes = unit.homes;
     bytes.parameters += (kept(homes.parameters, unit.elems) + unit.adapter_elems) *
                         dtype_bytes(homes.parameters.dtype);
+    if (unit.node_ranks > 0)
+      bytes.parameters += unit.elems / unit.node_ranks * dtype_bytes(homes.parameters.dtype);
     if (unit.frozen) continue;
     const int64_t trained = unit.trained_elems();
     bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);

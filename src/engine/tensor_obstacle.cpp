@@ -18,10 +18,34 @@ void refuse_what_knows_whole_tensors(const EngineOptions& options,
         "all or of a unit");
 }
 
+namespace {
+
+// Shares make parts of sums, which are added where units end: what comes after a sum inside of a
+// unit must be linear.
+void refuse_what_is_not_linear(const ModelSpec& spec, const EngineOptions& options,
+                               std::vector<std::string>& reasons) {
+  if (options.tokens() % options.tensor != 0)
+    reasons.push_back(
+        fmt::format("the {} tokens of a micro-batch (of each part of its sequences) cannot be "
+                    "divided by {} (mesh.sequence_parallel)",
+                    options.tokens(), options.tensor));
+  if (spec.norm_after())
+    reasons.emplace_back(
+        "norms behind branches need their sums (norm_place), which mesh.sequence_parallel leaves "
+        "to the end of a unit");
+  if (spec.embedding_norm)
+    reasons.emplace_back(
+        "a norm behind the embedding (embedding_norm) needs its sum, which mesh.sequence_parallel "
+        "leaves to the end of the unit");
+}
+
+}  // namespace
+
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
   if (options.tensor == 1) return "";
   std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
   refuse_what_knows_whole_tensors(options, reasons);
+  if (options.sequence_parallel) refuse_what_is_not_linear(spec, options, reasons);
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,
                      join(reasons, "; "));

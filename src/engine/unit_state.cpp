@@ -52,10 +52,15 @@ UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const Pa
       frozen_(traits.frozen),
       host_steps_(traits.host_steps),
       rank_(rank),
+      node_ranks_(traits.node_ranks),
       parameters_(ledger, layout_, homes_.parameters, Kind::parameters, rank, name),
       gradients_(ledger, traits.adapted() ? adapters_layout_ : layout_, homes_.gradients,
                  Kind::gradients, rank, name) {
   parameters_.hold();
+  if (in_node())
+    node_ =
+        ledger.allocate(Kind::parameters,
+                        layout_.elems() / node_ranks_ * dtype_bytes(homes_.parameters.dtype), name);
   if (traits.adapted()) {
     const Home home{.dtype = homes_.parameters.dtype};
     adapters_.emplace(ledger, adapters_layout_, home, Kind::parameters, rank, name);
@@ -101,6 +106,17 @@ Tensor UnitState::part_of(int index, Tensor slab, const SlabPiece& piece) const 
   if (state.of == OptimizerState::Of::factors)
     return slab.col_range(factors_layout_.offset(piece.param), elems);
   return slab.col_range(vectors_layout_.offset(piece.param) + piece.first, piece.elems);
+}
+
+Message UnitState::node_message() const {
+  return {parameters_.whole().data, node_.data(), layout_.elems() / node_ranks_,
+          homes_.parameters.dtype};
+}
+
+UnitState::NodeCopy UnitState::node_copy() const {
+  const int64_t part = layout_.elems() / node_ranks_;
+  return {node_.data(), parameters_.whole().col_range(rank_ % node_ranks_ * part, part).data,
+          static_cast<size_t>(part * dtype_bytes(homes_.parameters.dtype))};
 }
 
 void UnitState::acquire() {

@@ -53,6 +53,16 @@ class UnitState {
   void acquire();
   Message gather_message() const { return parameters_.message(); }
   Message stepped_message() const { return trained_parameters().message(); }
+  // Of parameters that a node keeps: a gather from what its ranks have, and where this rank's part
+  // of what was gathered goes.
+  bool in_node() const { return node_ranks_ > 0; }
+  Message node_message() const;
+  struct NodeCopy {
+    void* to = nullptr;
+    const void* from = nullptr;
+    size_t bytes = 0;
+  };
+  NodeCopy node_copy() const;
   Tensor param(int index) const {
     if (adapters_ && adapters_layout_.holds(index))
       return adapters_layout_.view(adapters_->whole(), index);
@@ -143,9 +153,11 @@ class UnitState {
   const Homes homes_;
   const bool frozen_, host_steps_;
   const int rank_;
+  const int node_ranks_;
   int master_ = -1;
   bool has_gradients_ = false;
   Slab parameters_;
+  Buffer node_;  // this rank's part of what the node keeps
   std::optional<Slab> adapters_;
   std::optional<Slab> outbox_;  // of parameters that live on the device: what the host has stepped
   Slab gradients_;

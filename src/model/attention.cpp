@@ -69,10 +69,10 @@ class Attention final : public Branch {
     const bool whole = s.qk_norm_whole;
     q_norm_ = add(s.qk_norm, in + "q_norm.weight", 1, whole ? s.query_size() : s.head_dim,
                   norm_init(), false);
-    note_sum(q_norm_);
+    sum_over_shares(q_norm_);
     k_norm_ = add(s.qk_norm, in + "k_norm.weight", 1, whole ? s.kv_size() : s.head_dim, norm_init(),
                   false);
-    note_sum(k_norm_);
+    sum_over_shares(k_norm_);
     out_ = add_divided(true, in + "out.weight", d, s.query_size(), Init::residual, true,
                        {{0, first_head_ * s.head_dim, d, spec_.query_size()}});
     out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
@@ -176,11 +176,6 @@ class Attention final : public Branch {
     param.summed_from = spec_.query_size() * cols;
     param.summed_over.replicas = true;
     if (share_.index % replicas != 0) param.own = param.summed_from;
-  }
-  // Of weights that all heads have in common, each share makes the gradient of its own heads.
-  void note_sum(int place) {
-    if (place < 0 || share_.whole()) return;
-    params_[static_cast<size_t>(place)].summed_over.shares = true;
   }
 
   Saved saved_of(const UnitCall& call) const {

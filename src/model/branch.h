@@ -65,6 +65,7 @@ class Branch : public Unit {
           add(present, prefix_ + part + name + ".weight", 1, spec.hidden_size, norm_init(), false);
       const int bias = add(present && spec.has_norm_bias(), prefix_ + part + name + ".bias", 1,
                            spec.hidden_size, Init::zeros, false);
+      sum_of_norm(weight, bias);
       return NormPlaces{weight, bias};
     };
     if (beside && spec.parallel == Parallel::one_norm)
@@ -90,12 +91,13 @@ class Branch : public Unit {
   void norm_backward(const UnitCall& call, Tensor dnormed) const {
     if (!spec_.norm_before()) return call.kernels.add(call.doutput, dnormed, call.dinput);
     const Arena::Scope scope(call.arena);
-    if (!second_ && call.dinput.data != call.doutput.data)
+    const bool adds = second_ || adds_once();
+    if (!second_ && adds && call.dinput.data != call.doutput.data)
       call.kernels.copy(call.doutput, call.dinput);
     const int64_t bytes =
         call.kernels.norm_backward_scratch_bytes(call.input.rows, call.input.cols, 1);
     call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_.weight),
-                               spec_.norm_eps, dnormed, call.dinput, true,
+                               spec_.norm_eps, dnormed, call.dinput, adds,
                                at(call.grads, norm_.weight), at(call.grads, norm_.bias),
                                call.accumulate, call.arena.take_bytes(bytes));
   }
@@ -136,12 +138,14 @@ class Branch : public Unit {
                                 at(call.params, post_norm_.bias), spec_.norm_eps, branch);
     }
     if (spec_.residual_scale != 1) call.kernels.scale(branch, spec_.residual_scale, branch);
-    const Tensor before = second_ ? call.output : call.input;
+    const Tensor before = second_ ? call.output : adds_once() ? call.input : Tensor{};
     if (call.dropout > 0)
       call.kernels.dropout(branch, dropout_of(call, site_), call.batch.sequence, before,
                            call.output);
-    else
+    else if (!before.empty())
       call.kernels.add(before, branch, call.output);
+    else if (branch.data != call.output.data)
+      call.kernels.copy(branch, call.output);
   }
 
   // The gradient by the projection's result: that by output, or, where something comes between, a

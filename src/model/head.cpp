@@ -21,6 +21,7 @@ class Head final : public Unit {
         width_(share.whole() ? s.vocab_size : vocabulary_rows(s, share)) {
     norm_ = add(true, "head.norm.weight", 1, s.hidden_size, norm_init(), false);
     norm_bias_ = add(s.has_norm_bias(), "head.norm.bias", 1, s.hidden_size, Init::zeros, false);
+    sum_of_norm(norm_, norm_bias_);
     weight_ = add_vocabulary(!s.tie_embeddings, "head.weight");
     const Span mine = vocabulary_of(s, share);
     bias_ = add_divided(s.head_bias, "head.bias", 1, s.vocab_size, Init::zeros, false,

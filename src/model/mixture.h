@@ -496,9 +496,10 @@ class Mixture : public Branch {
       if (place == up_ || place == down_) continue;
       ParamSpec& param = params_[p];
       if (!experts_.first()) param.own = 0;
-      param.summed_over = {.shares = !share_.whole() && (place == router_ || place == shared_gate_),
-                           .holders = !experts_.whole()};
+      param.summed_over.holders = !experts_.whole();
     }
+    sum_over_shares(router_);
+    sum_over_shares(shared_gate_);
   }
 };
 

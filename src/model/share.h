@@ -24,6 +24,9 @@ struct Share {
   int index = 0, count = 1;  // of what parameters are divided into
   int part = 0, parts = 1;   // of each sequence: so many equal sets of tokens
   ContextMethod method = ContextMethod::ulysses;
+  // Between units each share holds an equal run of the tokens: what they make of all tokens is
+  // summed and scattered, and gathered before the next unit.
+  bool scattered = false;
 
   bool whole() const { return count == 1; }  // has all of every parameter
   bool first() const { return index == 0; }

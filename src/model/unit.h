@@ -254,6 +254,21 @@ class Unit {
     return place < 0 ? Tensor{} : list[static_cast<size_t>(place)];
   }
 
+  // Its gradient here is a part of the whole one: each share makes that of its own heads or
+  // columns.
+  void sum_over_shares(int place) {
+    if (place >= 0 && !share_.whole())
+      params_[static_cast<size_t>(place)].summed_over.shares = true;
+  }
+  // Of a norm before what shares divide: where nothing sums inside of units, each share has a part.
+  void sum_of_norm(int weight, int bias) {
+    if (!share_.scattered) return;
+    sum_over_shares(weight);
+    sum_over_shares(bias);
+  }
+  // Of shares whose results are summed, one adds what is to be added once.
+  bool adds_once() const { return share_.first() || !share_.scattered; }
+
   Init norm_init() const { return spec_.norm == Norm::rmsnorm1p ? Init::zeros : Init::ones; }
 
   int64_t vocabulary_slack() const { return vocabulary_rows(whole_, share_) - spec_.vocab_size; }

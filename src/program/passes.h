@@ -33,6 +33,10 @@ struct ShardLimits {
 void shard(Program& program, const std::vector<UnitTraits>& units, int ranks,
            const ShardLimits& limits);
 
+// Of parameters that the ranks of a node keep once they are gathered: the first gather of a step is
+// among all that share them, later ones are inside the node. After shard().
+void gather_inside(Program& program, const std::vector<UnitTraits>& units);
+
 // Joins reductions (and the gathers after steps) of successive units until a bucket has so many
 // elements: fewer, longer messages for gradients that wait a little longer.
 void bucket(Program& program, const std::vector<UnitTraits>& units, int64_t reduce_elems,

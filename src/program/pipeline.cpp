@@ -186,6 +186,7 @@ void place_units(std::vector<UnitTraits>& units, const Pipeline& pipeline) {
     unit.copied = false;
     unit.elems = unit.adapter_elems = unit.vector_elems = unit.factor_elems = 0;
     unit.homes = {};
+    unit.node_ranks = 0;
     unit.forward_reads.clear();
     unit.backward_reads.clear();
   }

@@ -150,6 +150,9 @@ std::string describe(const Action& action, const std::string& unit_name) {
     case Verb::exchange:
       if (action.state == State::gradients)
         return fmt::format("{} gradients of {}", verb, unit_name);
+      if (action.state == State::activations)
+        return fmt::format("{} residual of {}, micro {}, {}", verb, unit_name, action.micro,
+                           action.of_backward ? "backward" : "forward");
       return fmt::format("{} {}, micro {}, after phase {} of {}", verb, unit_name, action.micro,
                          action.phase, action.of_backward ? "backward" : "forward");
     case Verb::clip:
@@ -165,7 +168,9 @@ std::string describe(const Action& action, const std::string& unit_name) {
       return fmt::format(
           "{} {}{}{}", verb, unit_name,
           action.joined.empty() ? "" : fmt::format(" and {} more", action.joined.size()),
-          action.packed ? ", packed" : "");
+          action.packed   ? ", packed"
+          : action.inside ? ", inside the node"
+                          : "");
     default:
       return fmt::format("{} {}", verb, unit_name);
   }

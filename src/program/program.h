@@ -92,6 +92,7 @@ struct Action {
   bool of_step = false;      // fetch: for the unit's step
   State state = State::parameters;  // gather, release, exchange, fetch, spill, send, recv: of what
   bool packed = false;              // gather, reduce: what travels does so in a wire format
+  bool inside = false;              // gather: from the copy that the ranks of a node keep
   std::vector<int> joined = {};     // gather, reduce: further units in the same collective
   int ticket = -1;                  // on a lane: the number under which others wait for it
   std::vector<int> waits = {};      // tickets that must be done before this begins

@@ -56,6 +56,9 @@ struct UnitTraits {
   // those that have the same of divided experts. 0: as many as for other units.
   int ranks = 0;
   Homes homes;
+  // Where parameters are sharded: so many ranks of a node keep what was last gathered, a part of it
+  // each, until the next step. 0: nobody does.
+  int node_ranks = 0;
   bool frozen = false;
   // Of adapters, which have a slab of their own that is whole on each rank, and are trained in the
   // place of the rest: gradients and optimizer state are theirs. 0: there are none.

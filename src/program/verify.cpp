@@ -33,6 +33,7 @@ class Verifier {
     bool whole = false, read = false;  // while a gather or a fetch holds them
     int ticket = -1;                   // of a gather that no action has waited for yet
     bool stepped = false, stale = false;
+    bool in_node = false;         // has been gathered among all
     bool brought = false;         // what the host has stepped
     int fetched = -1, host = -1;  // of that, and of the host's step
   };
@@ -104,6 +105,7 @@ class Verifier {
     switch (action.verb) {
       case Verb::gather:
         for (const int unit : units_of(action)) gather(unit, action.ticket);
+        if (action.state == State::parameters) check_node(action);
         break;
       case Verb::release:
         if (action.state == State::activations)
@@ -300,6 +302,14 @@ class Verifier {
       expect(offloaded, "{} of unit {} are released and live on the device", state_name(state),
              unit);
     }
+  }
+
+  // What a node keeps is what was gathered among all, in this step.
+  void check_node(const Action& action) {
+    Parameters& own = parameters(action.unit);
+    expect(!action.inside || (traits(action.unit).node_ranks > 0 && own.in_node),
+           "unit {} is gathered inside a node that does not keep it", action.unit);
+    own.in_node = true;
   }
 
   void gather(int unit, int ticket) {

@@ -234,7 +234,9 @@ std::string mesh_text(const Config& config) {
   std::vector<std::string> meaning;
   if (mesh.tensor > 1) {
     text += fmt::format(" x tensor {}", mesh.tensor);
-    meaning.push_back(fmt::format("each unit is divided among {} neighbouring ranks", mesh.tensor));
+    meaning.push_back(fmt::format("each unit{} is divided among {} neighbouring ranks",
+                                  mesh.sequence_parallel ? ", and what passes between units," : "",
+                                  mesh.tensor));
   }
   if (mesh.context > 1) {
     text += fmt::format(" x context {}", mesh.context);
@@ -300,6 +302,8 @@ std::string zero_text(const ModelSpec& model, const EngineOptions& options, int 
                   share(homes.gradients.sharded), share(homes.optimizer.sharded));
   if (whole > 0)
     text += fmt::format("; {} too small to shard", counted(static_cast<int64_t>(whole), "unit"));
+  if (options.zero.node_ranks > 1)
+    text += fmt::format("; nodes of {} ranks keep what was gathered", options.zero.node_ranks);
   return text + "\n";
 }
 

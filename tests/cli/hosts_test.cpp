@@ -87,6 +87,26 @@ TEST_F(CliHosts, HaveTheBitsOfOneHost) {
   }
 }
 
+// Parameters travel between hosts once a step, and inside each for the rest of it.
+TEST_F(CliHosts, ThatKeepWhatWasGatheredHaveTheBitsOfOneThatDoesNot) {
+  const std::vector<std::string> keys = {"zero_optimization.stage=3", kBatch,
+                                         "zero_optimization.stage3_param_persistence_threshold=0"};
+  const auto with = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = keys;
+    all.insert(all.end(), more);
+    return all;
+  };
+  ASSERT_EQ(train(with({"run.output=one"}), {"--quiet", "--ranks", "4"}).code, 0);
+  const Outcome run = onefold(
+      train_arguments(with({"zero_optimization.zero_hpz_partition_size=2", "run.output=two"}),
+                      {"--quiet", "--json"}),
+      two_hosts());
+  ASSERT_EQ(run.code, 0) << run.err << run.out;
+  EXPECT_EQ(read("one/weights.safetensors"), read("two/weights.safetensors"));
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+}
+
 TEST_F(CliHosts, ALinkThatGoesDownEndsAllRanksByName) {
   const Process run(
       folder_.path(""),

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/clock.h"
 #include "cli/support.h"
 #include "io/safetensors.h"
+#include "sanitized.h"
 
 namespace onefold {
 namespace {
@@ -149,6 +151,52 @@ TEST_F(CliMesh, PlansOfCardsHaveEveryAxis) {
     ASSERT_EQ(plan.code, 0) << plan.err;
     expect_in(plan.out, {"hardware h200", mesh});
   }
+}
+
+// A Mixtral 8x7B on 4,096 ranks along all five axes, each place of the pipeline verified.
+TEST_F(CliMesh, PlansForThousandsOfRanksTakeSeconds) {
+  folder_.write("big.json",
+                R"({"model": {"preset": "mixtral-8x7b"}, "train_micro_batch_size_per_gpu": 1,
+      "gradient_accumulation_steps": 16, "data": {"sequence_length": 8192}, "run": {"recompute": true},
+      "zero_optimization": {"stage": 1}, "bf16": {"enabled": true},
+      "mesh": {"tensor": 4, "context": 2, "expert": 8, "pipeline": 8, "sequence_parallel": true}})");
+  const double begin = now_seconds();
+  const Outcome plan = onefold({"plan", "big.json", "--ranks", "4096"});
+  if (!kSanitized) EXPECT_LT(now_seconds() - begin, 5);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  expect_in(plan.out, {"data 8 x tensor 4 x context 2 x pipeline 8 x expert 8",
+                       "and what passes between units,", "reduce_scatter along the tensor axis",
+                       "all_to_all along the context axis", "all_to_all along the expert axis",
+                       "between stages", "total at place 7"});
+}
+
+// Four axes at once, with validation; the plan is the run, and one rank goes on.
+TEST_F(CliMesh, AxesTogetherTrainAndOneRankGoesOn) {
+  const std::string model =
+      R"(model={"preset": "mixtral-tiny", "vocab_size": 260, "hidden_size": 24, "num_heads": 4,
+         "num_kv_heads": 2, "head_dim": 6, "experts": {"num_experts": 4, "balance_loss": 0.02}})";
+  const std::vector<std::string> keys = {model,
+                                         "run.steps=6",
+                                         "run.save_every=3",
+                                         "run.keep_last=9",
+                                         "data.sequence_length=32",
+                                         "run.eval_every=3",
+                                         "data.validation_fraction=0.2"};
+  std::vector<std::string> one = keys, divided = keys;
+  one.emplace_back("gradient_accumulation_steps=4");
+  divided.insert(divided.end(), {"gradient_accumulation_steps=2", "mesh.expert=2", "mesh.tensor=2",
+                                 "mesh.context=2", "mesh.pipeline=2", "mesh.sequence_parallel=true",
+                                 "zero_optimization.stage=2"});
+  ASSERT_EQ(train_on(1, one, "one").code, 0);
+  const Outcome run = train_on(16, divided, "mesh");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  EXPECT_LT(difference("one", "mesh"), 2e-5);
+  std::filesystem::remove_all(folder_.path("mesh/checkpoints/step-00000006"));
+  const Outcome back = train_on(1, one, "mesh", {"--resume", "mesh"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_LT(difference("one", "mesh"), 2e-5);
 }
 
 TEST_F(CliMesh, WhatCannotBeIsRefusedInASentence) {

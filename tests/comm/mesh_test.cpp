@@ -141,6 +141,21 @@ TEST(GroupFaults, AFailureReachesEveryGroup) {
   EXPECT_LT(now_seconds() - begin, 30);
 }
 
+// For plans: whether a group's messages leave a host, and how many of its ranks are on it.
+TEST(GroupsOfPlans, KnowTheirHosts) {
+  const auto members = [](int ranks, const MeshAxes& axes, const std::vector<Axis>& along) {
+    const auto all = make_dry_communicator(ranks, 0, 5, 4);
+    return all->group(Mesh(ranks, axes).group(along, 5))->open("gather", nullptr)->host_members();
+  };
+  EXPECT_EQ(members(16, {.tensor = 4}, {Axis::tensor}), 0);
+  EXPECT_EQ(members(16, {.tensor = 4}, {Axis::data}), 1);
+  EXPECT_EQ(members(16, {.tensor = 2}, {Axis::data}), 2);
+  EXPECT_EQ(members(16, {.tensor = 8}, {Axis::tensor}), 4);
+  EXPECT_EQ(make_dry_communicator(16, 0, 5, 4)->open("gather", nullptr)->host_members(), 4);
+  EXPECT_EQ(make_dry_communicator(4, 0, 1, 4)->open("gather", nullptr)->host_members(), 0);
+  EXPECT_EQ(make_dry_communicator(16)->open("gather", nullptr)->host_members(), 0);
+}
+
 TEST(Groups, OfADryCommunicatorHaveTheirSizes) {
   const auto all = make_dry_communicator(6, 100, 4);
   const auto data = all->group(Mesh(6, {.tensor = 2}).group(Axis::data, 4));

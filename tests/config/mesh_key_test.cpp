@@ -149,8 +149,29 @@ TEST(MeshKey, DeepSpeedsSectionOfExpertsIsUnderstood) {
                                {"expert_tensor_parallel_size", 2}}}},
                             4),
                "expert_parallel.top_k is 3: model.experts says how a router chooses",
-               "expert_parallel.expert_tensor_parallel_size is 2: an expert is on one rank yet");
+               "expert_parallel.expert_tensor_parallel_size is 2: experts are divided by mesh.tensor");
   EXPECT_ERROR(experts_with({{"expert_parallel", {{"autoep_sise", 2}}}}, 4), "autoep_sise");
+}
+
+TEST(MeshKey, WhatPassesBetweenUnitsMayBeDividedToo) {
+  const Config config = config_with({{"mesh", {{"tensor", 2}, {"sequence_parallel", true}}}}, 4);
+  EXPECT_TRUE(engine_options(config).sequence_parallel);
+  EXPECT_EQ(config.effective()["mesh"]["sequence_parallel"], true);
+  EXPECT_FALSE(engine_options(config_with({{"mesh", {{"tensor", 2}}}}, 4)).sequence_parallel);
+  EXPECT_ERROR(config_with({{"mesh", {{"sequence_parallel", true}}}}, 4),
+               "mesh.sequence_parallel has no effect without mesh.tensor");
+}
+
+TEST(MeshKey, NodesMayKeepWhatWasGathered) {
+  const auto with = [](int stage, const Json& size) {
+    return config_with(
+        {{"zero_optimization", {{"stage", stage}, {"zero_hpz_partition_size", size}}}}, 4);
+  };
+  EXPECT_EQ(engine_options(with(3, 2)).zero.node_ranks, 2);
+  EXPECT_EQ(with(3, 2).effective()["zero_optimization"]["zero_hpz_partition_size"], 2);
+  for (const int none : {0, 1}) EXPECT_EQ(engine_options(with(3, none)).zero.node_ranks, 1);
+  EXPECT_EQ(engine_options(with(2, 2)).zero.node_ranks, 1) << "parameters are whole";
+  EXPECT_ERROR(with(3, -1), "zero_optimization.zero_hpz_partition_size");
 }
 
 TEST(MeshKey, RowsOfExpertsMayBeBounded) {

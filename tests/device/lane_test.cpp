@@ -120,6 +120,24 @@ TEST(VirtualLane, AJobTakesAsLongAsItsWorkAndWaitsForWhatItComesAfter) {
   EXPECT_NEAR(waited, 1, 1e-6);
 }
 
+// Between hosts, over the links of all that send at the same time, but no faster than inside.
+TEST(VirtualLane, MessagesBetweenHostsTakeTheirLinksTime) {
+  Hardware hardware = described();
+  const auto seconds = [&](int host_links) {
+    const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+    device->compute().post({.bytes = 1'000'000'000, .host_links = host_links}, [] {});
+    return device->now();
+  };
+  EXPECT_NEAR(seconds(2), 1, 1e-6) << "all links are alike";
+  hardware.host_ranks = 8;
+  hardware.between_hosts_gb_per_s = 0.25;
+  hardware.between_hosts_latency_us = 1e6;
+  EXPECT_NEAR(seconds(0), 1, 1e-6);
+  EXPECT_NEAR(seconds(1), 1 + 4, 1e-6);
+  EXPECT_NEAR(seconds(2), 1 + 2, 1e-6);
+  EXPECT_NEAR(seconds(8), 1 + 1, 1e-6);
+}
+
 TEST(VirtualLane, EachKernelTakesTheLongerOfItsTwoLimits) {
   Hardware hardware = described();
   hardware.memory_gb_per_s = 0.001;  // 8 MB for a kernel: 8 seconds

@@ -478,6 +478,7 @@ TEST(Context, WhatCannotBeDividedIsRefusedWithAllReasons) {
   experts.experts.count = 4;
   experts.experts.capacity_factor = 1;
   experts.experts.jitter = 0.1f;
+  options.device = "cuda";
   for (const char* reason : {"delay.local_steps does not go", "compression does not go", "zb-h1",
                              "(capacity_factor)", "jitter of routers"})
     EXPECT_TRUE(contains(text(experts, options), reason)) << reason;

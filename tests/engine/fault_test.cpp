@@ -109,6 +109,42 @@ TEST_P(FaultsOnThreads, EndAllRanksWithTheName) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, FaultsOnThreads, testing::Range(0u, 100u));
 
+// Over meshes ranks wait for others that wait themselves, and who gives up first ends all: where a
+// rank hangs, the one that is named with its call may be one that waits for it.
+class FaultsOnMeshes : public testing::TestWithParam<unsigned> {};
+
+TEST_P(FaultsOnMeshes, EndAllRanksWithAName) {
+  if (GetParam() >= 24 && std::getenv("ONEFOLD_SLOW_TESTS") == nullptr)
+    GTEST_SKIP() << "with ONEFOLD_SLOW_TESTS";
+  constexpr Fault kKinds[] = {Fault::raise, Fault::leave, Fault::hang};
+  const FaultCase fault = test::draw_mesh_fault(GetParam(), kKinds);
+  SCOPED_TRACE(fault.name());
+  const ThreadRun run(fault);
+  const int failed = fault.plan.rank;
+  const std::string& error = run.errors[failed == 0 ? 1 : 0];
+  for (int rank = 0; rank < fault.ranks; ++rank) {
+    EXPECT_LT(run.seconds[static_cast<size_t>(rank)], kLimitSeconds) << "rank " << rank;
+    if (rank != failed) {
+      EXPECT_EQ(run.errors[static_cast<size_t>(rank)], error) << "rank " << rank;
+    }
+  }
+  const std::string& own = run.errors[static_cast<size_t>(failed)];
+  switch (fault.plan.fault) {
+    case Fault::raise:
+      EXPECT_EQ(error, fmt::format("rank {} failed: as the test asks", failed));
+      EXPECT_EQ(own, "own: as the test asks");
+      break;
+    case Fault::leave:
+      EXPECT_TRUE(contains(error, fmt::format("rank {} left before", failed))) << error;
+      EXPECT_EQ(own, "left");
+      break;
+    default:
+      EXPECT_TRUE(contains(error, "did not reach") && contains(error, "on channel")) << error;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, FaultsOnMeshes, testing::Range(0u, 100u));
+
 // What must be printed: by the launcher for a process that ends without a message.
 std::regex expected_words(const FaultCase& fault) {
   const int rank = fault.plan.rank;
@@ -145,6 +181,35 @@ TEST(FaultsUnderMpi, EndAllProcessesWithTheName) {
       EXPECT_TRUE(names_one(ended.output, test::calls_after(fault))) << ended.output;
     }
   }
+}
+
+// One of each kind for each mesh of four ranks; with ONEFOLD_SLOW_TESTS, five times.
+TEST(FaultsUnderMpi, OverMeshesEndAllProcessesWithAName) {
+  if (mpi_library().api == nullptr) GTEST_SKIP() << "no MPI here";
+  if (const std::string why = test::no_mpirun(ONEFOLD_SANITIZE); !why.empty()) GTEST_SKIP() << why;
+  constexpr Fault kKinds[] = {Fault::raise, Fault::exit_early, Fault::kill, Fault::hang};
+  const unsigned rounds = std::getenv("ONEFOLD_SLOW_TESTS") != nullptr ? 5 : 1;
+  for (const MeshAxes& axes :
+       {MeshAxes{.tensor = 2, .pipeline = 2}, MeshAxes{.context = 2, .expert = 2}})
+    for (unsigned round = 0; round < rounds; ++round)
+      for (const Fault kind : kKinds) {
+        FaultCase fault{.model = "mixtral-tiny", .ranks = 4, .stage = 2, .axes = axes};
+        fault.plan = {kind, static_cast<int>((round + 1) % 4), 1, 0};
+        fault.plan.action = (7 + 31 * round) % fault.program().actions.size();
+        SCOPED_TRACE(fault.name());
+        const test::Ended ended = test::mpirun(
+            4,
+            fmt::format("{} --fault {},{},1,{} --model mixtral-tiny --stage 2 --axes "
+                        "{},{},{},{} --timeout 2",
+                        ONEFOLD_RANKS, test::fault_name(kind), fault.plan.rank, fault.plan.action,
+                        axes.tensor, axes.context, axes.expert, axes.pipeline));
+        EXPECT_NE(ended.code, 0) << ended.output;
+        EXPECT_LT(ended.seconds, kLimitSeconds) << ended.output;
+        const std::regex words = kind == Fault::hang
+                                     ? std::regex("rank[s]? .* did not reach .* on channel")
+                                     : expected_words(fault);
+        EXPECT_TRUE(std::regex_search(ended.output, words)) << ended.output;
+      }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "engine/ranks.h"
+#include "engine/stages.h"
 
 namespace onefold::test {
 
@@ -29,16 +30,40 @@ struct FaultCase {
   std::string model;
   int ranks = 2, stage = 0;
   bool overlap = true;
+  MeshAxes axes;
+  bool sequence_parallel = false, ring = false;
   FaultPlan plan;
 
-  ModelSpec spec() const { return spec_from_preset(model, "test"); }
+  ModelSpec spec() const {
+    ModelSpec spec = spec_from_preset(model, "test");
+    if (axes.tensor * axes.context * axes.expert == 1) return spec;
+    spec.hidden_size = 24;  // which meshes divide
+    spec.num_heads = spec.num_kv_heads = 4;
+    spec.head_dim = 6;
+    if (spec.experts.enabled()) spec.experts.count = 4;
+    return spec;
+  }
+  // Of the rank with the fault: those at other places of a pipeline have others.
   Program program() const {
     const EngineOptions o = options();
-    return training_program(o, unit_traits(Model(spec()), o, ranks), ranks);
+    const Pipeline pipeline =
+        pipeline_of(spec(), o, Mesh(ranks, axes).place(Axis::pipeline, plan.rank));
+    return training_program(
+        o, unit_traits(model_of(spec(), o, kLogitsBytes, plan.rank), o, ranks, pipeline), ranks,
+        pipeline);
   }
   EngineOptions options() const {
-    EngineOptions options{
-        .threads = 1, .micro_batch = 1, .sequence = 8, .micros = 2, .clipping = 1.0};
+    EngineOptions options{.tensor = axes.tensor,
+                          .sequence_parallel = sequence_parallel,
+                          .context = axes.context,
+                          .context_method = ring ? ContextMethod::ring : ContextMethod::ulysses,
+                          .expert = axes.expert,
+                          .threads = 1,
+                          .micro_batch = 1,
+                          .sequence = 8,
+                          .micros = 2,
+                          .clipping = 1.0};
+    options.pipeline.ranks = axes.pipeline;
     options.zero.stage = stage;
     options.zero.persistence_elems = 0;
     options.zero.reduce_bucket_elems = 40000;
@@ -46,9 +71,13 @@ struct FaultCase {
     return options;
   }
   std::string name() const {
-    return fmt::format("{}, stage {}{}: {} of rank {} of {}, step {}, action {}", model, stage,
-                       overlap ? "" : " without lanes", fault_name(plan.fault), plan.rank, ranks,
-                       plan.step, plan.action);
+    return fmt::format(
+        "{}, stage {}{}, tensor {}{} x context {}{} x expert {} x pipeline {}: {} of rank {} of "
+        "{}, step {}, action {}",
+        model, stage, overlap ? "" : " without lanes", axes.tensor,
+        sequence_parallel ? " with sequences" : "", axes.context, ring ? " in a ring" : "",
+        axes.expert, axes.pipeline, fault_name(plan.fault), plan.rank, ranks, plan.step,
+        plan.action);
   }
 };
 
@@ -66,6 +95,34 @@ inline FaultCase draw_fault(unsigned seed, std::span<const Fault> kinds) {
   drawn.ranks = 2 + static_cast<int>(below(3));
   drawn.stage = static_cast<int>(below(4));
   drawn.overlap = below(4) > 0;
+  drawn.plan.rank = static_cast<int>(below(static_cast<size_t>(drawn.ranks)));
+  drawn.plan.step = below(kFaultSteps - 1);
+  drawn.plan.action = below(drawn.program().actions.size());
+  return drawn;
+}
+
+// The same over a mesh of two to five axes.
+inline FaultCase draw_mesh_fault(unsigned seed, std::span<const Fault> kinds) {
+  std::mt19937 random(seed);
+  const auto below = [&](size_t count) { return random() % static_cast<unsigned>(count); };
+  FaultCase drawn;
+  drawn.plan.fault = kinds[seed % kinds.size()];
+  drawn.model = below(2) == 0 ? "mixtral-tiny" : "llama-tiny";
+  int data = 1;
+  std::vector<int*> sizes = {&drawn.axes.tensor, &drawn.axes.context, &drawn.axes.pipeline, &data};
+  if (drawn.model == "mixtral-tiny") sizes.push_back(&drawn.axes.expert);
+  for (const size_t axes = 2 + below(sizes.size() - 1); drawn.ranks < 1 << axes;) {
+    int& size = *sizes[below(sizes.size())];
+    if (size == 1) {
+      size = 2;
+      drawn.ranks =
+          data * drawn.axes.tensor * drawn.axes.context * drawn.axes.pipeline * drawn.axes.expert;
+    }
+  }
+  drawn.stage = static_cast<int>(below(4));
+  drawn.overlap = below(4) > 0;
+  drawn.sequence_parallel = drawn.axes.tensor > 1 && below(2) == 0;
+  drawn.ring = below(2) == 0;
   drawn.plan.rank = static_cast<int>(below(static_cast<size_t>(drawn.ranks)));
   drawn.plan.step = below(kFaultSteps - 1);
   drawn.plan.action = below(drawn.program().actions.size());

@@ -35,12 +35,17 @@ Settings settings_from(int argc, char** argv) {
   app.add_option("--fault", s.fault, "kind,rank,step,action")->delimiter(',')->expected(4);
   app.add_option("--model", s.fault_case.model, "of the run with a fault");
   app.add_option("--stage", s.fault_case.stage, "of the run with a fault");
+  std::vector<int> axes;
+  app.add_option("--axes", axes, "its mesh: tensor, context, expert, pipeline")
+      ->delimiter(',')
+      ->expected(4);
   app.add_flag("--no-overlap", s.no_overlap, "in the run with a fault");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  if (!axes.empty()) s.fault_case.axes = {axes[0], axes[1], axes[2], axes[3]};
   return s;
 }
 

@@ -1,0 +1,35 @@
+// Apart from the rest, because configurations are read where there are no ranks.
+#include "base/text.h"
+#include "device/device_name.h"
+#include "engine/lines.h"
+
+namespace onefold {
+
+std::string obstacle_to_nodes(const EngineOptions& options, int ranks) {
+  const int inside = options.zero.node_ranks;
+  if (inside <= 1) return "";
+  const int sharing = summing_ranks(options, ranks);
+  std::vector<std::string> reasons;
+  if (options.zero.stage < 3)
+    reasons.push_back(
+        fmt::format("parameters are whole on each rank at stage {}", options.zero.stage));
+  if (sharing % inside != 0 || sharing == inside)
+    reasons.push_back(fmt::format(
+        "the {} rank{} that share{} parameters are no nodes of so many: it must divide their "
+        "number, and be less",
+        sharing, sharing == 1 ? "" : "s", sharing == 1 ? "s" : ""));
+  if (options.expert > 1)
+    reasons.emplace_back("experts that are divided (mesh.expert) are not kept so yet");
+  if (options.offload.parameters != Tier::device)
+    reasons.emplace_back("parameters live on another tier (zero_optimization.offload_param)");
+  if (!options.compression.weights.none())
+    reasons.emplace_back("parameters travel in a wire format (compression.weights)");
+  if (parse_device(options.device).kind != "cpu")
+    reasons.push_back(
+        fmt::format("it is there for the device cpu alone yet, not for {}", options.device));
+  if (reasons.empty()) return "";
+  return fmt::format("zero_hpz_partition_size is {}, and so many ranks cannot keep parameters: {}",
+                     inside, join(reasons, "; "));
+}
+
+}  // namespace onefold
