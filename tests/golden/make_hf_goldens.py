@@ -188,11 +188,14 @@ def generated(model, prompt):
     return torch.tensor(tokens)
 
 
-def opened(folder):
+def attention_of(name):
     # Falcon's other implementation adds its bias twice.
-    attention = "sdpa" if folder.name == "falcon_alibi" else "eager"
+    return "sdpa" if name.startswith("falcon_alibi") else "eager"
+
+
+def opened(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation=attention,
+        folder, dtype=torch.float64, attn_implementation=attention_of(folder.name),
         experts_implementation="eager").eval()
 
 
@@ -223,15 +226,38 @@ def steps_of(model, batches):
     return torch.tensor(losses)
 
 
-def training(folder, name, tokens, targets, generator):
+def training(folder, name, tokens, targets, generator, vocabulary):
     """Writes the gradients; what else there is of a case in TRAINED."""
     model = opened(folder)
-    prompt = torch.randint(VOCABULARY, (PROMPT,), generator=generator)
-    batches = torch.randint(VOCABULARY, (STEPS, BATCH, LENGTH + 1), generator=generator)
+    batch, length = tokens.shape
+    prompt = torch.randint(vocabulary, (PROMPT,), generator=generator)
+    batches = torch.randint(vocabulary, (STEPS, batch, length + 1), generator=generator)
     tokens_out = generated(model, prompt)
     write_gradients(folder, name, tokens, targets)
     return {"batches": batches.int(), "losses": steps_of(model, batches).float(),
             "generated": tokens_out.int()}
+
+
+def write_case(name, config, seed, dtype=torch.float32, shard="1GB", trained=False,
+               sizes=(VOCABULARY, BATCH, LENGTH)):
+    """Writes hf/<name>, and hf_gradients/<name> of one in TRAINED."""
+    vocabulary, batch, length = sizes
+    folder = OUTPUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    generator = torch.Generator().manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomize(model, generator)
+    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+    draw = torch.randint(vocabulary, (batch, length + 1), generator=generator)
+    tokens, targets = draw[:, :-1].contiguous(), draw[:, 1:].clone()
+    targets[-1, 3:6] = -1
+    logits, loss = expected(folder, tokens, targets)
+    tensors = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits.float(),
+               "loss": loss.float().reshape(1)}
+    if trained:
+        tensors |= training(folder, name, tokens, targets, generator, vocabulary)
+    save_file(tensors, folder / "expected.safetensors")
+    return loss
 
 
 def main():
@@ -239,21 +265,8 @@ def main():
     for seed, (name, (config, dtype, shard)) in enumerate(CASES.items()):
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
+        loss = write_case(name, config, seed, dtype, shard, name in TRAINED)
         folder = OUTPUT / name
-        shutil.rmtree(folder, ignore_errors=True)
-        generator = torch.Generator().manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        randomize(model, generator)
-        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
-        draw = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
-        tokens, targets = draw[:, :-1].contiguous(), draw[:, 1:].clone()
-        targets[1, 3:6] = -1
-        logits, loss = expected(folder, tokens, targets)
-        tensors = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits.float(),
-                   "loss": loss.float().reshape(1)}
-        if name in TRAINED:
-            tensors |= training(folder, name, tokens, targets, generator)
-        save_file(tensors, folder / "expected.safetensors")
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"{name:14} loss {loss:.6f}  {size} bytes in {len(list(folder.iterdir()))} files")
 
