@@ -151,16 +151,27 @@ TRAINED = {
     "falcon_alibi": (transformers.FalconConfig(
         **FALCON | {"num_attention_heads": 4}, alibi=True, parallel_attn=False, multi_query=False,
         bias=True), torch.float32, "1GB"),
+    # Of families that have larger cases above, which are not trained.
+    "gpt2_trained": (transformers.GPT2Config(
+        **GPT2, n_embd=15, n_inner=23, n_layer=2, n_positions=96, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0), torch.float32, "1GB"),
+    "llama_trained": (transformers.LlamaConfig(**SMALL, head_dim=6), torch.float32, "1GB"),
+    "qwen2_trained": (transformers.Qwen2Config(**SMALL, tie_word_embeddings=True), torch.float32, "1GB"),
+    "qwen3_trained": (transformers.Qwen3Config(**SMALL, head_dim=6), torch.float32, "1GB"),
+    "phi3_trained": (transformers.Phi3Config(**SMALL, sliding_window=5), torch.float32, "1GB"),
+    "smollm3_trained": (transformers.SmolLM3Config(
+        **SMALL | {"num_hidden_layers": 3}, no_rope_layer_interval=2), torch.float32, "1GB"),
+    "starcoder2_trained": (transformers.Starcoder2Config(**SMALL, sliding_window=5), torch.float32, "1GB"),
 }
 CASES |= TRAINED
 
 
-def randomize(model, generator):
+def randomize(model, generator, std):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         norm = parameter.dim() == 1 and name.endswith("weight")
         one = 0 if model.config.model_type.startswith("gemma") else 1  # which it adds itself
-        parameter.data.copy_(one + 0.2 * noise if norm else 0.25 * noise)
+        parameter.data.copy_(one + 0.2 * noise if norm else std * noise)
 
 
 def expected(folder, tokens, targets):
@@ -239,14 +250,14 @@ def training(folder, name, tokens, targets, generator, vocabulary):
 
 
 def write_case(name, config, seed, dtype=torch.float32, shard="1GB", trained=False,
-               sizes=(VOCABULARY, BATCH, LENGTH)):
+               std=0.25, sizes=(VOCABULARY, BATCH, LENGTH)):
     """Writes hf/<name>, and hf_gradients/<name> of one in TRAINED."""
     vocabulary, batch, length = sizes
     folder = OUTPUT / name
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
-    randomize(model, generator)
+    randomize(model, generator, std)
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
     draw = torch.randint(vocabulary, (batch, length + 1), generator=generator)
     tokens, targets = draw[:, :-1].contiguous(), draw[:, 1:].clone()
