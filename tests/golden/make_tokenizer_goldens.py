@@ -172,7 +172,7 @@ PATTERNS = {
     "sharp s": r"(?i)ß|straße|ſ",
     "empty": r"x*|",
     "digits and unassigned": r"\d+|\D|\p{Cn}+|\P{L}+",
-    "dot and any": r".\X|\R|\p{Any}",
+    "dot and any": r".\n?|\R|\p{Any}",
     "atomic": r"(?>\p{L}+)e|\p{N}{2}+|(a|b)\1|\p{L}*?\K.",
 }
 for name, pattern in PATTERNS.items():
@@ -538,11 +538,17 @@ def fuzz(unseen, path):
     pathlib.Path(path).write_text(cases(bases, [], list(unseen)), encoding="utf-8")
 
 
-if sys.argv[1:2] == ["--check"]:
-    check(*sys.argv[2:])
-elif sys.argv[1:2] == ["--fuzz"]:
-    fuzz(random_texts(int(sys.argv[2]), seed=None), sys.argv[3])
-elif sys.argv[1:2] == ["--torture"]:
-    fuzz(torture_texts(int(sys.argv[2])), sys.argv[3])
-else:
-    make()
+def main():
+    command = sys.argv[1:2]
+    if command == ["--check"]:
+        check(*sys.argv[2:])
+    elif command == ["--fuzz"]:
+        fuzz(random_texts(int(sys.argv[2]), seed=None), sys.argv[3])
+    elif command == ["--torture"]:
+        fuzz(torture_texts(int(sys.argv[2])), sys.argv[3])
+    else:
+        make()
+
+
+if __name__ == "__main__":
+    main()
