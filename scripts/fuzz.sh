@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets and runs each for so many seconds, several at a time. Fails if one of them finds something.
+# Builds the fuzz targets' program and runs each for so many seconds, several at a time. Fails if one of them finds something.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
@@ -11,7 +11,7 @@ cmake --build --preset asan -j "$(nproc)" --target fuzz
 run() {  # TARGET SECONDS
   local corpus=build/fuzz/corpus/$1 log=build/fuzz/$1.log
   mkdir -p "$corpus"
-  if build/asan/tests/fuzz/fuzz_"$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=512 -rss_limit_mb=2048 \
+  if ONEFOLD_FUZZ_TARGET=$1 build/asan/tests/fuzz/fuzz -max_total_time="$2" -timeout=10 -malloc_limit_mb=512 -rss_limit_mb=2048 \
     -print_final_stats=1 -artifact_prefix=build/fuzz/"$1"- "$corpus" tests/fuzz/corpus/"$1" > "$log" 2>&1; then
     awk -v target="$1" '/number_of_executed_units/ {printf "%-14s %s executions\n", target, $2}' "$log"
   else

@@ -165,7 +165,9 @@ Value text_filtered(const std::string& name, const std::string& text, const Argu
 Value list_filtered(const std::string& name, const Value& value, const Arguments& arguments,
                     const Apply& filter, const Apply& test, const Place& at, bool& known) {
   known = true;
-  const Json list = entries_of(value, at);
+  // Jinja looks into what is true only: none has nothing to select.
+  const bool picks = name == "map" || name.starts_with("select") || name.starts_with("reject");
+  const Json list = picks && !is_true(value) ? Json::array() : entries_of(value, at);
   if (name == "list") return Value::of(list);
   if (name == "first" || name == "last") {
     if (list.empty()) return Value::undefined(name);

@@ -1,12 +1,45 @@
 // The methods of texts, lists and dictionaries that templates of conversations use.
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <functional>
 
 #include "data/jinja_text.h"
 
 namespace onefold::jinja {
 namespace {
+
+// "{} and {name}".format(...): fields without more than a name or a number.
+std::string formatted(const std::string& text, const Arguments& arguments, const Place& at) {
+  std::string result;
+  size_t next = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool twice = i + 1 < text.size() && text[i] == text[i + 1];
+    if (text[i] != '{' && text[i] != '}') {
+      result += text[i];
+      continue;
+    }
+    if (twice) {
+      result += text[i++];
+      continue;
+    }
+    const size_t end = text.find('}', i);
+    if (text[i] == '}' || end == std::string::npos) at.fail("format(): a single brace");
+    const std::string field = text.substr(i + 1, end - i - 1);
+    const bool plain = std::ranges::all_of(
+        field, [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); });
+    if (!plain) at.fail(fmt::format("format(): {{{}}} is not interpreted", field));
+    const bool number = !field.empty() && field.size() < 4 &&
+                        std::ranges::all_of(field, [](char c) { return c >= '0' && c <= '9'; });
+    const size_t position = field.empty() ? next++ : number ? std::stoul(field) : SIZE_MAX;
+    const Value* const value = arguments.find(position, field);
+    if (!value) at.fail(fmt::format("format(): there is no argument for {{{}}}", field));
+    result += printed(*value, at);
+    at.require_room(result.size());
+    i = end;
+  }
+  return result;
+}
 
 bool text_called(const std::string& method, const std::string& text, const Arguments& arguments,
                  const Place& at, Value& result) {
@@ -74,6 +107,8 @@ bool text_called(const std::string& method, const std::string& text, const Argum
     result = Value::of(count);
   } else if (method == "join")
     result = Value::of(joined(entries_of(needed(arguments, 0, "list", at), at), text, at));
+  else if (method == "format")
+    result = Value::of(formatted(text, arguments, at));
   else if (method == "isdigit" || method == "isnumeric" || method == "isdecimal")
     result = Value::of(all_of(digit));
   else if (method == "isalpha")

@@ -233,7 +233,7 @@ int ordered(const Json& a, const Json& b, const Place& at) {
 }
 
 bool contains(const Value& whole, const Value& part, const Place& at) {
-  if (whole.is_undefined()) at.fail(fmt::format("\"{}\" is undefined", whole.name));
+  if (whole.is_undefined()) return false;  // which Jinja goes through as if it were empty
   const Json& json = data_of(whole, at);
   const Json& wanted = part.is_undefined() ? Json() : data_of(part, at);
   if (json.is_array())

@@ -210,8 +210,27 @@ std::string with_newer_characters(std::string_view pattern) {
   return result;
 }
 
+namespace {
+
+// Characters as readers see them have rules of their own in each version of Unicode, which cannot
+// be written out as classes can.
+void refuse_clusters(std::string_view pattern, const std::string& source) {
+  for (size_t i = 0; i + 1 < pattern.size(); ++i) {
+    if (pattern[i] != '\\') continue;
+    const char c = pattern[++i];
+    if (c == 'X' || c == 'y' || c == 'Y')
+      user_error(
+          "{}: the pattern {} has \\{}, whose meaning depends on the library's version of Unicode; "
+          "it is not supported",
+          source, pattern, c);
+  }
+}
+
+}  // namespace
+
 Pattern::Pattern(std::string_view pattern, const std::string& source) {
   start_library();
+  refuse_clusters(pattern, source);
   const std::string spelt = with_newer_characters(pattern);
   regex_t* regex = nullptr;
   OnigErrorInfo info;

@@ -212,6 +212,22 @@ Activation activation_of(HfFamily family) {
   }
 }
 
+// YaRN is computed for every family, but was compared for these; its constants are llama.cpp's.
+std::string stretching_obstacle(const RopeScaling& scaling, HfFamily family) {
+  using Type = RopeScaling::Type;
+  const bool plain = family == HfFamily::llama || family == HfFamily::mistral ||
+                     family == HfFamily::qwen2 || family == HfFamily::qwen3;
+  if (scaling.type == Type::yarn && !plain)
+    return "rope_scaling is yarn, which is written of llama, mistral, qwen2 and qwen3 models alone";
+  if (scaling.type == Type::yarn && !(scaling.beta_fast == 32 && scaling.beta_slow == 1))
+    return "rope_scaling has other values than 32 for beta_fast and 1 for beta_slow";
+  if (scaling.type == Type::yarn && scaling.attention_factor != 0)
+    return "rope_scaling has an attention_factor of its own";
+  if (scaling.switches() && family != HfFamily::phi3)
+    return "rope_scaling is longrope, which is written of phi3 models alone";
+  return "";
+}
+
 // What of a family llama.cpp takes for granted.
 std::string built_in_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool gemma = family == HfFamily::gemma2 || family == HfFamily::gemma3,
@@ -240,11 +256,7 @@ std::string built_in_obstacle(const ModelSpec& spec, HfFamily family) {
       (spec.parallel == Parallel::no || !(spec.positions == Positions::rope)))
     return "attention and MLP are not parallel, or positions are not rotary";
   if (family == HfFamily::smollm3 && spec.no_rope_every != 4) return "no_rope_every is not 4";
-  using Type = RopeScaling::Type;
-  if (spec.rope_scaling.type == Type::yarn) return "rope_scaling is yarn";
-  if (spec.rope_scaling.switches() && family != HfFamily::phi3)
-    return "rope_scaling is longrope, which is written of phi3 models alone";
-  return "";
+  return stretching_obstacle(spec.rope_scaling, family);
 }
 
 void add_family_values(const ModelSpec& spec, HfFamily family, const std::string& name,
@@ -375,9 +387,12 @@ void add_gguf_model(const ModelSpec& spec, HfFamily family, GgufHeader& header) 
     count("rope.scaling.original_context_length", spec.rope_scaling.original_max_sequence_length);
     number("rope.scaling.attn_factor", static_cast<float>(spec.rope_scaling.length()));
   }
-  if (spec.rope_scaling.type != RopeScaling::Type::linear) return;
-  header.add(name + ".rope.scaling.type", "linear");
+  const bool yarn = spec.rope_scaling.type == RopeScaling::Type::yarn;
+  if (!yarn && spec.rope_scaling.type != RopeScaling::Type::linear) return;
+  header.add(name + ".rope.scaling.type", yarn ? "yarn" : "linear");
   number("rope.scaling.factor", spec.rope_scaling.factor);
+  if (yarn)
+    count("rope.scaling.original_context_length", spec.rope_scaling.original_max_sequence_length);
 }
 
 double gguf_stretching(const RopeScaling& scaling, int64_t pair, int64_t head, double theta) {

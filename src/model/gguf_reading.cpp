@@ -159,8 +159,13 @@ void read_rope(const GgufFile& file, const Values& in, HfFamily family, int64_t 
     const double factor = in.number(key, 1);
     if (factor != 1 && factor != 0)
       config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+  } else if (type == "yarn") {
+    config["rope_scaling"] = {
+        {"rope_type", "yarn"},
+        {"factor", in.number("rope.scaling.factor")},
+        {"original_max_position_embeddings", in.integer("rope.scaling.original_context_length")}};
   } else if (type != "none") {
-    in.refuse("rope.scaling.type", "is not supported; none and linear are");
+    in.refuse("rope.scaling.type", "is not supported; none, linear and yarn are");
   }
   if (const GgufTensor* factors = file.tensor(kGgufRopeFactors))
     config["rope_scaling"] = rope_scaling_of(

@@ -1,5 +1,7 @@
 #include "data/pretokenizer.h"
 
+#include "error_text.h"
+
 #include "data/scratch.h"
 
 namespace onefold {
@@ -131,6 +133,12 @@ TEST(PreTokenizer, SurvivesAMegabyteOfOneClass) {
     EXPECT_EQ(words_of(scanner, text).size(), 1u);
     EXPECT_EQ(words_of(regex, text).size(), 1u);
   }
+}
+
+TEST(PreTokenizer, RefusesWhatDependsOnTheVersionOfUnicode) {
+  for (const char* const pattern : {R"(a|\X)", R"(\yab)", R"([a]\Y)"})
+    EXPECT_ERROR(by_regex(pattern), pattern, "version of Unicode");
+  by_regex(R"(\\X|[x]y)");  // a backslash, and letters
 }
 
 TEST(PreTokenizer, RefusesABrokenPatternByName) {

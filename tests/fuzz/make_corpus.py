@@ -86,6 +86,15 @@ def seeds_of_tensors():
     put("hf_folder", "outside", NEXT_FILE.join([b'{"weight_map": {"x": "../a.safetensors"}}', a]))
 
 
+def seeds_of_adapters():
+    module = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    weights = NEXT_FILE + safetensors({module + "A.weight": ("F32", [2, 4]), module + "B.weight": ("BF16", [4, 2])})
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "lora_dropout": 0.1, "base_model_name_or_path": "base"}
+    put("adapter", "plain", json.dumps(config).encode() + weights)
+    put("adapter", "scaled", json.dumps(config | {"use_rslora": True, "bias": "none", "target_modules": ["q_proj"]}).encode() + weights)
+    put("adapter", "dora", json.dumps(config | {"use_dora": True, "rank_pattern": {"q_proj": 1}}).encode() + weights)
+
+
 def seeds_of_checkpoints():
     ranks = [safetensors({"parameters/w": ("F32", [3]), "moment/w": ("F32", [3])}),
              safetensors({"parameters/w": ("F32", [1]), "moment/w": ("F32", [1])})]
@@ -290,6 +299,7 @@ if __name__ == "__main__":
     seeds_of_templates()
     seeds_of_sentencepiece()
     seeds_of_tensors()
+    seeds_of_adapters()
     seeds_of_checkpoints()
     seeds_of_configurations()
     seeds_of_tokenizers()

@@ -20,6 +20,7 @@
 #include "data/tiktoken.h"
 #include "data/tokenizer.h"
 #include "fuzz/files.h"
+#include "inspect/adapter.h"
 #include "io/checkpoint.h"
 #include "io/half.h"
 #include "io/hf_folder.h"
@@ -109,6 +110,22 @@ void read_hf_folder(std::string_view input) {
     std::vector<float> values(static_cast<size_t>(tensors.entry(name).elems()));
     tensors.read(name, 0, values);
   }
+}
+
+// adapter_config.json and adapter_model.safetensors of PEFT's, for a model of one block.
+void read_adapter(std::string_view input) {
+  static const MemoryFolder folder({kPeftConfig, kPeftWeights});
+  static const ModelSpec base = spec_from_json({{"vocab_size", 3},
+                                                {"hidden_size", 4},
+                                                {"num_layers", 1},
+                                                {"num_heads", 2},
+                                                {"norm", "rmsnorm"},
+                                                {"positions", "rope"},
+                                                {"activation", "swiglu"}},
+                                               "model");
+  folder.fill(input);
+  const AdapterWeights adapter = read_peft(folder.path(), base);
+  for (const auto& [name, values] : adapter.values) touch(std::as_bytes(std::span(values)));
 }
 
 // A checkpoint: the manifest, then the files of two ranks.
@@ -262,9 +279,10 @@ void read_documents(std::string_view input) {
   });
 }
 
-constexpr std::array<Target, 15> kTargets = {{{"safetensors", read_safetensors},
+constexpr std::array<Target, 16> kTargets = {{{"safetensors", read_safetensors},
                                               {"hf_folder", read_hf_folder},
                                               {"torch", read_torch},
+                                              {"adapter", read_adapter},
                                               {"checkpoint", read_checkpoint},
                                               {"config", read_config},
                                               {"model_config", read_model_config},

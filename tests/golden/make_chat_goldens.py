@@ -9,12 +9,15 @@ chat_templates.json holds
 
     pip install transformers jinja2
     python make_chat_goldens.py
+    python make_chat_goldens.py FOLDER FILE   with the templates FOLDER/*.jinja instead, to FILE:
+                                              ONEFOLD_CHAT_GOLDENS=FILE data_tests --gtest_filter='ChatTemplateGolden*'
 
 Made with transformers 5.23 and jinja2 3.1.
 """
 
 import json
 import pathlib
+import sys
 
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
@@ -343,7 +346,9 @@ SNIPPETS = [
     # methods
     "{{ ' a '.strip() }}| {{ 'xxa'.lstrip('x') }} {{ 'a--'.rstrip('-') }} {{ 'a b  c'.split() }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ 'l1\nl2'.splitlines() }} {{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x', 'bc')) }} {{ 'aXb'.lower() }} {{ 'ab'.upper() }} {{ 'abcabc'.find('c') }} {{ 'abcabc'.rfind('c') }} {{ 'abcabc'.count('b') }} {{ '-'.join(['a', 'b']) }} {{ '12'.isdigit() }} {{ 'a'.isalpha() }} {{ ' '.isspace() }} {{ 'pre-x'.removeprefix('pre-') }} {{ 'aXa'.replace('a', 'b', 1) }} {{ \"it's ok\".title() }} {{ [1, 2].index(2) }} {{ [1, 1].count(1) }}",
     "{{ '\\u3000a\\u00a0'.strip() }}| {{ '\\u00c9A'.lower() }} {{ '\\u4e2d\\u6587x' | length }} {{ '\\u4e2d\\u6587x'[1] }}", "{{ dict(a=1, b='x') }} {{ namespace(a=1).a }}",
+    "{{ '{} {{x}} {1}'.format('a', 2) if false else '{}<{}>{{}}'.format('a', 2) }} {{ '{1}{0}{k}'.format('a', true, k=none) }} {{ 'a' in missing }} {{ 'a' not in missing }} {{ none | selectattr('a') | list }} {{ none | map('upper') | list }} {{ 0 | select | list }} {{ '' | reject | list }}",
     # what is wrong
+    "{{ '{}{}'.format(1) }}", "{{ '{'.format(1) }}", "{{ '}'.format(1) }}", "{{ none | list }}",
     "{{ missing.attribute }}", "{{ 1 / 0 }}", "{{ 1 + 'a' }}", "{% if %}", "{{ 'a }}", "{% for x in 5 %}{% endfor %}", "{{ raise_exception('no') }}", "{% endif %}", "{{ d.list.append(1) }}", "{% if true %}", "{{ x | nofilter }}", "{{ [1] < ['a'] }}", "{{ range(1000000) | length }}", "{{ missing + 'a' }}", "{{ missing['a'] }}",
     "{{ (1 }}", "{{ 1 2 }}", "{% unknown %}", "{{ }}", "{% set %}",
 ]
@@ -358,15 +363,19 @@ def rendered(text, **variables):
 
 
 def main():
+    output, chosen = OUTPUT, TEMPLATES
+    if sys.argv[1:]:
+        chosen = {path.name: path.read_text() for path in sorted(pathlib.Path(sys.argv[1]).glob("*.jinja"))}
+        output = pathlib.Path(sys.argv[2])
     all_messages = list(conversations())
     templates = {}
-    for name, text in TEMPLATES.items():
+    for name, text in chosen.items():
         results = [[rendered(text, messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **TOKENS).get("text")
                     for prompt in (False, True)] for messages in all_messages]
         templates[name] = {"template": text, "rendered": results}
     snippets = [{"template": text, **rendered(text, **VARIABLES)} for text in SNIPPETS]
     data = {"tokens": TOKENS, "variables": VARIABLES, "conversations": all_messages, "templates": templates, "snippets": snippets}
-    OUTPUT.write_text(json.dumps(data, ensure_ascii=False, indent=0) + "\n")
+    output.write_text(json.dumps(data, ensure_ascii=False, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -151,16 +151,27 @@ TRAINED = {
     "falcon_alibi": (transformers.FalconConfig(
         **FALCON | {"num_attention_heads": 4}, alibi=True, parallel_attn=False, multi_query=False,
         bias=True), torch.float32, "1GB"),
+    # Of families that have larger cases above, which are not trained.
+    "gpt2_trained": (transformers.GPT2Config(
+        **GPT2, n_embd=15, n_inner=23, n_layer=2, n_positions=96, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0), torch.float32, "1GB"),
+    "llama_trained": (transformers.LlamaConfig(**SMALL, head_dim=6), torch.float32, "1GB"),
+    "qwen2_trained": (transformers.Qwen2Config(**SMALL, tie_word_embeddings=True), torch.float32, "1GB"),
+    "qwen3_trained": (transformers.Qwen3Config(**SMALL, head_dim=6), torch.float32, "1GB"),
+    "phi3_trained": (transformers.Phi3Config(**SMALL, sliding_window=5), torch.float32, "1GB"),
+    "smollm3_trained": (transformers.SmolLM3Config(
+        **SMALL | {"num_hidden_layers": 3}, no_rope_layer_interval=2), torch.float32, "1GB"),
+    "starcoder2_trained": (transformers.Starcoder2Config(**SMALL, sliding_window=5), torch.float32, "1GB"),
 }
 CASES |= TRAINED
 
 
-def randomize(model, generator):
+def randomize(model, generator, std):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         norm = parameter.dim() == 1 and name.endswith("weight")
         one = 0 if model.config.model_type.startswith("gemma") else 1  # which it adds itself
-        parameter.data.copy_(one + 0.2 * noise if norm else 0.25 * noise)
+        parameter.data.copy_(one + 0.2 * noise if norm else std * noise)
 
 
 def expected(folder, tokens, targets):
@@ -188,11 +199,14 @@ def generated(model, prompt):
     return torch.tensor(tokens)
 
 
-def opened(folder):
+def attention_of(name):
     # Falcon's other implementation adds its bias twice.
-    attention = "sdpa" if folder.name == "falcon_alibi" else "eager"
+    return "sdpa" if name.startswith("falcon_alibi") else "eager"
+
+
+def opened(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation=attention,
+        folder, dtype=torch.float64, attn_implementation=attention_of(folder.name),
         experts_implementation="eager").eval()
 
 
@@ -223,15 +237,38 @@ def steps_of(model, batches):
     return torch.tensor(losses)
 
 
-def training(folder, name, tokens, targets, generator):
+def training(folder, name, tokens, targets, generator, vocabulary):
     """Writes the gradients; what else there is of a case in TRAINED."""
     model = opened(folder)
-    prompt = torch.randint(VOCABULARY, (PROMPT,), generator=generator)
-    batches = torch.randint(VOCABULARY, (STEPS, BATCH, LENGTH + 1), generator=generator)
+    batch, length = tokens.shape
+    prompt = torch.randint(vocabulary, (PROMPT,), generator=generator)
+    batches = torch.randint(vocabulary, (STEPS, batch, length + 1), generator=generator)
     tokens_out = generated(model, prompt)
     write_gradients(folder, name, tokens, targets)
     return {"batches": batches.int(), "losses": steps_of(model, batches).float(),
             "generated": tokens_out.int()}
+
+
+def write_case(name, config, seed, dtype=torch.float32, shard="1GB", trained=False,
+               std=0.25, sizes=(VOCABULARY, BATCH, LENGTH)):
+    """Writes hf/<name>, and hf_gradients/<name> of one in TRAINED."""
+    vocabulary, batch, length = sizes
+    folder = OUTPUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    generator = torch.Generator().manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomize(model, generator, std)
+    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+    draw = torch.randint(vocabulary, (batch, length + 1), generator=generator)
+    tokens, targets = draw[:, :-1].contiguous(), draw[:, 1:].clone()
+    targets[-1, 3:6] = -1
+    logits, loss = expected(folder, tokens, targets)
+    tensors = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits.float(),
+               "loss": loss.float().reshape(1)}
+    if trained:
+        tensors |= training(folder, name, tokens, targets, generator, vocabulary)
+    save_file(tensors, folder / "expected.safetensors")
+    return loss
 
 
 def main():
@@ -239,21 +276,8 @@ def main():
     for seed, (name, (config, dtype, shard)) in enumerate(CASES.items()):
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
+        loss = write_case(name, config, seed, dtype, shard, name in TRAINED)
         folder = OUTPUT / name
-        shutil.rmtree(folder, ignore_errors=True)
-        generator = torch.Generator().manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        randomize(model, generator)
-        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
-        draw = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
-        tokens, targets = draw[:, :-1].contiguous(), draw[:, 1:].clone()
-        targets[1, 3:6] = -1
-        logits, loss = expected(folder, tokens, targets)
-        tensors = {"tokens": tokens.int(), "targets": targets.int(), "logits": logits.float(),
-                   "loss": loss.float().reshape(1)}
-        if name in TRAINED:
-            tensors |= training(folder, name, tokens, targets, generator)
-        save_file(tensors, folder / "expected.safetensors")
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"{name:14} loss {loss:.6f}  {size} bytes in {len(list(folder.iterdir()))} files")
 

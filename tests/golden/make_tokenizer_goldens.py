@@ -6,6 +6,7 @@
     python make_tokenizer_goldens.py --check BYTE SP   the tokenizers that Onefold saved from the first two: compares
                                                        what they make of the texts with tokenizer_cases.json
     python make_tokenizer_goldens.py --fuzz N FILE     writes the same cases with N random texts instead, to FILE
+    python make_tokenizer_goldens.py --torture N FILE  the same with N documents: every script, emoji, code, blanks, any character
 
 Each variant is one of the two files with the parts of a published family in place of its own: its normalizer,
 pre-tokenizer, post-processor, decoder and added tokens have exactly the structure that the family's tokenizer.json has.
@@ -171,7 +172,7 @@ PATTERNS = {
     "sharp s": r"(?i)ß|straße|ſ",
     "empty": r"x*|",
     "digits and unassigned": r"\d+|\D|\p{Cn}+|\P{L}+",
-    "dot and any": r".\X|\R|\p{Any}",
+    "dot and any": r".\n?|\R|\p{Any}",
     "atomic": r"(?>\p{L}+)e|\p{N}{2}+|(a|b)\1|\p{L}*?\K.",
 }
 for name, pattern in PATTERNS.items():
@@ -253,6 +254,63 @@ def random_texts(count, seed=7):
             yield "".join(chr(p) for p in points if not 0xD800 <= p < 0xE000 and (seed or unicodedata.category(chr(p)) != "Cn"))
         else:
             yield "".join(rng.choice(PIECES) for _ in range(rng.randrange(1, 30)))
+
+
+# Blocks of scripts that are written today, and some that are new in Unicode: 15 (Kawi, Nag Mundari), 16 (Garay, Tulu-Tigalari, Todhri,
+# Sunuwar, Gurung Khema, Kirat Rai, Ol Onal) and 17 (Sidetic, Tolong Siki, Beria Erfe, Tai Yo).
+SCRIPTS = [
+    (0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x24F), (0x250, 0x2FF), (0x370, 0x3FF), (0x400, 0x52F), (0x531, 0x58F), (0x5D0, 0x5F4), (0x600, 0x6FF),
+    (0x700, 0x74F), (0x780, 0x7B1), (0x7C0, 0x7FA), (0x900, 0x97F), (0x980, 0x9FE), (0xA01, 0xA76), (0xA81, 0xAFF), (0xB01, 0xB77),
+    (0xB82, 0xBFA), (0xC00, 0xC7F), (0xC80, 0xCF3), (0xD00, 0xD7F), (0xD81, 0xDF4), (0xE01, 0xE5B), (0xE81, 0xEDF), (0xF00, 0xFDA),
+    (0x1000, 0x109F), (0x10A0, 0x10FF), (0x1100, 0x11FF), (0x1200, 0x139F), (0x13A0, 0x13FD), (0x1400, 0x167F), (0x1780, 0x17F9),
+    (0x1800, 0x18AA), (0x1E00, 0x1EFF), (0x1F00, 0x1FFE), (0x3040, 0x309F), (0x30A0, 0x30FF), (0x3105, 0x312F), (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF), (0xA000, 0xA48C), (0xA500, 0xA62B), (0xAC00, 0xD7A3), (0xF900, 0xFAD9), (0xFB00, 0xFDFF), (0xFE70, 0xFEFC),
+    (0xFF00, 0xFFEF), (0x10A00, 0x10A58), (0x10D40, 0x10D8F), (0x10940, 0x1095F), (0x105C0, 0x105FF), (0x11380, 0x113FF), (0x11BC0, 0x11BFF), (0x11DB0, 0x11DEF),
+    (0x11F00, 0x11F59), (0x16100, 0x1613F), (0x16D40, 0x16D7F), (0x16EA0, 0x16EDF), (0x1D400, 0x1D7FF), (0x1E4D0, 0x1E4F9), (0x1E5D0, 0x1E5FF), (0x1E6C0, 0x1E6FF), (0x1E900, 0x1E95F),
+    (0x20000, 0x2A6DF), (0x30000, 0x323AF), (0x323B0, 0x33479),
+]
+EMOJI = ["😀", "👍", "👩", "👨", "👧", "🧑", "❤", "☺", "✋", "🏴", "🚀", "🫨", "🫩", "🪾", "🧿", "5", "#", "©", "🇫", "🇷", "🇩", "🇪"]
+JOINERS = ["\u200d", "\ufe0f", "\ufe0e", "\u20e3", "🏻", "🏾", "\U000e0067", "\U000e007f", ""]
+CODE = [
+    "def f(x, *args, **kwargs):", "    return x ** 2 if x else None", "for(int i=0;i<n;++i){", "}\n\n", "\t\tif err != nil {", "// what",
+    "/* a */", "#include <vector>", "std::vector<std::pair<int, float>> v;", "self.assertEqual(a[1:-1], {'k': 0x1F})", "=>", "===", "!==", "&&",
+    "<div class=\"a-b\">&nbsp;</div>", "SELECT * FROM t WHERE id = 1;", "camelCaseName", "snake_case_name", "SCREAMING_CASE", "HTTPServer2",
+    "3.14e-10", "1_000_000", "0b1010", "\\n\\t\\\\", "$x = @{$y};", "a.b.c()", "'it''s'", "\r\n", "\n        ", "\n\t", "https://a.b/c?d=e&f#g",
+]
+BLANKS = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\r", "\u00a0", "\u3000", "\u2009", "\u200b", "\u2028", "\u2029", "\x0b", "\x0c", "\x85", "\ufeff", "\x00", "a"]
+
+
+def scripts(rng):
+    """Words of one to three scripts, with digits, marks and punctuation of any."""
+    chosen = [rng.choice(SCRIPTS) for _ in range(rng.randrange(1, 4))]
+    for _ in range(rng.randrange(1, 20)):
+        first, last = rng.choice(chosen)
+        yield "".join(chr(rng.randint(first, last)) for _ in range(rng.randrange(1, 9)))
+        if rng.random() < 0.2:
+            yield rng.choice(["'s", "’t", "1", "2024", "٣", "१२", "Ⅷ", "½", "²", "\u0301", "\u0308", ",", "。", "،", "!", "...", "—", "«", "€", "+", "_"])
+        yield rng.choice(["", " ", " ", " ", "  ", "\n"])
+
+
+def any_character(rng):
+    """Of every plane, assigned or not, but for surrogates."""
+    for _ in range(rng.randrange(1, 40)):
+        point = rng.choice([rng.randrange(0x80), rng.randrange(0x3000), rng.randrange(0x10000), rng.randrange(0x20000), rng.randrange(0x110000)])
+        if not 0xD800 <= point < 0xE000:
+            yield chr(point)
+
+
+def torture_texts(count):
+    rng = random.Random(20)
+    kinds = [
+        scripts, scripts, scripts, any_character,
+        lambda rng: (rng.choice(EMOJI) + rng.choice(JOINERS) for _ in range(rng.randrange(1, 30))),
+        lambda rng: (rng.choice(CODE) + rng.choice(["", " ", "\n", "\n    "]) for _ in range(rng.randrange(1, 15))),
+        lambda rng: (rng.choice(BLANKS) * rng.choice([1, 1, 2, 3, 17]) for _ in range(rng.randrange(1, 15))),
+        lambda rng: (rng.choice(PIECES) for _ in range(rng.randrange(1, 30))),
+        lambda rng: (rng.choice(" ".join(CORPUS).split(" ")) + rng.choice([" ", " ", "  ", ""]) for _ in range(rng.randrange(1, 30))),
+    ]
+    for _ in range(count):
+        yield "".join("".join(kind(rng)) for kind in rng.sample(kinds, rng.choice([1, 1, 2, 3])))
 
 
 def train_byte_level():
@@ -475,14 +533,22 @@ def check(small, llama):
     print(f"{compared} results agree")
 
 
-def fuzz(count, path):
+def fuzz(unseen, path):
     bases = {base: p.read_text(encoding="utf-8") for base, p in paths().items()}
-    pathlib.Path(path).write_text(cases(bases, [], list(random_texts(int(count), seed=None))), encoding="utf-8")
+    pathlib.Path(path).write_text(cases(bases, [], list(unseen)), encoding="utf-8")
 
 
-if sys.argv[1:2] == ["--check"]:
-    check(*sys.argv[2:])
-elif sys.argv[1:2] == ["--fuzz"]:
-    fuzz(*sys.argv[2:])
-else:
-    make()
+def main():
+    command = sys.argv[1:2]
+    if command == ["--check"]:
+        check(*sys.argv[2:])
+    elif command == ["--fuzz"]:
+        fuzz(random_texts(int(sys.argv[2]), seed=None), sys.argv[3])
+    elif command == ["--torture"]:
+        fuzz(torture_texts(int(sys.argv[2])), sys.argv[3])
+    else:
+        make()
+
+
+if __name__ == "__main__":
+    main()

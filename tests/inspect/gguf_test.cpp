@@ -116,8 +116,7 @@ TEST_F(GgufExport, EveryFamilyIsReadBackToTheSameBits) {
           {"falcon_alibi", "there are biases"},
           {"mpt", "attention_scale is 0.3"},
           {"smollm3", "no_rope_every is not 4"},
-          {"llama_longrope", "written of phi3 models alone"},
-          {"llama_yarn", "rope_scaling is yarn"}};
+          {"llama_longrope", "written of phi3 models alone"}};
       ASSERT_TRUE(refused.contains(name)) << name << ": " << why;
       EXPECT_TRUE(contains(why, refused.at(name))) << name << ": " << why;
       continue;
@@ -298,6 +297,14 @@ TEST_F(GgufBlocks, WhatCannotBeWrittenIsRefused) {
   ModelSpec still = spec();
   still.no_rope_every = 1;
   EXPECT_TRUE(contains(gguf_obstacle(still, HfFamily::llama), "no_rope_every is 1"));
+  ModelSpec stretched = spec();
+  stretched.rope_scaling.type = RopeScaling::Type::yarn;
+  EXPECT_EQ(gguf_obstacle(stretched, HfFamily::llama), "");
+  EXPECT_TRUE(contains(gguf_obstacle(stretched, HfFamily::granite), "rope_scaling is yarn"));
+  stretched.rope_scaling.attention_factor = 2;
+  EXPECT_TRUE(contains(gguf_obstacle(stretched, HfFamily::llama), "attention_factor"));
+  stretched.rope_scaling.beta_fast = 16;
+  EXPECT_TRUE(contains(gguf_obstacle(stretched, HfFamily::llama), "beta_fast"));
   EXPECT_ERROR(export_gguf(source, {}, folder_.path("x.gguf"), {"F32", HfFamily::gpt2, false}),
                "gpt2 cannot express");
 }
@@ -328,8 +335,10 @@ TEST_F(GgufBlocks, ValuesThatChangeTheArithmeticAreRefusedByName) {
   EXPECT_ERROR(opened([](GgufHeader& h) { h.add("llama.expert_count", 8u); }), "experts");
   EXPECT_ERROR(opened([](GgufHeader& h) { h.add("llama.rope.dimension_count", 2u); }),
                "rope.dimension_count");
+  EXPECT_ERROR(opened([](GgufHeader& h) { h.add("llama.rope.scaling.type", "su"); }),
+               "rope.scaling.type", "none, linear and yarn");
   EXPECT_ERROR(opened([](GgufHeader& h) { h.add("llama.rope.scaling.type", "yarn"); }),
-               "rope.scaling.type");
+               "rope.scaling.factor");
   EXPECT_ERROR(opened([](GgufHeader& h) { h.add("llama.attention.value_length", 2u); }),
                "value_length");
 }
