@@ -148,13 +148,16 @@ void ThreadPool::worker(int thread, int spins) {
 }
 
 void ThreadPool::drain(int thread) {
+  // Counted together at the end: threads that write to the same place wait for each other.
+  int64_t done = 0;
   uint64_t tickets = tickets_;
   while (left_of(tickets) > 0) {
     if (!tickets_.compare_exchange_weak(tickets, tickets - 1)) continue;
     run_chunk(chunks_ - static_cast<int64_t>(left_of(tickets)), thread);
-    unfinished_.fetch_sub(1, std::memory_order_release);
+    ++done;
     tickets = tickets_;
   }
+  if (done > 0) unfinished_.fetch_sub(done, std::memory_order_release);
 }
 
 void ThreadPool::run_chunk(int64_t chunk, int thread) {

@@ -245,7 +245,9 @@ class DryKernels final : public Kernels {
     const Hardware& h = *hardware_;
     double seconds = bytes / memory_rate(bytes);
     if (arithmetic.flops > 0) {
-      const double products = arithmetic.flops / product_rate(arithmetic.kind, half);
+      double products = arithmetic.flops / product_rate(arithmetic.kind, half);
+      if (half && arithmetic.kind == Kind::product && h.half_operand_gb_per_s > 0)
+        products += bytes / (h.half_operand_gb_per_s * 1e9);
       if (products >= seconds) work_.product_seconds += products;
       seconds = std::max(seconds, products);
     }
@@ -273,7 +275,9 @@ class DryKernels final : public Kernels {
         half && h.half_product_gflops > 0 ? h.half_product_gflops : h.product_gflops;
     const double attention =
         half && h.half_attention_share > 0 ? h.half_attention_share : h.attention_share;
-    return 1e9 * gflops * (kind == Kind::attention ? attention : h.product_share);
+    const double products =
+        half && h.half_product_share > 0 ? h.half_product_share : h.product_share;
+    return 1e9 * gflops * (kind == Kind::attention ? attention : products);
   }
 
   // One of attention's matrix products, over the causal half and within the window.

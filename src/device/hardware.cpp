@@ -93,6 +93,8 @@ void read_rates(JsonObject& in, Hardware& hardware) {
   read("product_gflops", hardware.product_gflops);
   read_optional("half_product_gflops", hardware.half_product_gflops);
   hardware.product_share = share(in, "product_share", hardware.product_share);
+  hardware.half_product_share = in.ratio("half_product_share", hardware.half_product_share);
+  read_optional("half_operand_gb_per_s", hardware.half_operand_gb_per_s);
   hardware.attention_share = share(in, "attention_share", hardware.attention_share);
   hardware.half_attention_share = in.ratio("half_attention_share", hardware.half_attention_share);
   read("memory_gb_per_s", hardware.memory_gb_per_s);
@@ -124,6 +126,8 @@ Json Hardware::to_json() const {
           {"product_gflops", product_gflops},
           {"half_product_gflops", half_product_gflops},
           {"product_share", product_share},
+          {"half_product_share", half_product_share},
+          {"half_operand_gb_per_s", half_operand_gb_per_s},
           {"attention_share", attention_share},
           {"half_attention_share", half_attention_share},
           {"memory_gb_per_s", memory_gb_per_s},
@@ -210,9 +214,10 @@ Hardware shared_out(Hardware machine, int ranks) {
   if (ranks == 1) return machine;
   machine.cores = std::max(1, machine.cores / ranks);
   for (double* rate :
-       {&machine.product_gflops, &machine.half_product_gflops, &machine.memory_gb_per_s,
-        &machine.cache_gb_per_s, &machine.function_gelems_per_s, &machine.host_gb_per_s,
-        &machine.host_memory_gb_per_s, &machine.disk_gb_per_s, &machine.disk_write_gb_per_s})
+       {&machine.product_gflops, &machine.half_product_gflops, &machine.half_operand_gb_per_s,
+        &machine.memory_gb_per_s, &machine.cache_gb_per_s, &machine.function_gelems_per_s,
+        &machine.host_gb_per_s, &machine.host_memory_gb_per_s, &machine.disk_gb_per_s,
+        &machine.disk_write_gb_per_s})
     *rate /= ranks;
   for (int64_t* bytes :
        {&machine.cache_bytes, &machine.device_bytes, &machine.host_bytes, &machine.disk_bytes})

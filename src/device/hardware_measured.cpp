@@ -61,6 +61,8 @@ class Probe {
   std::vector<Buffer> memory_;
 };
 
+double share_of(double part, double whole) { return std::clamp(part / whole, 0.01, 1.0); }
+
 bool is_card(const Device& device) { return !device.memory_is_the_hosts(); }
 
 // Tokens and widths of a middling model: GPT-2's on a processor, a 1B's on a card.
@@ -73,22 +75,54 @@ Sizes sizes_for(const Device& device) {
   return {.tokens = 512, .hidden = 768, .inner = 3072, .sequence = 512, .head_dim = 64};
 }
 
-// GFLOP/s of a projection's three products: forward, and the gradients of its input and weight.
-double measure_products(Device& device, DType type, int repeats) {
+// Seconds of a projection's three products, forward and the gradients of its input and weight, one
+// layer after the other; and their work, as the dry device counts it.
+struct Products {
+  double seconds;
+  Work work;
+  double gflops() const { return work.flops / seconds / 1e9; }
+};
+Products measure_products(Device& device, DType type, int64_t tokens, int layers, int repeats) {
   const Sizes s = sizes_for(device);
   Probe probe(device, repeats);
-  const Tensor x = probe.take(s.tokens, s.hidden, type), w = probe.take(s.inner, s.hidden, type),
-               y = probe.take(s.tokens, s.inner, type), dx = probe.take(s.tokens, s.hidden, type),
-               dw = probe.take(s.inner, s.hidden, DType::f32);
-  std::vector<Gemm> products = {{.a = x, .b = w, .dst = y, .b_transposed = true},
-                                {.a = y, .b = w, .dst = dx},
-                                {.a = y, .b = x, .dst = dw, .a_transposed = true}};
-  for (Gemm& product : products)
-    product.scratch = probe.scratch(device.kernels().gemm_scratch_bytes(product));
-  const double seconds = probe.seconds([&](Kernels& kernels) {
+  const Tensor x = probe.take(tokens, s.hidden, type), y = probe.take(tokens, s.inner, type),
+               dx = probe.take(tokens, s.hidden, type);
+  std::vector<Gemm> products;
+  for (int layer = 0; layer < layers; ++layer) {
+    const Tensor w = probe.take(s.inner, s.hidden, type),
+                 dw = probe.take(s.inner, s.hidden, DType::f32);
+    products.push_back({.a = x, .b = w, .dst = y, .b_transposed = true});
+    products.push_back({.a = y, .b = w, .dst = dx});
+    products.push_back({.a = y, .b = x, .dst = dw, .a_transposed = true});
+  }
+  int64_t bytes = 0;
+  for (const Gemm& product : products)
+    bytes = std::max(bytes, device.kernels().gemm_scratch_bytes(product));
+  const Tensor scratch = probe.scratch(bytes);
+  for (Gemm& product : products) product.scratch = scratch;
+  const auto call = [&](Kernels& kernels) {
     for (const Gemm& product : products) kernels.gemm(product);
-  });
-  return 6.0 * static_cast<double>(s.tokens * s.hidden * s.inner) / seconds / 1e9;
+  };
+  const double seconds = probe.seconds(call);
+  DryKernels counted(nullptr);
+  call(counted);
+  return {seconds, counted.work()};
+}
+
+// On a processor, products of few tokens wait for operands to be packed: what they take is told
+// apart from the arithmetic by two numbers of tokens. The weights of several layers are no more in
+// the cache than those of a model.
+void measure_half_products(Device& device, Hardware& machine, int repeats) {
+  const Products few = measure_products(device, DType::bf16, 256, 12, repeats),
+                 many = measure_products(device, DType::bf16, 4096, 1, repeats);
+  const Work &f = few.work, &m = many.work;
+  // seconds = flops * by_flop + bytes * by_byte, for both.
+  const double by_flop =
+      (few.seconds * m.bytes - many.seconds * f.bytes) / (f.flops * m.bytes - m.flops * f.bytes);
+  const double rate = 1e9 * machine.half_product_gflops;
+  machine.half_product_share = by_flop > 0 ? share_of(1 / by_flop, rate) : 1.0;
+  const double rest = few.seconds - f.flops / (rate * machine.half_product_share);
+  machine.half_operand_gb_per_s = rest > 0 ? f.bytes / rest / 1e9 : 0;
 }
 
 // GFLOP/s of attention forward and backward, as the dry device counts them.
@@ -161,8 +195,6 @@ double measure_copy(Device& device, int repeats) {
   return static_cast<double>(kBytes) / median(times) / 1e9;
 }
 
-double share_of(double part, double whole) { return std::clamp(part / whole, 0.01, 1.0); }
-
 // Of a processor that is the second level's, which each core has for itself.
 constexpr int64_t kProcessorCacheBytes = int64_t{1} << 20, kCardCacheBytes = int64_t{32} << 20;
 
@@ -175,8 +207,9 @@ Hardware measured(Device& device, Hardware described, int repeats) {
   machine.half_product_gflops = measure_product_gflops(device, DType::bf16, repeats);
   const DType type = is_card(device) ? DType::bf16 : DType::f32;
   machine.product_share =
-      share_of(measure_products(device, type, repeats),
+      share_of(measure_products(device, type, sizes_for(device).tokens, 1, repeats).gflops(),
                type == DType::f32 ? machine.product_gflops : machine.half_product_gflops);
+  if (!is_card(device)) measure_half_products(device, machine, repeats);
   machine.attention_share =
       share_of(measure_attention(device, DType::f32, repeats), machine.product_gflops);
   machine.half_attention_share =

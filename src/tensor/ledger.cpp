@@ -114,15 +114,23 @@ void* Ledger::resize_spare(Books& books, int64_t bytes) {
 }
 
 // Spares may stay as long as the process holds no more than at its peak; the smallest go first.
+// Joined, all of a step's gradients may be one spare: a block from elsewhere that passes the peak
+// by a kilobyte costs the end of it, not all.
 void Ledger::drop_spares(Books& books, int64_t bytes) {
+  constexpr int64_t kLeast = int64_t{2} << 20;  // a huge page, so that few blocks need another cut
   const int64_t bound = std::max(books.peak, books.total + bytes);
   while (!books.spare.empty() && books.total + bytes + books.spare_bytes > bound) {
     const auto smallest =
         std::min_element(books.spare.begin(), books.spare.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    books.setup.source->drop(smallest->first, smallest->second);
-    books.spare_bytes -= smallest->second;
-    books.spare.erase(smallest);
+    const int64_t beyond = books.total + bytes + books.spare_bytes - bound,
+                  whole = (beyond + kLeast - 1) / kLeast * kLeast,
+                  part = books.setup.source->divisible() ? std::min(whole, smallest->second)
+                                                         : smallest->second;
+    smallest->second -= part;
+    books.setup.source->drop(smallest->first + smallest->second, part);
+    books.spare_bytes -= part;
+    if (smallest->second == 0) books.spare.erase(smallest);
   }
 }
 

@@ -27,7 +27,7 @@ class MemorySource {
   virtual bool worth_keeping(int64_t /*block_bytes*/) const { return false; }
 
   // Whether blocks worth keeping may be cut into others, and neighbours taken for one; any part of
-  // them is then given back by drop().
+  // them, of whole pages, is then given back by drop().
   virtual bool divisible() const { return false; }
   virtual void drop(void* block, int64_t bytes) { give_back(block, bytes); }
 

@@ -25,9 +25,9 @@ TEST_F(Cli, InfoMeasuresADescriptionThatRunsArePredictedBy) {
   const Json machine = Json::parse(read("machine.json"));
   for (const char* rate :
        {"product_gflops", "half_product_gflops", "product_share", "attention_share",
-        "half_attention_share", "memory_gb_per_s", "cache_gb_per_s", "function_gelems_per_s",
-        "kernel_latency_us", "link_gb_per_s", "link_latency_us", "host_gb_per_s", "disk_gb_per_s",
-        "disk_write_gb_per_s", "disk", "device_memory"})
+        "half_product_share", "half_attention_share", "memory_gb_per_s", "cache_gb_per_s",
+        "function_gelems_per_s", "kernel_latency_us", "link_gb_per_s", "link_latency_us",
+        "host_gb_per_s", "disk_gb_per_s", "disk_write_gb_per_s", "disk", "device_memory"})
     EXPECT_GT(machine[rate], 0.0) << rate;
   EXPECT_EQ(machine["cores"], 1);
   const Outcome run = train({}, {"--hardware", "machine.json", "--json"});

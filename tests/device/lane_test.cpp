@@ -155,6 +155,24 @@ TEST(VirtualLane, EachKernelTakesTheLongerOfItsTwoLimits) {
   EXPECT_NEAR(slow_start->now(), 4 + 1, 1e-6);
 }
 
+// 2e9 operations of 16 bits and 6 MB: operands may take their time beside the arithmetic.
+TEST(VirtualLane, ProductsOf16BitsHaveASpeedAShareAndOperandsOfTheirOwn) {
+  const auto seconds = [](const Hardware& hardware) {
+    const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+    const Tensor x = matrix(nullptr, 1000, 1000, DType::bf16);
+    device->compute().post({}, [&] { device->kernels().gemm({.a = x, .b = x, .dst = x}); });
+    return device->now();
+  };
+  Hardware hardware = described();
+  hardware.half_product_gflops = 4;
+  EXPECT_NEAR(seconds(hardware), 0.5, 1e-6);
+  hardware.half_product_share = 0.25;
+  EXPECT_NEAR(seconds(hardware), 2, 1e-6);
+  hardware.half_operand_gb_per_s = 0.002;
+  EXPECT_NEAR(seconds(hardware), 2 + 3, 1e-6);
+  EXPECT_NEAR(seconds(shared_out(hardware, 2)), 4 + 6, 1e-6);
+}
+
 TEST(VirtualLane, CopiesTakeTheirTiersTime) {
   const std::unique_ptr<Device> device = open_dry_device(described(), 1);
   const Tiers tiers(*device, "unused");

@@ -1,5 +1,12 @@
 // Attention on the matrix unit, over the emulated instructions of bf16_unit_test.cpp, against
 // attention in floats.
+#include "kernels/emulated_unit.h"
+#define unit_attention_forward emulated_unit_attention_forward
+#define unit_attention_backward emulated_unit_attention_backward
+#define unit_attention_forward_elems emulated_unit_attention_forward_elems
+#define unit_attention_backward_elems emulated_unit_attention_backward_elems
+#include "kernels/cpu/attention_unit.cpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,45 +15,9 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/bf16_unit.h"
 #include "kernels/cpu/cpu_kernels.h"
-
-namespace onefold::cpu {
-inline bool there_is_a_unit() { return true; }
-void emulated_unit_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t lines,
-                        int64_t terms, Bf16* dst);
-LinesOfA emulated_packed_lines(const Bf16* packed_a, int64_t terms);
-LinesOfA emulated_rows_as_lines(const Bf16* x, int64_t stride);
-void emulated_unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n,
-                            int64_t terms, bool onto, float* c, int64_t c_stride);
-}  // namespace onefold::cpu
-
-#define has_bf16_unit there_is_a_unit
-#define has_bf16_tiles there_is_a_unit
-#define unit_pack emulated_unit_pack
-#define packed_lines emulated_packed_lines
-#define rows_as_lines emulated_rows_as_lines
-#define unit_multiply emulated_unit_multiply
-#define attention_forward emulated_attention_forward
-#define attention_backward emulated_attention_backward
-#define attention_forward_scratch_bytes emulated_attention_forward_scratch_bytes
-#define attention_backward_scratch_bytes emulated_attention_backward_scratch_bytes
-#define OnlineSoftmax EmulatedOnlineSoftmax
-#define FinishRows EmulatedFinishRows
-#define ScaleTile EmulatedScaleTile
-#define CapTile EmulatedCapTile
-#define BiasTile EmulatedBiasTile
-#define SplitTile EmulatedSplitTile
-#define RowDots EmulatedRowDots
-#define BackwardTile EmulatedBackwardTile
-#include "kernels/cpu/attention.cpp"
 #include "sanitized.h"
-#undef attention_forward
-#undef attention_backward
-#undef attention_forward_scratch_bytes
-#undef attention_backward_scratch_bytes
 
-#if HWY_ONCE
 namespace onefold::test {
 namespace {
 
@@ -62,41 +33,58 @@ std::vector<Bf16> normal_numbers(int64_t elems, std::mt19937& random) {
   return values;
 }
 
-// Forward, then backward.
-Attended attend(const AttentionShape& s, bool on_unit) {
+constexpr int kThreads = 2;
+
+// The larger scratch of both directions.
+int64_t scratch_bytes(const AttentionShape& s, bool on_unit) {
+  if (on_unit)
+    return kThreads * 4 *
+           std::max(cpu::unit_attention_forward_elems(s), cpu::unit_attention_backward_elems(s));
+  return std::max(cpu::attention_forward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()),
+                  cpu::attention_backward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()));
+}
+
+// Forward, then backward unless queries go on from a cache.
+Attended attend(const AttentionShape& s, const Dropout& dropout, bool on_unit) {
   std::mt19937 random(3);
-  const int64_t rows = s.batch * s.query_length, wide = s.heads * s.head_dim,
-                narrow = s.kv_heads * s.head_dim;
+  const int64_t rows = s.batch * s.query_length, keys = s.batch * s.key_length,
+                wide = s.heads * s.head_dim, narrow = s.kv_heads * s.head_dim;
+  const auto zeros = [](int64_t elems) { return std::vector<Bf16>(static_cast<size_t>(elems)); };
   Attended t{normal_numbers(rows * wide, random),
-             normal_numbers(rows * narrow, random),
-             normal_numbers(rows * narrow, random),
+             normal_numbers(keys * narrow, random),
+             normal_numbers(keys * narrow, random),
              normal_numbers(rows * wide, random),
-             std::vector<Bf16>(static_cast<size_t>(rows * wide)),
-             std::vector<Bf16>(static_cast<size_t>(rows * wide)),
-             std::vector<Bf16>(static_cast<size_t>(rows * narrow)),
-             std::vector<Bf16>(static_cast<size_t>(rows * narrow)),
+             zeros(rows * wide),
+             zeros(rows * wide),
+             zeros(keys * narrow),
+             zeros(keys * narrow),
              std::vector<float>(static_cast<size_t>(s.heads * rows))};
-  const auto view = [&](std::vector<Bf16>& x) {
-    return matrix(x.data(), rows, static_cast<int64_t>(x.size()) / rows, DType::bf16);
+  const auto view = [](std::vector<Bf16>& x, int64_t cols) {
+    return matrix(x.data(), static_cast<int64_t>(x.size()) / cols, cols, DType::bf16);
   };
-  const Tensor lse = matrix(t.lse.data(), s.batch * s.heads, s.query_length);
-  constexpr int kThreads = 2;
+  const Tensor q = view(t.q, wide), k = view(t.k, narrow), v = view(t.v, narrow),
+               out = view(t.out, wide), dout = view(t.dout, wide), dq = view(t.dq, wide),
+               dk = view(t.dk, narrow), dv = view(t.dv, narrow),
+               lse = matrix(t.lse.data(), s.batch * s.heads, s.query_length);
   ThreadPool pool(kThreads);
-  const auto bytes =
-      on_unit ? std::max(cpu::emulated_attention_forward_scratch_bytes(s, kThreads, true),
-                         cpu::emulated_attention_backward_scratch_bytes(s, kThreads, true))
-              : std::max(cpu::attention_forward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()),
-                         cpu::attention_backward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()));
-  std::vector<std::byte> room(static_cast<size_t>(bytes) + 64);
+  const int64_t bytes = scratch_bytes(s, on_unit);
+  // What is read before it is written must be seen.
+  std::vector<std::byte> room(static_cast<size_t>(bytes) + 64, std::byte{0xFF});
   void* aligned = room.data();
   size_t space = room.size();
   const Tensor scratch =
       matrix(std::align(64, static_cast<size_t>(bytes), aligned, space), 1, bytes, DType::u8);
-  const auto forward = on_unit ? cpu::emulated_attention_forward : cpu::attention_forward;
-  const auto backward = on_unit ? cpu::emulated_attention_backward : cpu::attention_backward;
-  forward(pool, s, view(t.q), view(t.k), view(t.v), view(t.out), lse, {}, scratch);
-  backward(pool, s, view(t.q), view(t.k), view(t.v), view(t.out), view(t.dout), lse, view(t.dq),
-           view(t.dk), view(t.dv), {}, scratch);
+  const bool backward = !s.causal || s.query_length == s.key_length;
+  if (on_unit) {
+    cpu::unit_attention_forward(pool, s, {q, k, v, out, lse}, dropout, scratch.as_f32());
+    if (backward)
+      cpu::unit_attention_backward(pool, s, {q, k, v, out, dout, lse, dq, dk, dv}, dropout,
+                                   scratch.as_f32());
+  } else {
+    cpu::attention_forward(pool, s, q, k, v, out, lse, dropout, scratch);
+    if (backward)
+      cpu::attention_backward(pool, s, q, k, v, out, dout, lse, dq, dk, dv, dropout, scratch);
+  }
   return t;
 }
 
@@ -116,22 +104,55 @@ void expect_close(const char* what, const std::vector<Bf16>& actual,
   EXPECT_LE(worst, 0x1p-7 * largest) << what;
 }
 
+void expect_as_floats(const AttentionShape& s, const Dropout& dropout = {}) {
+  if (kSanitized && s.query_length > 200) return;
+  SCOPED_TRACE(s.query_length);
+  const Attended actual = attend(s, dropout, true), expected = attend(s, dropout, false);
+  expect_close("out", actual.out, expected.out);
+  if (s.causal && s.query_length != s.key_length) return;
+  expect_close("dq", actual.dq, expected.dq);
+  expect_close("dk", actual.dk, expected.dk);
+  expect_close("dv", actual.dv, expected.dv);
+}
+
 TEST(MatrixUnit, AttendsAsFloatsDo) {
-  for (const AttentionShape& s :
-       {AttentionShape{2, 160, 160, 4, 2, 64, {}, DType::bf16},
-        AttentionShape{1, 131, 131, 2, 2, 40, {}, DType::bf16},
-        AttentionShape{1, 288, 288, 2, 1, 128, {}, DType::bf16},
-        AttentionShape{1, 300, 300, 2, 1, 64, {}, DType::bf16, 0, 60, 0.1f, 4}}) {
-    if (kSanitized && s.query_length > 200) continue;
-    SCOPED_TRACE(s.query_length);
-    const Attended actual = attend(s, true), expected = attend(s, false);
-    expect_close("out", actual.out, expected.out);
-    expect_close("dq", actual.dq, expected.dq);
-    expect_close("dk", actual.dk, expected.dk);
-    expect_close("dv", actual.dv, expected.dv);
-  }
+  expect_as_floats({2, 160, 160, 4, 2, 64, {}, DType::bf16});
+  expect_as_floats({1, 131, 131, 2, 2, 40, {}, DType::bf16});
+  expect_as_floats({1, 288, 288, 2, 1, 128, {}, DType::bf16});
+  expect_as_floats({1, 300, 300, 2, 1, 64, {}, DType::bf16, 0, 60, 0.1f, 4});
+  expect_as_floats({1, 5, 5, 1, 1, 8, {}, DType::bf16});
+  expect_as_floats({1, 2, 2, 1, 1, 32, {}, DType::bf16});
+}
+
+TEST(MatrixUnit, AttendsFromACacheAndOverOthersKeysAsFloatsDo) {
+  expect_as_floats({1, 70, 270, 2, 1, 64, {}, DType::bf16});
+  expect_as_floats({.batch = 1,
+                    .query_length = 70,
+                    .key_length = 170,
+                    .heads = 2,
+                    .kv_heads = 1,
+                    .head_dim = 32,
+                    .dtype = DType::bf16,
+                    .causal = false});
+}
+
+TEST(MatrixUnit, AttendsWithinDocumentsAndWithDropoutAsFloatsDo) {
+  std::vector<int32_t> starts(2 * 190);
+  for (size_t i = 0; i < starts.size(); ++i)
+    starts[i] = i % 190 < 20 ? 0 : i % 190 < 150 ? 20 : 150;
+  std::vector<int64_t> samples = {5, 7};
+  expect_as_floats({.batch = 2,
+                    .query_length = 190,
+                    .key_length = 190,
+                    .heads = 2,
+                    .kv_heads = 2,
+                    .head_dim = 64,
+                    .starts = matrix(starts.data(), 1, 2 * 190, DType::i32),
+                    .dtype = DType::bf16},
+                   {.rate = 0.3f,
+                    .key = philox_key(1, Draw::test),
+                    .samples = matrix(samples.data(), 1, 2, DType::i64)});
 }
 
 }  // namespace
 }  // namespace onefold::test
-#endif

@@ -1,12 +1,6 @@
 // The matrix unit's products over emulated instructions. On a processor that has the unit, the
 // kernels' cases test it itself.
-#define ONEFOLD_AMX_INTRINSICS "kernels/emulated_amx.h"
-#define has_bf16_unit emulated_has_bf16_unit
-#define has_bf16_tiles emulated_has_bf16_tiles
-#define unit_pack emulated_unit_pack
-#define unit_multiply emulated_unit_multiply
-#define packed_lines emulated_packed_lines
-#define rows_as_lines emulated_rows_as_lines
+#include "kernels/emulated_unit.h"
 #define packed_gemm_suits emulated_packed_gemm_suits
 #define packed_gemm_scratch_bytes emulated_packed_gemm_scratch_bytes
 #define packed_gemm emulated_packed_gemm
@@ -68,9 +62,10 @@ void expect_product(int64_t m, int64_t n, int64_t k, bool a_by_terms, bool b_by_
     }
   const std::vector<Bf16> packed_a = a.packed(Side::a), packed_b = b.packed(Side::b);
   const bool rows = !a_by_terms && m % 32 == 0 && k % 32 == 0;  // may be multiplied where they are
+  const cpu::UnitTurn turn;
   cpu::unit_multiply(
       rows ? cpu::rows_as_lines(a.values.data(), a.stride) : cpu::packed_lines(packed_a.data(), k),
-      packed_b.data(), m, n, k, onto, c.data(), stride);
+      cpu::packed_columns(packed_b.data(), k), m, n, k, onto, c.data(), stride);
   EXPECT_EQ(c, expected) << m << "x" << n << "x" << k << (a_by_terms ? " T" : " N")
                          << (b_by_terms ? "N" : "T") << (onto ? " onto" : "");
 }

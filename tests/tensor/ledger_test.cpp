@@ -124,6 +124,7 @@ TEST(Ledger, ASpareOfNearlyTheSizeIsGrown) {
 class CountedMemory final : public MemorySource {
  public:
   int taken = 0;
+  int64_t dropped = 0;
 
   int64_t block_bytes(int64_t bytes) const override { return host_->block_bytes(bytes); }
   void* take(int64_t bytes) override {
@@ -136,7 +137,10 @@ class CountedMemory final : public MemorySource {
   }
   bool worth_keeping(int64_t bytes) const override { return host_->worth_keeping(bytes); }
   bool divisible() const override { return true; }
-  void drop(void* block, int64_t bytes) override { host_->drop(block, bytes); }
+  void drop(void* block, int64_t bytes) override {
+    dropped += bytes;
+    host_->drop(block, bytes);
+  }
 
  private:
   std::unique_ptr<MemorySource> host_ = make_host_memory();
@@ -156,6 +160,28 @@ TEST(Ledger, AStepTakesNoFreshMemoryAfterTheFirst) {
       activations.pop_back();
     }
     if (step > 0) EXPECT_EQ(memory.taken, 0) << "step " << step;
+  }
+}
+
+// Gradients given back are one spare, and small blocks of the next step come from elsewhere.
+TEST(Ledger, ASmallBlockBeyondThePeakCostsASpareItsEnd) {
+  CountedMemory memory;
+  Ledger ledger(memory);
+  constexpr int64_t kMega = 1 << 20;
+  for (int step = 0; step < 4; ++step) {
+    memory.dropped = 0;
+    const Buffer tokens = ledger.allocate(Kind::data, 1024, "t");
+    std::vector<Buffer> gradients;
+    for (int unit = 0; unit < 8; ++unit) {
+      gradients.push_back(ledger.allocate(Kind::gradients, 8 * kMega, "g"));
+      std::memset(gradients.back().data(), unit, static_cast<size_t>(8 * kMega));
+    }
+    const Buffer late = ledger.allocate(Kind::data, (step + 1) * 1024, "t");
+    EXPECT_LE(ledger.held_bytes() + ledger.spare_bytes(), ledger.peak_bytes());
+    gradients.clear();
+    { const Buffer more = ledger.allocate(Kind::data, 2048, "t"); }
+    EXPECT_EQ(ledger.spare_bytes(), 62 * kMega);
+    EXPECT_LE(memory.dropped, 2 * kMega) << "step " << step;
   }
 }
 

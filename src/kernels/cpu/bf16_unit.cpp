@@ -15,6 +15,7 @@
 #else
 #include <immintrin.h>
 #define ONEFOLD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define ONEFOLD_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 #define ONEFOLD_AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,amx-tile,amx-bf16")))
 #if !defined(__clang__)  // GCC 12's own intrinsics start from undefined vectors
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -26,7 +27,7 @@
 namespace onefold::cpu {
 namespace {
 
-constexpr int64_t kLines = 16, kTerms = 32, kTileElems = kLines * kTerms;
+constexpr int64_t kLines = 16, kTerms = kPackedTerms, kTileElems = kPackedStep;
 // Of a line that are multiplied at a time: two lines of b stay near the first cache while a passes
 // by, and sums are seldom loaded and stored. 24 steps, with what comes next asked for in time, run
 // at 1.2 to 1.5 times the rate of 16 without on 16 Sapphire Rapids cores, from the last cache.
@@ -129,13 +130,12 @@ ONEFOLD_AVX512 inline void ask_for_lines(const uint16_t* from) {
     _mm_prefetch(reinterpret_cast<const char*>(from) + i * 64, _MM_HINT_T1);
 }
 
-// 32 by 32 elements from `steps` tiles of each of two lines of tiles; of b the other one begins
-// `next` elements after the first. `ahead`: of b, what will be multiplied soon; moves on.
-ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const uint16_t* b, int64_t next,
-                                int64_t steps, bool onto, float* c, int64_t c_stride,
+// 32 by 32 elements from `steps` tiles of each of two lines of tiles, of all parts. `ahead`: of b,
+// what will be multiplied soon; moves on.
+ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const LinesOfB& columns, int64_t steps,
+                                int parts, bool onto, float* c, int64_t c_stride,
                                 const uint16_t*& ahead) {
-  const uint16_t *a = bits(lines.data), *a_below = a + lines.next;
-  const int64_t a_bytes = lines.stride * 2, a_step = lines.step;
+  const int64_t a_bytes = lines.stride * 2, a_step = lines.step, next = columns.next;
   const int64_t bytes = c_stride * 4;
   float* const below = c + kLines * c_stride;
   if (onto) {
@@ -149,19 +149,23 @@ ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const uint16_t* b, int64_
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t step = 0; step < steps; ++step, a += a_step, a_below += a_step, b += kTileElems) {
-    _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, a_bytes);
-    _tile_loadd(7, b + next, 64);
-    ask_for_tile(a + a_step, a_bytes);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a_below, a_bytes);
-    _tile_dpbf16ps(1, 4, 7);
-    ask_for_tile(a_below + a_step, a_bytes);
-    ask_for_lines(ahead);
-    ahead += kAhead * 32;
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+  for (int part = 0; part < parts; ++part) {
+    const uint16_t *a = bits(lines.data) + part * lines.part, *a_below = a + lines.next,
+                   *b = bits(columns.data) + part * columns.part;
+    for (int64_t step = 0; step < steps; ++step, a += a_step, a_below += a_step, b += kTileElems) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(4, a, a_bytes);
+      _tile_loadd(7, b + next, 64);
+      ask_for_tile(a + a_step, a_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, a_below, a_bytes);
+      _tile_dpbf16ps(1, 4, 7);
+      ask_for_tile(a_below + a_step, a_bytes);
+      ask_for_lines(ahead);
+      ahead += kAhead * 32;
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
   _tile_stored(0, c, bytes);
   _tile_stored(1, c + kLines, bytes);
@@ -184,34 +188,104 @@ ONEFOLD_AMX void end_tiles() { _tile_release(); }
 
 // Blocks of 32 by 32, `steps_at_once` tiles of a line at a time. `block` computes one.
 template <class Block>
-void multiply(const LinesOfA& a, const uint16_t* b, int64_t m, int64_t n, int64_t terms, bool onto,
-              float* c, int64_t c_stride, int64_t steps_at_once, const Block& block) {
+void multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_t terms, int parts,
+              bool onto, float* c, int64_t c_stride, int64_t steps_at_once, const Block& block) {
   alignas(64) float edge[32 * 32];
-  const int64_t all_steps = (terms + kTerms - 1) / kTerms, next = all_steps * kTileElems;
+  const int64_t all_steps = (terms + kTerms - 1) / kTerms;
   for (int64_t step = 0; step < all_steps; step += steps_at_once) {
     const int64_t steps = std::min(steps_at_once, all_steps - step);
     const bool add = onto || step > 0;
     for (int64_t col = 0; col < n; col += 32) {
+      LinesOfB from_b = b;
+      from_b.data += col / kLines * b.next + step * kTileElems;
       // While the first half of a passes by, the first of b's next two lines of tiles is asked for.
       const int64_t soon = std::min(col + 32, (n - 1) / 32 * 32) / kLines;
-      const uint16_t* ahead = b + soon * next + step * kTileElems;
+      const uint16_t* ahead = bits(b.data) + soon * b.next + step * kTileElems;
       for (int64_t row = 0; row < m; row += 32) {
-        if (row == m / 64 * 32) ahead = b + (soon + 1) * next + step * kTileElems;
+        if (row == m / 64 * 32) ahead = bits(b.data) + (soon + 1) * b.next + step * kTileElems;
         LinesOfA from_a = a;
         from_a.data += row / kLines * a.next + step * a.step;
-        const uint16_t* const from_b = b + col / kLines * next + step * kTileElems;
         float* const to = c + row * c_stride + col;
         const int64_t rows = std::min<int64_t>(32, m - row), cols = std::min<int64_t>(32, n - col);
         if (rows == 32 && cols == 32) {
-          block(from_a, from_b, next, steps, add, to, c_stride, ahead);
+          block(from_a, from_b, steps, parts, add, to, c_stride, ahead);
         } else {
           if (add) copy_rows(to, c_stride, edge, 32, rows, cols);
-          block(from_a, from_b, next, steps, add, edge, 32, ahead);
+          block(from_a, from_b, steps, parts, add, edge, 32, ahead);
           copy_rows(edge, 32, to, c_stride, rows, cols);
         }
       }
     }
   }
+}
+
+// The same by dot products.
+void dots_of_parts(const LinesOfA& a, const LinesOfB& b, int64_t steps, int parts, bool onto,
+                   float* c, int64_t c_stride, const uint16_t*&) {
+  LinesOfA lines = a;
+  for (int part = 0; part < parts; ++part, lines.data += a.part)
+    dots_block(lines, bits(b.data) + part * b.part, b.next, steps, onto || part > 0, c, c_stride);
+}
+
+// Lanes of 16 bits of two vectors' halves, in turn.
+ONEFOLD_BF16 inline __m512i in_turn() {
+  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_load_si512(kOrder);
+}
+
+ONEFOLD_BF16 void split(const float* x, int64_t stride, int64_t rows, int64_t cols,
+                        const SplitRows& to, const SplitTerms& to_terms) {
+  const __m512i order = in_turn(), upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  const int64_t steps = to_terms.terms / kTerms, first = to_terms.first / kTerms;
+  for (int64_t col = 0; col < cols || col % kPackedLines != 0; col += kLines) {
+    const auto mask = static_cast<__mmask16>(lowest_bits(cols - col, 16));
+    for (int64_t row = 0; row < kTerms; row += 2) {
+      const float* const from = x + row * stride + col;
+      __m512 upper_row = _mm512_maskz_loadu_ps(row < rows ? mask : 0, from),
+             lower_row = _mm512_maskz_loadu_ps(row + 1 < rows ? mask : 0, from + stride);
+      for (int part = 0; part < kParts; ++part) {
+        const __m512i halves =
+            __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(lower_row, upper_row));
+        const __m512i pairs = _mm512_permutexvar_epi16(order, halves);
+        if (to.data) {
+          Bf16* const at = to.data + part * to.part + row * to.stride + col;
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_castsi512_si256(halves));
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(at + to.stride),
+                              _mm512_extracti64x4_epi64(halves, 1));
+        }
+        if (to_terms.data)
+          _mm512_store_si512(to_terms.data + part * to_terms.part +
+                                 (col / kLines * steps + first) * kTileElems + row * kLines,
+                             pairs);
+        // What is left of each float: the difference is exact.
+        upper_row = _mm512_sub_ps(upper_row, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+        lower_row = _mm512_sub_ps(lower_row, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
+      }
+    }
+  }
+}
+
+ONEFOLD_BF16 void store_transposed(const float* x, int64_t stride, int64_t rows, int64_t cols,
+                                   Bf16* dst, int64_t dst_stride) {
+  for (int64_t row = 0; row < rows; row += kLines)
+    for (int64_t col = 0; col < cols; col += kLines) {
+      const auto in = static_cast<__mmask16>(lowest_bits(cols - col, 16)),
+                 out = static_cast<__mmask16>(lowest_bits(rows - row, 16));
+      __m512i r[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i)
+        r[i] = _mm512_castps_si512(
+            _mm512_maskz_loadu_ps(row + i < rows ? in : 0, x + (row + i) * stride + col));
+      transpose(r);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i)
+        if (col + i < cols)
+          _mm256_mask_storeu_epi16(
+              dst + (col + i) * dst_stride + row, out,
+              __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(_mm512_castsi512_ps(r[i]))));
+    }
 }
 
 #if defined(ONEFOLD_AMX_INTRINSICS)
@@ -242,20 +316,37 @@ LinesOfA packed_lines(const Bf16* packed_a, int64_t terms) {
   return {packed_a, kTerms, kTileElems, (terms + kTerms - 1) / kTerms * kTileElems};
 }
 
-LinesOfA rows_as_lines(const Bf16* x, int64_t stride) {
-  return {x, stride, kTerms, kLines * stride};
+LinesOfA rows_as_lines(const Bf16* x, int64_t stride, int64_t part) {
+  return {x, stride, kTerms, kLines * stride, part};
 }
 
-void unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
-                   bool onto, float* c, int64_t c_stride) {
-  if (!has_tiles())
-    return multiply(a, bits(packed_b), m, n, terms, onto, c, c_stride, kDotSteps,
-                    [](const LinesOfA& lines, const uint16_t* b, int64_t next, int64_t steps,
-                       bool add, float* to, int64_t stride,
-                       const uint16_t*&) { dots_block(lines, b, next, steps, add, to, stride); });
-  begin_tiles();
-  multiply(a, bits(packed_b), m, n, terms, onto, c, c_stride, kSteps, multiply_block);
-  end_tiles();
+LinesOfB packed_columns(const Bf16* packed_b, int64_t terms, int64_t part) {
+  return {packed_b, (terms + kTerms - 1) / kTerms * kTileElems, part};
+}
+
+UnitTurn::UnitTurn() {
+  if (has_tiles()) begin_tiles();
+}
+UnitTurn::~UnitTurn() {
+  if (has_tiles()) end_tiles();
+}
+
+void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_t terms,
+                   bool onto, float* c, int64_t c_stride, int parts) {
+  if (has_tiles())
+    multiply(a, b, m, n, terms, parts, onto, c, c_stride, kSteps, multiply_block);
+  else
+    multiply(a, b, m, n, terms, parts, onto, c, c_stride, kDotSteps, dots_of_parts);
+}
+
+void unit_split(const float* x, int64_t stride, int64_t rows, int64_t cols, const SplitRows& to,
+                const SplitTerms& to_terms) {
+  split(x, stride, rows, cols, to, to_terms);
+}
+
+void unit_store_transposed(const float* x, int64_t stride, int64_t rows, int64_t cols, Bf16* dst,
+                           int64_t dst_stride) {
+  store_transposed(x, stride, rows, cols, dst, dst_stride);
 }
 
 }  // namespace onefold::cpu
@@ -263,21 +354,26 @@ void unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n
 #else
 
 namespace onefold::cpu {
+namespace {
+[[noreturn]] void no_unit() { internal_error("no instructions for bf16 on this processor"); }
+}  // namespace
 
 bool has_bf16_unit() { return false; }
 bool has_bf16_tiles() { return false; }
-void unit_pack(Side, const Bf16*, int64_t, bool, int64_t, int64_t, Bf16*) {
-  internal_error("no instructions for bf16 on this processor");
+void unit_pack(Side, const Bf16*, int64_t, bool, int64_t, int64_t, Bf16*) { no_unit(); }
+LinesOfA packed_lines(const Bf16*, int64_t) { no_unit(); }
+LinesOfA rows_as_lines(const Bf16*, int64_t, int64_t) { no_unit(); }
+LinesOfB packed_columns(const Bf16*, int64_t, int64_t) { no_unit(); }
+UnitTurn::UnitTurn() { no_unit(); }
+UnitTurn::~UnitTurn() = default;
+void unit_multiply(const LinesOfA&, const LinesOfB&, int64_t, int64_t, int64_t, bool, float*,
+                   int64_t, int) {
+  no_unit();
 }
-LinesOfA packed_lines(const Bf16*, int64_t) {
-  internal_error("no instructions for bf16 on this processor");
+void unit_split(const float*, int64_t, int64_t, int64_t, const SplitRows&, const SplitTerms&) {
+  no_unit();
 }
-LinesOfA rows_as_lines(const Bf16*, int64_t) {
-  internal_error("no instructions for bf16 on this processor");
-}
-void unit_multiply(const LinesOfA&, const Bf16*, int64_t, int64_t, int64_t, bool, float*, int64_t) {
-  internal_error("no instructions for bf16 on this processor");
-}
+void unit_store_transposed(const float*, int64_t, int64_t, int64_t, Bf16*, int64_t) { no_unit(); }
 
 }  // namespace onefold::cpu
 #endif

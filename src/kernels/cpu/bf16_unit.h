@@ -34,19 +34,61 @@ enum class Side { a, b };
 void unit_pack(Side side, const Bf16* x, int64_t stride, bool by_terms, int64_t lines,
                int64_t terms, Bf16* dst);
 
-// Lines of a, from a multiple of 32 on: packed, or where they are. In elements.
-struct LinesOfA {
+// Elements of 16 packed lines from 32 terms to the next 32.
+inline constexpr int64_t kPackedStep = 16 * kPackedTerms;
+
+// Lines of an operand, from a multiple of 32 on. In elements. `part`: from one to the next of the
+// parts that it is split into.
+struct LinesOfA {  // packed, or where they are
   const Bf16* data;
   int64_t stride;  // from a line to the next
   int64_t step;    // from 32 terms to the next 32
   int64_t next;    // from 16 lines to the next 16
+  int64_t part = 0;
+};
+struct LinesOfB {  // packed
+  const Bf16* data;
+  int64_t next;
+  int64_t part = 0;
 };
 LinesOfA packed_lines(const Bf16* packed_a, int64_t terms);
 // The rows of a matrix. Lines and terms must be multiples of 32: what is beyond would be read.
-LinesOfA rows_as_lines(const Bf16* x, int64_t stride);
+LinesOfA rows_as_lines(const Bf16* x, int64_t stride, int64_t part = 0);
+LinesOfB packed_columns(const Bf16* packed_b, int64_t terms, int64_t part = 0);
 
-// c (+)= a · b for m by n elements; b from a multiple of 32 lines on.
-void unit_multiply(const LinesOfA& a, const Bf16* packed_b, int64_t m, int64_t n, int64_t terms,
-                   bool onto, float* c, int64_t c_stride);
+// The calling thread may multiply while it has one of these.
+class UnitTurn {
+ public:
+  UnitTurn();
+  ~UnitTurn();
+  UnitTurn(const UnitTurn&) = delete;
+  UnitTurn& operator=(const UnitTurn&) = delete;
+};
+
+// c (+)= a · b for m by n elements, or the sum of so many parts' products, in their order.
+void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_t terms,
+                   bool onto, float* c, int64_t c_stride, int parts = 1);
+
+// bf16 that a float is split into: they have as many bits as it.
+inline constexpr int kParts = 3;
+
+// Where the parts of floats go, if data is given: rows as they are, for rows_as_lines; and packed
+// as b's terms from `first` on, of `terms` in all, both multiples of 32.
+struct SplitRows {
+  Bf16* data = nullptr;
+  int64_t stride = 0, part = 0;
+};
+struct SplitTerms {
+  Bf16* data = nullptr;
+  int64_t terms = 0, first = 0, part = 0;
+};
+// At most 32 rows. Zeros are added up to 32 rows, and up to a multiple of 32 columns. For
+// processors with tiles.
+void unit_split(const float* x, int64_t stride, int64_t rows, int64_t cols, const SplitRows& to,
+                const SplitTerms& to_terms);
+
+// dst [cols, rows] = x' of floats, rounded to the nearest even. For processors with tiles.
+void unit_store_transposed(const float* x, int64_t stride, int64_t rows, int64_t cols, Bf16* dst,
+                           int64_t dst_stride);
 
 }  // namespace onefold::cpu

@@ -242,8 +242,11 @@ class Product {
             ? rows_as_lines(panel_of(g_.a, false, dst_rows, slab.terms.begin, terms).as<Bf16>(),
                             g_.a.stride)
             : packed_lines(operand(Side::a, number) + packed_elems(row.begin, terms), terms);
-    unit_multiply(lines, operand(Side::b, number) + packed_elems(col.begin, terms), row.size(),
-                  col.size(), terms, g_.accumulate || !first, tile.data, tile.stride);
+    const LinesOfB columns =
+        packed_columns(operand(Side::b, number) + packed_elems(col.begin, terms), terms);
+    const UnitTurn turn;
+    unit_multiply(lines, columns, row.size(), col.size(), terms, g_.accumulate || !first, tile.data,
+                  tile.stride);
     if (last) end_tile(g_, tile);
   }
 

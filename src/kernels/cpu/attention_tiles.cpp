@@ -1,0 +1,215 @@
+#include "kernels/cpu/attention_tiles.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/types.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_tiles.cpp"
+#include "kernels/cpu/targets.h"
+// Compiles this file again for each target.
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/dropout-inl.h"
+#include "kernels/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onefold::cpu {
+namespace HWY_NAMESPACE {
+
+HWY_INLINE float RowMax(const float* row, size_t n) {
+  const DF d;
+  VF top = hn::Set(d, -std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) top = hn::Max(top, hn::LoadU(d, row + i));
+  float best = hn::GetLane(hn::MaxOfLanes(d, top));
+  for (; i < n; ++i) best = std::max(best, row[i]);
+  return best;
+}
+
+// row[i] = exp(row[i] - shift); returns the sum.
+HWY_INLINE float ExpRow(float* HWY_RESTRICT row, size_t n, float shift) {
+  const DF d;
+  VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  const VF minus = hn::Set(d, shift);
+  SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
+    const VF e = Exp(d, hn::Sub(io.Load(d, row + i), minus));
+    io.Store(e, d, row + i);
+    sums[k] = hn::Add(sums[k], io.OnlyValid(d, e));
+  });
+  return Total(sums);
+}
+
+HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, size_t n, float factor) {
+  const DF d;
+  const VF f = hn::Set(d, factor);
+  Sweep(n,
+        [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
+}
+
+void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
+                   float* sums, float* out, int64_t out_stride, int64_t head_dim) {
+  HWY_ALIGN float multipliers[kTile];
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* row = tile.data + r * kTile;
+    const auto hidden = static_cast<size_t>(tile.hidden(r)),
+               seen = static_cast<size_t>(tile.visible(r));
+    std::fill(row, row + hidden, 0.0f);
+    std::fill(row + seen, row + tile.cols, 0.0f);
+    if (seen == hidden) continue;
+    const float top = std::max(maxima[r], RowMax(row + hidden, seen - hidden));
+    // A maximum that stays is the usual case, and e^0 takes as long as any other.
+    const float shrink = first ? 0.0f : maxima[r] == top ? 1.0f : std::exp(maxima[r] - top);
+    sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, top);
+    maxima[r] = top;
+    if (!first && shrink != 1.0f)
+      ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
+    if (dropout.rate > 0) {
+      KeepMask(dropout.key, dropout.sample, dropout.rate)
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
+                           multipliers);
+      for (size_t i = hidden; i < seen; ++i) row[i] *= multipliers[i];
+    }
+  }
+}
+
+void FinishRows(int64_t rows, const float* maxima, const float* sums, float* out,
+                int64_t out_stride, int64_t head_dim, float* lse) {
+  for (int64_t r = 0; r < rows; ++r) {
+    ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), 1.0f / sums[r]);
+    lse[r] = maxima[r] + std::log(sums[r]);
+  }
+}
+
+void ScaleTile(float* tile, int64_t rows, int64_t cols, float factor) {
+  for (int64_t r = 0; r < rows; ++r) ScaleRow(tile + r * kTile, static_cast<size_t>(cols), factor);
+}
+
+void CapTile(float* tile, int64_t rows, int64_t cols, float cap) {
+  const DF d;
+  const VF times = hn::Set(d, cap), inverse = hn::Set(d, 1.0f / cap);
+  for (int64_t r = 0; r < rows; ++r)
+    Sweep(static_cast<size_t>(cols), [&](size_t i, auto io) HWY_ATTR {
+      const VF x = io.Load(d, tile + r * kTile + i);
+      io.Store(hn::Mul(times, Tanh(d, hn::Mul(x, inverse))), d, tile + r * kTile + i);
+    });
+}
+
+void BiasTile(const ScoreTile& tile, float slope) {
+  const DF d;
+  const VF factor = hn::Set(d, slope);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* row = tile.data + r * kTile;
+    const int64_t own = tile.visible_in_row0 + r - 1;
+    Sweep(static_cast<size_t>(tile.cols), [&](size_t i, auto io) HWY_ATTR {
+      const VF behind = hn::Iota(d, static_cast<float>(static_cast<int64_t>(i) - own));
+      io.Store(hn::MulAdd(factor, behind, io.Load(d, row + i)), d, row + i);
+    });
+  }
+}
+
+template <class T>
+HWY_INLINE void RowDotsOf(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t rows,
+                          size_t n, float* dots) {
+  const DF d;
+  for (int64_t r = 0; r < rows; ++r) {
+    VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
+      sums[k] =
+          hn::MulAdd(io.Load(d, a + r * a_stride + i), io.Load(d, b + r * b_stride + i), sums[k]);
+    });
+    dots[r] = Total(sums);
+  }
+}
+
+void RowDots(const Tensor& a, const Tensor& b, float* dots) {
+  with_type(a.dtype, "attention", [&](auto type) HWY_ATTR {
+    using T = decltype(type);
+    RowDotsOf<T>(a.as<T>(), a.stride, b.as<T>(), b.stride, a.rows, static_cast<size_t>(a.cols),
+                 dots);
+  });
+}
+
+void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
+                  float scale, float cap, const TileDropout& dropout) {
+  const DF d;
+  HWY_ALIGN float multipliers[kTile];
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* HWY_RESTRICT p = tile.data + r * kTile;
+    float* HWY_RESTRICT g = gradient + r * kTile;
+    const auto hidden = static_cast<size_t>(tile.hidden(r)),
+               seen = static_cast<size_t>(tile.visible(r));
+    std::fill(p, p + hidden, 0.0f);
+    std::fill(g, g + hidden, 0.0f);
+    std::fill(p + seen, p + tile.cols, 0.0f);
+    std::fill(g + seen, g + tile.cols, 0.0f);
+    const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
+    if (dropout.rate > 0)
+      KeepMask(dropout.key, dropout.sample, dropout.rate)
+          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
+                           multipliers);
+    Sweep(seen - hidden, [&](size_t k, auto io) HWY_ATTR {
+      const size_t i = hidden + k;
+      const VF score = io.Load(d, p + i);
+      VF probability = Exp(d, hn::Sub(score, shift));
+      VF dprobability = io.Load(d, g + i);
+      VF weight = probability;
+      if (dropout.rate > 0) {
+        const VF multiplier = io.Load(d, multipliers + i);
+        weight = hn::Mul(weight, multiplier);
+        dprobability = hn::Mul(dprobability, multiplier);
+      }
+      io.Store(weight, d, p + i);
+      VF dscore = hn::Mul(hn::Mul(probability, hn::Sub(dprobability, dot)), factor);
+      if (cap > 0) {
+        const VF share = hn::Mul(score, hn::Set(d, 1.0f / cap));
+        dscore = hn::NegMulAdd(hn::Mul(share, share), dscore, dscore);
+      }
+      io.Store(dscore, d, g + i);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace onefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace onefold::cpu {
+namespace {
+HWY_EXPORT(OnlineSoftmax);
+HWY_EXPORT(FinishRows);
+HWY_EXPORT(ScaleTile);
+HWY_EXPORT(CapTile);
+HWY_EXPORT(BiasTile);
+HWY_EXPORT(RowDots);
+HWY_EXPORT(BackwardTile);
+}  // namespace
+
+void online_softmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
+                    float* sums, float* out, int64_t out_stride, int64_t head_dim) {
+  HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
+  (tile, first, dropout, maxima, sums, out, out_stride, head_dim);
+}
+void finish_rows(int64_t rows, const float* maxima, const float* sums, float* out,
+                 int64_t out_stride, int64_t head_dim, float* lse) {
+  HWY_DYNAMIC_DISPATCH(FinishRows)(rows, maxima, sums, out, out_stride, head_dim, lse);
+}
+void scale_tile(const ScoreTile& tile, float factor) {
+  HWY_DYNAMIC_DISPATCH(ScaleTile)(tile.data, tile.rows, tile.cols, factor);
+}
+void cap_tile(const ScoreTile& tile, float cap) {
+  HWY_DYNAMIC_DISPATCH(CapTile)(tile.data, tile.rows, tile.cols, cap);
+}
+void bias_tile(const ScoreTile& tile, float slope) { HWY_DYNAMIC_DISPATCH(BiasTile)(tile, slope); }
+void row_dots(const Tensor& a, const Tensor& b, float* dots) {
+  HWY_DYNAMIC_DISPATCH(RowDots)(a, b, dots);
+}
+void backward_tile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
+                   float scale, float cap, const TileDropout& dropout) {
+  HWY_DYNAMIC_DISPATCH(BackwardTile)(tile, gradient, lse, delta, scale, cap, dropout);
+}
+
+}  // namespace onefold::cpu
+#endif

@@ -1,0 +1,308 @@
+// A tile is computed in bands of 32 queries: scores, probabilities and their parts of one band stay
+// in the first cache, and of a tile on the diagonal only what is seen is multiplied. Sums over
+// queries (gradients of keys and values) wait for all bands of a tile, so that the unit adds up 128
+// queries without loading and storing sums in between. Those gradients are computed transposed:
+// split, a band lies in memory as their second operand must, and transposing a head's queries once
+// is less work than transposing every band.
+//
+// Tried: two bf16 in the place of three, which leave out 2^-18 of a float. Whole models with
+// outlying channels erred by more than their own rounding makes them.
+#include "kernels/cpu/attention_unit.h"
+
+#include <limits>
+
+#include "kernels/cpu/bf16_unit.h"
+#include "kernels/cpu/convert.h"
+
+namespace onefold::cpu {
+namespace {
+
+constexpr int64_t kBand = 32;
+constexpr int64_t kBandElems = kBand * kTile, kTileElems = kTile * kTile;
+
+int64_t whole_blocks(int64_t n) { return ceil_div(n, kPackedLines) * kPackedLines; }
+
+Bf16* take_bf16(ThreadScratch& scratch, int64_t elems) {
+  return reinterpret_cast<Bf16*>(scratch.take(ceil_div(elems, 2)));
+}
+
+const Bf16* data_of(const Tensor& t) { return t.as<Bf16>(); }
+
+// Rows as a first operand: where they are if they are whole, else packed in `room`.
+LinesOfA lines_of(const Tensor& rows, Bf16* room) {
+  if (rows.rows % kPackedLines == 0 && rows.cols % kPackedTerms == 0)
+    return rows_as_lines(data_of(rows), rows.stride);
+  unit_pack(Side::a, data_of(rows), rows.stride, false, rows.rows, rows.cols, room);
+  return packed_lines(room, rows.cols);
+}
+
+// Rows as a second operand: as its lines, or as its terms.
+LinesOfB pack_lines(const Tensor& rows, Bf16* room) {
+  unit_pack(Side::b, data_of(rows), rows.stride, false, rows.rows, rows.cols, room);
+  return packed_columns(room, rows.cols);
+}
+LinesOfB pack_terms(const Tensor& rows, Bf16* room) {
+  unit_pack(Side::b, data_of(rows), rows.stride, true, rows.cols, rows.rows, room);
+  return packed_columns(room, rows.rows);
+}
+
+// The band of a tile's rows from `first` on, with the columns that any of them sees.
+ScoreTile band_of(const ScoreTile& tile, int64_t first, float* data) {
+  ScoreTile band = tile;
+  band.data = data;
+  band.rows = std::min(kBand, tile.rows - first);
+  band.visible_in_row0 += first;
+  if (tile.starts) band.starts += first;
+  band.cols = band.visible(band.rows - 1);
+  return band;
+}
+
+// A band's scores, or a gradient of theirs = a · b', in whole blocks.
+void score(const ScoreTile& band, const LinesOfA& a, const LinesOfB& b, int64_t head_dim,
+           float* dst) {
+  unit_multiply(a, b, kBand, whole_blocks(band.cols), head_dim, false, dst, kTile);
+}
+
+// ---------------------------------------------------------------------------------------- forward
+
+struct ForwardScratch {
+  float *scores, *result;
+  Bf16 *parts, *q, *k, *v;
+
+  static int64_t packed_tile(const AttentionShape& s) { return packed_elems(kTile, s.head_dim); }
+  static int64_t elems(const AttentionShape& s) {
+    return kBandElems + kTile * whole_blocks(s.head_dim) +
+           (kParts * kBandElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
+  }
+  ForwardScratch(const AttentionShape& s, ThreadScratch all)
+      : scores(all.take(kBandElems)),
+        result(all.take(kTile * whole_blocks(s.head_dim))),
+        parts(take_bf16(all, kParts * kBandElems)),
+        q(take_bf16(all, packed_elems(kBand, s.head_dim))),
+        k(take_bf16(all, packed_tile(s))),
+        v(take_bf16(all, packed_tile(s))) {}
+};
+
+void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropout& dropout,
+                        const ForwardScratch& room) {
+  const int64_t hd = s.head_dim, wide = whole_blocks(hd), rows = t.queries.size();
+  const float scale = s.score_scale();
+  float maxima[kTile], sums[kTile];
+  std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
+  std::fill_n(sums, kTile, 0.0f);
+  for (int64_t key = t.first_key; key < t.last_key; key += kTile) {
+    const int64_t cols = std::min(kTile, t.last_key - key);
+    const ScoreTile tile = score_tile(s, room.scores, t.batch, t.queries.begin, rows, key, cols);
+    const LinesOfB k = pack_lines(t.k.row_range(key, cols), room.k),
+                   v = pack_terms(t.v.row_range(key, cols), room.v);
+    const bool first_tile = key == t.first_key;
+    for (int64_t first = 0; first < rows; first += kBand) {
+      const ScoreTile band = band_of(tile, first, room.scores);
+      if (band.cols == 0) continue;  // never in the first tile
+      score(band, lines_of(t.q.row_range(first, band.rows), room.q), k, hd, band.data);
+      if (scale != 1) scale_tile(band, scale);
+      adjust_scores(s, band, t.head);
+      float* const result = room.result + first * wide;
+      online_softmax(band, first_tile,
+                     tile_dropout(dropout, s, t.batch, t.head, t.queries.begin + first, key),
+                     maxima + first, sums + first, result, wide, hd);
+      unit_split(band.data, kTile, band.rows, band.cols, {room.parts, kTile, kBandElems}, {});
+      unit_multiply(rows_as_lines(room.parts, kTile, kBandElems), v, kBand, wide, band.cols,
+                    !first_tile, result, wide, kParts);
+    }
+  }
+  finish_rows(rows, maxima, sums, room.result, wide, hd, t.lse);
+  narrow_rows(room.result, wide, t.out);
+}
+
+// --------------------------------------------------------------------------------------- backward
+
+// Of one head at a time: queries and gradients of results, packed transposed; sums of dq. Of a tile
+// of keys: they and values, packed, and the transposed sums of dk and dv, of all keys where several
+// heads add to them. Of a tile of scores: probabilities and gradients of scores, split.
+struct UnitBackwardScratch {
+  float *scores, *gradient, *delta, *dq, *dk, *dv;
+  Bf16 *queries, *douts;
+  Bf16 *q, *dout, *k, *v, *k_terms;
+  Bf16 *gradient_lines, *weight_pairs, *gradient_pairs;
+
+  static int64_t query_tiles(const AttentionShape& s) { return ceil_div(s.query_length, kTile); }
+  static int64_t key_tiles(const AttentionShape& s) {
+    return s.heads == s.kv_heads ? 1 : ceil_div(s.key_length, kTile);
+  }
+  // Of a tile of a head's rows.
+  static int64_t packed_tile(const AttentionShape& s) { return packed_elems(s.head_dim, kTile); }
+  static int64_t floats(const AttentionShape& s) { return whole_blocks(s.head_dim) * kTile; }
+
+  static int64_t elems(const AttentionShape& s) {
+    return 2 * kBandElems + ThreadScratch::whole(s.query_length) + query_tiles(s) * floats(s) +
+           2 * key_tiles(s) * floats(s) +
+           ((2 * query_tiles(s) + 3) * packed_tile(s) + 2 * packed_elems(kBand, s.head_dim) +
+            kParts * (kBandElems + 2 * kTileElems)) /
+               2;
+  }
+  UnitBackwardScratch(const AttentionShape& s, ThreadScratch all)
+      : scores(all.take(kBandElems)),
+        gradient(all.take(kBandElems)),
+        delta(all.take(s.query_length)),
+        dq(all.take(query_tiles(s) * floats(s))),
+        dk(all.take(key_tiles(s) * floats(s))),
+        dv(all.take(key_tiles(s) * floats(s))),
+        queries(take_bf16(all, query_tiles(s) * packed_tile(s))),
+        douts(take_bf16(all, query_tiles(s) * packed_tile(s))),
+        q(take_bf16(all, packed_elems(kBand, s.head_dim))),
+        dout(take_bf16(all, packed_elems(kBand, s.head_dim))),
+        k(take_bf16(all, packed_tile(s))),
+        v(take_bf16(all, packed_tile(s))),
+        k_terms(take_bf16(all, packed_tile(s))),
+        gradient_lines(take_bf16(all, kParts * kBandElems)),
+        weight_pairs(take_bf16(all, kParts * kTileElems)),
+        gradient_pairs(take_bf16(all, kParts * kTileElems)) {}
+};
+
+// One query head against its key head, which is the `member`-th of its group: the first starts the
+// sums of dk and dv, and the last ends them.
+class UnitBackwardHead {
+ public:
+  UnitBackwardHead(const AttentionShape& s, int64_t b, int64_t h, int64_t member,
+                   const BackwardTensors& tensors, const Dropout& dropout,
+                   const UnitBackwardScratch& room)
+      : s_(s),
+        b_(b),
+        h_(h),
+        member_(member),
+        wide_(whole_blocks(s.head_dim)),
+        t_(s, b, h, tensors),
+        dropout_(dropout),
+        room_(room) {}
+
+  void run() {
+    row_dots(t_.dout, t_.out, room_.delta);
+    for (int64_t query = 0; query < s_.query_length; query += kTile) {
+      const int64_t rows = std::min(kTile, s_.query_length - query);
+      pack_transposed(t_.q.row_range(query, rows), queries_at(query));
+      pack_transposed(t_.dout.row_range(query, rows), douts_at(query));
+    }
+    for (int64_t key = 0; key < s_.key_length; key += kTile) key_tile(key);
+    narrow_rows(room_.dq, wide_, t_.dq);
+  }
+
+ private:
+  Bf16* queries_at(int64_t query) const {
+    return room_.queries + query / kTile * UnitBackwardScratch::packed_tile(s_);
+  }
+  Bf16* douts_at(int64_t query) const {
+    return room_.douts + query / kTile * UnitBackwardScratch::packed_tile(s_);
+  }
+  void pack_transposed(const Tensor& rows, Bf16* dst) const {
+    unit_pack(Side::a, data_of(rows), rows.stride, true, rows.cols, rows.rows, dst);
+  }
+
+  void key_tile(int64_t key) {
+    const int64_t cols = std::min(kTile, s_.key_length - key), group = s_.heads / s_.kv_heads,
+                  sum = group == 1 ? 0 : key / kTile * UnitBackwardScratch::floats(s_);
+    const Tensor keys = t_.k.row_range(key, cols);
+    const LinesOfB k = pack_lines(keys, room_.k), k_terms = pack_terms(keys, room_.k_terms),
+                   v = pack_lines(t_.v.row_range(key, cols), room_.v);
+    float *const dk = room_.dk + sum, *const dv = room_.dv + sum;
+    const int64_t first_query = s_.causal ? key : 0;
+    for (int64_t query = first_query; query < s_.query_length; query += kTile) {
+      const int64_t rows = std::min(kTile, s_.query_length - query);
+      const int64_t first_key = s_.first_in_window(query);
+      if (first_key >= key + cols) break;  // windows of later queries begin later
+      const ScoreTile tile = score_tile(s_, nullptr, b_, query, rows, key, cols);
+      for (int64_t first = 0; first < rows; first += kBand)
+        band(tile, query, first, k, v, k_terms, key > first_key);
+      const bool onto = member_ > 0 || query > first_query;
+      add_over_queries(tile, douts_at(query), room_.weight_pairs, onto, dv);
+      add_over_queries(tile, queries_at(query), room_.gradient_pairs, onto, dk);
+    }
+    if (member_ < group - 1) return;
+    store_transposed(dk, t_.dk.row_range(key, cols));
+    store_transposed(dv, t_.dv.row_range(key, cols));
+  }
+
+  // Probabilities and gradients of scores of a band, split; and what they add to dq.
+  void band(const ScoreTile& tile, int64_t query, int64_t first, const LinesOfB& k,
+            const LinesOfB& v, const LinesOfB& k_terms, bool onto) const {
+    const ScoreTile band = band_of(tile, first, room_.scores);
+    const int64_t row = query + first;
+    const float scale = s_.score_scale();
+    score(band, lines_of(t_.q.row_range(row, band.rows), room_.q), k, s_.head_dim, band.data);
+    score(band, lines_of(t_.dout.row_range(row, band.rows), room_.dout), v, s_.head_dim,
+          room_.gradient);
+    if (scale != 1) scale_tile(band, scale);
+    adjust_scores(s_, band, h_);
+    backward_tile(band, room_.gradient, t_.lse + row, room_.delta + row, scale, s_.soft_cap,
+                  tile_dropout(dropout_, s_, b_, h_, row, tile.first_key));
+    const int64_t terms = whole_blocks(tile.rows);
+    unit_split(band.data, kTile, band.rows, band.cols, {},
+               {room_.weight_pairs, terms, first, kTileElems});
+    unit_split(room_.gradient, kTile, band.rows, band.cols,
+               {room_.gradient_lines, kTile, kBandElems},
+               {room_.gradient_pairs, terms, first, kTileElems});
+    unit_multiply(rows_as_lines(room_.gradient_lines, kTile, kBandElems), k_terms, kBand, wide_,
+                  band.cols, onto, room_.dq + row * wide_, wide_, kParts);
+  }
+
+  // dst' [head_dim, keys] (+)= x' · the tile, x being packed transposed. On the diagonal, 32 keys
+  // at a time, from the first query that sees any of them on.
+  void add_over_queries(const ScoreTile& tile, const Bf16* x, const Bf16* pairs, bool onto,
+                        float* dst) const {
+    const int64_t terms = whole_blocks(tile.rows), cols = whole_blocks(tile.cols);
+    const bool diagonal = tile.visible(0) < tile.cols;
+    for (int64_t col = 0; col < cols; col += diagonal ? kPackedLines : cols) {
+      const int64_t unseen = diagonal ? col : 0;
+      LinesOfA a = packed_lines(x, terms);
+      LinesOfB b = packed_columns(pairs + packed_elems(col, terms), terms, kTileElems);
+      a.data += unseen / kPackedTerms * a.step;
+      b.data += unseen / kPackedTerms * kPackedStep;
+      unit_multiply(a, b, wide_, diagonal ? kPackedLines : cols, terms - unseen, onto, dst + col,
+                    kTile, kParts);
+    }
+  }
+
+  void store_transposed(const float* sums, const Tensor& dst) const {
+    unit_store_transposed(sums, kTile, dst.cols, dst.rows, dst.as<Bf16>(), dst.stride);
+  }
+
+  const AttentionShape& s_;
+  const int64_t b_, h_, member_, wide_;
+  const BackwardHead t_;
+  const Dropout& dropout_;
+  const UnitBackwardScratch& room_;
+};
+
+}  // namespace
+
+int64_t unit_attention_forward_elems(const AttentionShape& s) { return ForwardScratch::elems(s); }
+int64_t unit_attention_backward_elems(const AttentionShape& s) {
+  return UnitBackwardScratch::elems(s);
+}
+
+void unit_attention_forward(ThreadPool& pool, const AttentionShape& s, const ForwardTensors& t,
+                            const Dropout& dropout, float* scratch) {
+  const Chunks tiles{s.query_length, kTile};
+  pool.run(s.batch * s.heads * tiles.count(), [&](int64_t chunk, int thread) {
+    // The last tiles see the most keys, and are handed out first.
+    const int64_t tile = tiles.count() - 1 - chunk / (s.batch * s.heads),
+                  rest = chunk % (s.batch * s.heads);
+    const UnitTurn turn;
+    forward_query_tile(s, {s, rest / s.heads, rest % s.heads, tiles[tile], t}, dropout,
+                       {s, {scratch + thread * ForwardScratch::elems(s)}});
+  });
+}
+
+void unit_attention_backward(ThreadPool& pool, const AttentionShape& s, const BackwardTensors& t,
+                             const Dropout& dropout, float* scratch) {
+  const int64_t group = s.heads / s.kv_heads;
+  pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
+    const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
+    const UnitBackwardScratch mine(s, {scratch + thread * UnitBackwardScratch::elems(s)});
+    const UnitTurn turn;
+    for (int64_t member = 0; member < group; ++member)
+      UnitBackwardHead(s, b, kv_head * group + member, member, t, dropout, mine).run();
+  });
+}
+
+}  // namespace onefold::cpu
