@@ -160,12 +160,6 @@ void measure_step(const StepBench& b, int64_t baseline,
   engine.train_step(micros, 1e-4);
   options.profile->turn(false);
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
-  // What the device alone takes for a step, where something else is the host.
-  double device_seconds = 0;
-  if (!engine.device().memory_is_the_hosts() && engine.ranks() == 1 && !one_after_another)
-    device_seconds =
-        measure_behind_products(engine.device(), options.precision.compute, 1.1 * median(seconds),
-                                3, [&] { engine.train_step(micros, 1e-4); });
   if (engine.rank() != 0) return;
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
@@ -189,7 +183,6 @@ void measure_step(const StepBench& b, int64_t baseline,
                  {"stage", b.stage},
                  {"tokens_per_second", rate},
                  {"step_seconds", seconds},
-                 {"device_step_seconds", device_seconds},
                  {"forward_seconds", per_step(now.forward, before.forward)},
                  {"backward_seconds", per_step(now.backward, before.backward)},
                  {"norm_seconds", per_step(now.squares, before.squares)},
@@ -219,9 +212,6 @@ void measure_step(const StepBench& b, int64_t baseline,
                                          : fmt::format(" on each of {} ranks, ZeRO stage {}",
                                                        engine.ranks(), b.stage));
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
-  if (device_seconds > 0)
-    fmt::print("  the device alone takes {:.3f} s: it waits for the host {:.0f} % of a step\n",
-               device_seconds, std::max(0.0, 100 - 100 * device_seconds / median(seconds)));
   fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
              gflops, 100 * gflops / ceiling, ceiling);
   fmt::print(

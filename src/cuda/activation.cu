@@ -144,12 +144,12 @@ __global__ void backward_kernel(bool gated, View<T> x, View<T> dy, View<T> dx, V
 // of a row, a pack to each lane. The halves of a block take the rows of its chunk in turn, and
 // their sums are added in order.
 template <class T, class F>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     backward_sums_kernel(View<T> x, View<T> dy, View<T> dx, View<T> y, int64_t chunk_size,
                          float* partials, bool is_aligned) {
   constexpr int kElems = kWide<T>, kLanes = kWarp / 2, kHalves = kThreads / kLanes,
                 kCols = kLanes * kElems;
-  constexpr int kBatch = 4;  // rows that a thread has under way
+  constexpr int kBatch = 2;  // rows that a thread has under way; four are not faster
   __shared__ float shared[kHalves][kCols + kElems];
   const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kCols + lane * kElems;

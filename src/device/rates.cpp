@@ -1,7 +1,6 @@
 #include "device/rates.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/clock.h"
 #include "kernels/probe.h"
@@ -28,32 +27,6 @@ double measure(Device& device, int repeats, const std::function<void()>& call) {
   return median(seconds);
 }
 
-// A large product of random numbers in memory of its own.
-class ProductProbe {
- public:
-  ProductProbe(Device& device, DType type)
-      : device_(device), ledger_(*device.memory(Tier::device)) {
-    const int64_t bytes = kProductSize * kProductSize * dtype_bytes(type);
-    for (int i = 0; i < 3; ++i)
-      memory_.push_back(ledger_.allocate(Kind::workspace, bytes, "product probe"));
-    const auto square = [&](size_t i) { return memory_[i].as(kProductSize, kProductSize, type); };
-    for (const size_t operand : {0, 1}) fill_with_random(device, square(operand));
-    product_ = {.a = square(0), .b = square(1), .dst = square(2), .b_transposed = true};
-    const int64_t scratch = device.kernels().gemm_scratch_bytes(product_);
-    if (scratch == 0) return;
-    memory_.push_back(ledger_.allocate(Kind::workspace, scratch, "product probe"));
-    product_.scratch = memory_.back().as(1, scratch, DType::u8);
-  }
-  void run() { device_.kernels().gemm(product_); }
-  static constexpr double kFlops = 2.0 * kProductSize * kProductSize * kProductSize;
-
- private:
-  Device& device_;
-  Ledger ledger_;
-  std::vector<Buffer> memory_;
-  Gemm product_;
-};
-
 }  // namespace
 
 void fill_with_random(Device& device, Tensor tensor) {
@@ -75,33 +48,21 @@ void fill_with_random(Device& device, Tensor tensor) {
 
 double measure_product_gflops(Device& device, DType type, int repeats) {
   if (device.memory_is_the_hosts()) return measure_gemm_gflops(*device.pool(), repeats, type);
-  ProductProbe probe(device, type);
-  return ProductProbe::kFlops / measure(device, repeats, [&] { probe.run(); }) / 1e9;
-}
-
-double measure_behind_products(Device& device, DType type, double ahead, int repeats,
-                               const std::function<void()>& call) {
-  ProductProbe probe(device, type);
-  const double one = measure(device, 3, [&] { probe.run(); });
-  const auto products = static_cast<int>(std::ceil(ahead / one));
-  const auto seconds = [&](const std::function<void()>& behind) {
-    std::vector<double> all;
-    for (int repeat = 0; repeat < repeats; ++repeat) {
-      const double begin = now_seconds();
-      device.compute().post({}, [&] {
-        for (int i = 0; i < products; ++i) probe.run();
-      });
-      behind();
-      all.push_back(now_seconds() - begin);
-    }
-    device.compute().take_spans();
-    return median(all);
-  };
-  const double alone = seconds([&] {
-    const Ticket ticket = device.compute().mark();
-    if (ticket.lane) ticket.lane->wait(ticket.number);
-  });
-  return seconds(call) - alone;
+  Ledger ledger(*device.memory(Tier::device));
+  const int64_t bytes = kProductSize * kProductSize * dtype_bytes(type);
+  std::vector<Buffer> memory;
+  for (int i = 0; i < 3; ++i)
+    memory.push_back(ledger.allocate(Kind::workspace, bytes, "product probe"));
+  const auto square = [&](size_t i) { return memory[i].as(kProductSize, kProductSize, type); };
+  for (const size_t operand : {0, 1}) fill_with_random(device, square(operand));
+  Gemm product{.a = square(0), .b = square(1), .dst = square(2), .b_transposed = true};
+  const int64_t scratch = device.kernels().gemm_scratch_bytes(product);
+  if (scratch > 0) {
+    memory.push_back(ledger.allocate(Kind::workspace, scratch, "product probe"));
+    product.scratch = memory.back().as(1, scratch, DType::u8);
+  }
+  const double seconds = measure(device, repeats, [&] { device.kernels().gemm(product); });
+  return 2.0 * kProductSize * kProductSize * kProductSize / seconds / 1e9;
 }
 
 double measure_memory_gb_per_s(Device& device, int repeats) {

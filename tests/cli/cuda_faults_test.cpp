@@ -3,6 +3,7 @@
 // disturbed. Where a call may fail (memory that is only wished for), the run does not differ at
 // all. On a card; skipped elsewhere. Calls of NCCL that fail are in engine/cuda_ranks_test.cpp and
 // comm/nccl_test.cpp: several processes would need several cards.
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@ constexpr size_t kAtATime = 8;  // most of a short run is starting, which takes 
 class CudaFaults : public Cli {
  protected:
   void SetUp() override {
+    if (!std::getenv("ONEFOLD_SLOW_TESTS")) GTEST_SKIP() << "ctest -L slow runs it";
     const std::string problem = error_text([] { open_device("cuda", 1); });
     if (!problem.empty()) GTEST_SKIP() << problem;
     if (std::string(ONEFOLD_FAILING_CUDA).empty()) GTEST_SKIP() << "built without CUDA";
