@@ -76,7 +76,7 @@ else()
 endif()
 # The plugin and the program must size things alike: the same file is in both.
 add_library(onefold_cuda MODULE ${cuda_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda_scratch.cpp
-  ${CMAKE_SOURCE_DIR}/src/device/cuda_architectures.cpp
+  ${CMAKE_SOURCE_DIR}/src/device/cuda_architectures.cpp ${CMAKE_SOURCE_DIR}/src/device/lane.cpp
   ${CMAKE_SOURCE_DIR}/src/tensor/memory_source.cpp)
 onefold_own_folder(onefold_cuda cuda)
 onefold_interface_hash(onefold_cuda)

@@ -183,16 +183,11 @@ Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
         "h200",
         config.run.device, hardware.name);
-  if (hardware.device != "cpu")
-    for (const auto& [axis, size] :
-         {std::pair("tensor", config.mesh.tensor), std::pair("context", config.mesh.context),
-          std::pair("pipeline", config.mesh.pipeline), std::pair("expert", config.mesh.expert)})
-      if (size > 1)
-        user_error(
-            "mesh.{} is {}: that axis is there for the device cpu alone yet, and the hardware {} "
-            "is "
-            "another",
-            axis, size, hardware.name);
+  if (hardware.device != "cpu" && config.mesh.expert > 1)
+    user_error(
+        "mesh.expert is {}: that axis is there for the device cpu alone yet, and the hardware {} "
+        "is another",
+        config.mesh.expert, hardware.name);
   if (arguments.threads > 0) hardware.cores = arguments.threads;
   return hardware;
 }

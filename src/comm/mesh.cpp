@@ -26,7 +26,7 @@ Mesh::Mesh(int ranks, const MeshAxes& axes)
   sizes_[static_cast<size_t>(Axis::data)] = ranks / others;
 }
 
-RankGroup Mesh::group(std::initializer_list<Axis> axes, int rank) const {
+RankGroup Mesh::group(const std::vector<Axis>& axes, int rank) const {
   RankGroup group;
   for (const Axis axis : axes) {
     if (!group.name.empty()) group.name += " x ";

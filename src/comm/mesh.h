@@ -4,7 +4,7 @@
 #pragma once
 
 #include <array>
-#include <initializer_list>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -13,6 +13,8 @@ namespace onefold {
 enum class Axis : uint8_t { tensor, context, expert, data, pipeline };  // innermost first
 inline constexpr int kAxes = 5;
 const char* axis_name(Axis axis);
+// Those along which something travels between the phases of a unit.
+inline constexpr Axis kExchangeAxes[] = {Axis::tensor, Axis::context, Axis::expert};
 
 // So many ranks along each axis; the rest is the data axis.
 struct MeshAxes {
@@ -28,8 +30,8 @@ class Mesh {
   // A rank's place along an axis.
   int place(Axis axis, int rank) const { return rank / stride(axis) % size(axis); }
   // Those that differ from a rank along these axes alone.
-  RankGroup group(std::initializer_list<Axis> axes, int rank) const;
-  RankGroup group(Axis axis, int rank) const { return group({axis}, rank); }
+  RankGroup group(const std::vector<Axis>& axes, int rank) const;
+  RankGroup group(Axis axis, int rank) const { return group(std::vector{axis}, rank); }
   // Those of its tensor group that hold the same key and value heads, if each is held by `count`.
   RankGroup replicas(int rank, int count) const;
   // Ranks of one stage of the pipeline: those from place * this on.

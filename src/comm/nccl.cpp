@@ -6,33 +6,40 @@
 namespace onefold {
 namespace {
 
+// Of all ranks, or of a group of them, whose control plane is a group of that of all.
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::shared_ptr<Communicator> control, const NcclApi& api, bool library_sums)
+  NcclCommunicator(std::shared_ptr<NcclState> state, std::shared_ptr<Communicator> control,
+                   RankGroup group)
       : Communicator(control->rank(), control->ranks(), control->options()),
-        state_(std::make_shared<NcclState>(std::move(control), api, library_sums)) {}
+        state_(std::move(state)),
+        control_(std::move(control)),
+        group_(std::move(group)) {}
 
   const char* transport() const override { return "nccl"; }
-  Place host() const override { return control().host(); }
-  Place place() const override { return control().place(); }
-  int64_t scratch_bytes() const override { return control().scratch_bytes(); }
+  Place host() const override { return control_->host(); }
+  Place place() const override { return control_->place(); }
+  int64_t scratch_bytes() const override { return control_->scratch_bytes(); }
   std::unique_ptr<Channel> open(std::string_view name, void* scratch) override {
-    return control().open(name, scratch);
+    return control_->open(name, scratch);
   }
   int64_t device_scratch_bytes() const override { return nccl_scratch_bytes(ranks()); }
   std::unique_ptr<Channel> open_on(RankMemory& memory, std::string_view name,
                                    void* scratch) override {
-    return std::make_unique<NcclChannel>(state_, memory, name, scratch);
+    return std::make_unique<NcclChannel>(state_, *control_, group_, memory, name, scratch);
+  }
+  std::unique_ptr<Communicator> group(const RankGroup& members) override {
+    return std::make_unique<NcclCommunicator>(state_, control_->group(members), members);
   }
   std::string failure() const override {
-    return state_->failed() ? state_->failure() : control().failure();
+    return state_->failed() ? state_->failure() : control_->failure();
   }
   void abort(std::string_view why) noexcept override { state_->fail(std::string(why)); }
 
  private:
-  Communicator& control() const { return *state_->control; }
-
   const std::shared_ptr<NcclState> state_;
+  const std::shared_ptr<Communicator> control_;
+  const RankGroup group_;
 };
 
 }  // namespace
@@ -47,7 +54,8 @@ std::shared_ptr<Communicator> over_nccl(std::shared_ptr<Communicator> control,
                  control->ranks(), library.problem);
     api = library.api;
   }
-  return std::make_shared<NcclCommunicator>(std::move(control), *api, options.library_sums);
+  auto state = std::make_shared<NcclState>(control, *api, options.library_sums);
+  return std::make_shared<NcclCommunicator>(std::move(state), std::move(control), RankGroup{});
 }
 
 }  // namespace onefold

@@ -143,15 +143,16 @@ void NcclState::add_call(Watched& watched, std::string text) {
 
 // ---- A channel
 
-NcclChannel::NcclChannel(std::shared_ptr<NcclState> state, RankMemory& memory,
-                         std::string_view name, void* scratch)
-    : Channel(state->control->rank(), state->control->ranks()),
+NcclChannel::NcclChannel(std::shared_ptr<NcclState> state, Communicator& control,
+                         const RankGroup& group, RankMemory& memory, std::string_view name,
+                         void* scratch)
+    : Channel(control.rank(), control.ranks()),
       state_(std::move(state)),
       api_(state_->api),
       memory_(memory),
-      name_(name),
+      name_(channel_name(std::string(name), group)),
       scratch_(static_cast<std::byte*>(scratch)),
-      meet_(state_->control->open(fmt::format("{} calls", name), nullptr)),
+      meet_(control.open(fmt::format("{} calls", name), nullptr)),
       sources_(static_cast<size_t>(ranks())) {
   NcclId id{};
   if (rank() == 0) check(api_.make_id(&id));
@@ -185,13 +186,23 @@ void NcclChannel::check(const char* problem) {
 void NcclChannel::run(const Call& call) {
   if (state_->failed()) state_->throw_failure();
   record_.assign(call);
-  // Ranks meet on the host before anything is on their streams: a stream that waits for a rank that
-  // does not come could not say for which. The host is ahead of the card, so this costs the card no
-  // time. In a message between two ranks the others have no part.
-  if (call.collective != Collective::send && call.collective != Collective::receive)
-    meet_->barrier(record_.text());
+  meet(call);
   put_on_stream(call);
   state_->add_call(*watched_, record_.text());
+}
+
+// Ranks meet on the host before anything is on their streams: a stream that waits for a rank that
+// does not come could not say for which. The host is ahead of the card, so this costs the card no
+// time. In a message between two ranks the others have no part.
+void NcclChannel::meet(const Call& call) {
+  const bool sends = call.collective == Collective::send;
+  if (!sends && call.collective != Collective::receive) return meet_->barrier(record_.text());
+  const std::string what = fmt::format("{}, {} bytes over NCCL", call.what, call.bytes);
+  char nothing = 0;
+  if (sends)
+    meet_->send(what, call.peer, &nothing, 1);
+  else
+    meet_->receive(what, call.peer, &nothing, 1);
 }
 
 void NcclChannel::put_on_stream(const Call& call) {

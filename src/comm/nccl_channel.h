@@ -73,8 +73,9 @@ class NcclState {
 
 class NcclChannel final : public Channel {
  public:
-  NcclChannel(std::shared_ptr<NcclState> state, RankMemory& memory, std::string_view name,
-              void* scratch);
+  // Of `group`, whose control plane is `control`.
+  NcclChannel(std::shared_ptr<NcclState> state, Communicator& control, const RankGroup& group,
+              RankMemory& memory, std::string_view name, void* scratch);
   ~NcclChannel() override;
 
  private:
@@ -85,6 +86,7 @@ class NcclChannel final : public Channel {
   };
 
   void run(const Call& call) override;
+  void meet(const Call& call);
   void put_on_stream(const Call& call);
   void gather(std::span<const Message> messages, bool in_place);
   void reduce(std::span<const Message> messages, bool in_place);

@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kThreads)
   float* weights = douts + T::kFloats;
   float* dscores = weights + T::kWeightFloats;
   const auto dim = static_cast<int>(args.head_dim);
-  const int64_t length = args.key_length, group = args.heads / args.kv_heads;
+  const int64_t length = args.key_length, queries_length = args.query_length;
+  const int64_t group = args.heads / args.kv_heads;
   const int64_t b = blockIdx.x / args.kv_heads, kv_head = blockIdx.x % args.kv_heads;
   const int64_t first_key = static_cast<int64_t>(blockIdx.y) * T::kRows;
   const bool drops = args.mask.threshold > 0;
@@ -75,15 +76,16 @@ __global__ void __launch_bounds__(kThreads)
   clear<kDim>(dv);
 
   for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-    const HeadRows q(args.q, b * length, h, dim), dout(gradients.dout, b * length, h, dim);
+    const HeadRows q(args.q, b * queries_length, h, dim),
+        dout(gradients.dout, b * queries_length, h, dim);
     const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
-    const float* delta = gradients.scratch + (b * args.heads + h) * length;
-    for (int64_t first = first_key; first < length; first += T::kRows) {
+    const float* delta = gradients.scratch + (b * args.heads + h) * queries_length;
+    for (int64_t first = args.causal ? first_key : 0; first < queries_length; first += T::kRows) {
       // Starts and windows grow along a sequence: from here on, they begin after these keys.
       if (first_key_of(args, b, first) >= first_key + T::kRows) break;
       __syncthreads();  // the last tile has been read
-      load_tile<kDim>(q, first, length, dim, queries);
-      load_tile<kDim>(dout, first, length, dim, douts);
+      load_tile<kDim>(q, first, queries_length, dim, queries);
+      load_tile<kDim>(dout, first, queries_length, dim, douts);
       if (drops) load_multipliers<kDim, true>(args, b, h, first, first_key, weights);
       __syncthreads();
       typename T::Scores scores, dprobabilities;
@@ -93,15 +95,15 @@ __global__ void __launch_bounds__(kThreads)
       for (int c = 0; c < T::kEach; ++c) {
         const int col = thread_x() + c * kGridSide;
         const int64_t query = first + col;
-        const int64_t from = first_key_of(args, b, query);
-        const float of_lse = query < length ? lse[query] : 0.0f;
-        const float of_delta = query < length ? delta[query] : 0.0f;
+        const int64_t from = first_key_of(args, b, query), last = last_key_of(args, query);
+        const float of_lse = query < queries_length ? lse[query] : 0.0f;
+        const float of_delta = query < queries_length ? delta[query] : 0.0f;
 #pragma unroll
         for (int r = 0; r < T::kEach; ++r) {
           const int row = thread_y() + r * kGridSide, at = row * T::kWeightStride + col;
           const int64_t key = first_key + row;
           Backward element{0, 0};
-          if (query < length && key <= query && key >= from)
+          if (query < queries_length && key <= last && key >= from)
             element = backward_of(args, scores[r][c], dprobabilities[r][c],
                                   drops ? weights[at] : 1.0f, of_lse, of_delta);
           weights[at] = element.weight;
@@ -140,7 +142,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t kv_head = h / (args.heads / args.kv_heads);
   // The last tiles see the most keys: they begin first.
   const int64_t first_query = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * T::kRows;
-  const HeadRows k(args.k, b * length, kv_head, dim), v(args.v, b * length, kv_head, dim);
+  const HeadRows k(args.k, b * args.key_length, kv_head, dim),
+      v(args.v, b * args.key_length, kv_head, dim);
   const float* lse = args.lse + (b * args.heads + h) * args.lse_stride;
   const float* delta = gradients.scratch + (b * args.heads + h) * length;
   const bool drops = args.mask.threshold > 0;
@@ -150,7 +153,8 @@ __global__ void __launch_bounds__(kThreads)
   clear<kDim>(dq);
 
   const int64_t first_key = first_key_of(args, b, first_query) / T::kRows * T::kRows;
-  const int64_t end_key = first_query + T::kRows < length ? first_query + T::kRows : length;
+  const int64_t end_query = first_query + T::kRows < length ? first_query + T::kRows : length;
+  const int64_t end_key = last_key_of(args, end_query - 1) + 1;
   for (int64_t first = first_key; first < end_key; first += T::kRows) {
     __syncthreads();  // the last tile has been read
     load_tile<kDim>(k, first, end_key, dim, keys);
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < T::kEach; ++r) {
       const int row = thread_y() + r * kGridSide;
       const int64_t query = first_query + row;
-      const int64_t from = first_key_of(args, b, query);
+      const int64_t from = first_key_of(args, b, query), last = last_key_of(args, query);
       const float of_lse = query < length ? lse[query] : 0.0f;
       const float of_delta = query < length ? delta[query] : 0.0f;
 #pragma unroll
@@ -172,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
         const int col = thread_x() + c * kGridSide;
         const int64_t key = first + col;
         float& dscore = dscores[row * T::kWeightStride + col];
-        const bool seen = query < length && key <= query && key >= from;
+        const bool seen = query < length && key <= last && key >= from;
         dscore = seen ? backward_of(args, scores[r][c], dprobabilities[r][c], drops ? dscore : 1.0f,
                                     of_lse, of_delta)
                             .gradient
@@ -205,13 +209,13 @@ void attention_backward(const AttentionArgs& args, const AttentionGradients& gra
     constexpr int kDim = decltype(width)::value;
     using T = Tile<kDim>;
     constexpr int64_t kTiles = 4 * T::kFloats;
-    const int64_t tiles = ceil_div(args.query_length, T::kRows);
-    launch(keys_kernel<kDim>, grid_of(args.batch * args.kv_heads, tiles), kThreads,
+    const auto tiles = [](int64_t length) { return ceil_div(length, T::kRows); };
+    launch(keys_kernel<kDim>, grid_of(args.batch * args.kv_heads, tiles(args.key_length)), kThreads,
            (kTiles + 2 * T::kWeightFloats) * static_cast<int64_t>(sizeof(float)), stream, args,
            gradients);
-    launch(queries_kernel<kDim>, grid_of(args.batch * args.heads, tiles), kThreads,
-           (kTiles + T::kWeightFloats) * static_cast<int64_t>(sizeof(float)), stream, args,
-           gradients);
+    launch(queries_kernel<kDim>, grid_of(args.batch * args.heads, tiles(args.query_length)),
+           kThreads, (kTiles + T::kWeightFloats) * static_cast<int64_t>(sizeof(float)), stream,
+           args, gradients);
   });
 }
 

@@ -1,5 +1,6 @@
-// Causal attention with the online softmax of FlashAttention: one block to a tile of queries of a
-// head, which walks the tiles of keys it sees, in order. Scores exist for one tile at a time.
+// Attention, causal or not, with the online softmax of FlashAttention: one block to a tile of
+// queries of a head, which walks the tiles of keys it sees, in order. Scores exist for one tile at
+// a time.
 #include "cuda/attention_tile.cuh"
 
 namespace onefold::cuda {
@@ -67,7 +68,6 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
   const int64_t kv_head = h / (args.heads / args.kv_heads);
   // The last tiles see the most keys: they begin first.
   const int64_t first_query = static_cast<int64_t>(gridDim.y - 1 - blockIdx.y) * T::kRows;
-  const int64_t offset = args.key_length - args.query_length;
   const int64_t end_query =
       first_query + T::kRows < args.query_length ? first_query + T::kRows : args.query_length;
   const HeadRows q(args.q, b * args.query_length, h, dim);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
 
   // No row sees a key before the first row's document and window: both grow along a sequence.
   const int64_t first_key = first_key_of(args, b, first_query) / T::kRows * T::kRows;
-  const int64_t end_key = end_query + offset;
+  const int64_t end_key = last_key_of(args, end_query - 1) + 1;
   for (int64_t key = first_key; key < end_key; key += T::kRows) {
     __syncthreads();  // the last tile's values have been read
     load_tile<kDim>(k, key, end_key, dim, others);
@@ -92,10 +92,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AttentionArgs args) {
     for (int r = 0; r < T::kEach; ++r) {
       const int row = thread_y() + r * kGridSide;
       const int64_t query = first_query + row, from = first_key_of(args, b, query);
+      const int64_t last = last_key_of(args, query);
 #pragma unroll
       for (int c = 0; c < T::kEach; ++c) {
         const int64_t at = key + thread_x() + c * kGridSide;
-        const bool seen = query < end_query && at >= from && at <= query + offset;
+        const bool seen = query < end_query && at >= from && at <= last;
         scores[r][c] = seen ? capped(args, scores[r][c] * scale) : -INFINITY;
       }
       rows.enter(r, scores[r]);

@@ -178,6 +178,11 @@ __device__ inline int64_t first_key_of(const AttentionArgs& args, int64_t b, int
   return start < first ? first : start > query ? query : start;
 }
 
+// The last key that it sees.
+__device__ inline int64_t last_key_of(const AttentionArgs& args, int64_t query) {
+  return args.causal ? query + args.key_length - args.query_length : args.key_length - 1;
+}
+
 // Dropout's multipliers of a tile of scores, into shared memory: [queries, keys], or [keys,
 // queries]. A thread draws the words of one counter after the other, each good for up to four keys
 // of a query.
@@ -190,7 +195,8 @@ __device__ void load_multipliers(const AttentionArgs& args, int64_t b, int64_t h
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < T::kRows * kCounters; i += kThreads) {
     const int row = i / kCounters;
-    const int64_t first = (h * args.query_length + first_query + row) * args.key_length + first_key;
+    const int64_t of_query = (args.first_head + h) * args.query_length + first_query + row;
+    const int64_t first = of_query * args.key_length + first_key;
     const int64_t counter = first / 4 + i % kCounters;
     const PhiloxWords words = mask_words(args.mask, sample, static_cast<uint64_t>(counter));
     const auto before = static_cast<int>(4 * counter - first);  // the key of the first word

@@ -1,11 +1,13 @@
 #include "cuda/cuda_kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "base/block8.h"
 #include "base/error.h"
+#include "cuda/axis_kernels.h"
 #include "cuda/check.h"
 #include "cuda/gemm.h"
 #include "cuda/library_attention.h"
@@ -17,8 +19,9 @@ namespace {
 
 static_assert(kSumLanes == onefold::kSumLanes);
 
-Positions positions_of(const RowPositions& p) {
-  return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32()};
+Positions positions_of(const RowPositions& p, int64_t table_rows) {
+  return {p.first, p.length, p.starts.empty() ? nullptr : p.starts.i32(),
+          p.places.empty() ? nullptr : p.places.i32(), table_rows};
 }
 
 // Contiguous tensors as one row: nothing then depends on how wide they are.
@@ -26,7 +29,6 @@ Tensor joined(const Tensor& t, bool contiguous) { return contiguous ? t.flat() :
 
 Mask mask_of(const Dropout& dropout) {
   require(dropout.rate >= 0 && dropout.rate < 1, "dropout: rate {} is not in [0, 1)", dropout.rate);
-  require(dropout.places.empty(), "this device has no parts of sequences");
   if (dropout.rate == 0) return {};
   // The comparison with the rate is exact on integers: rate * 2^24 is exact.
   return {dropout.key, dropout.samples.i64(),
@@ -78,7 +80,8 @@ void require_positions(const RowPositions& positions, int64_t rows, int64_t tabl
           "positions {}+{} of {}", positions.first, positions.length, table_rows);
   require(positions.starts.empty() || (positions.starts.elems() == rows && positions.first == 0),
           "the starts of {} rows for {}", positions.starts.elems(), rows);
-  require(positions.places.empty(), "this device has no parts of sequences");
+  require_places(positions.places, rows);
+  require(positions.places.empty() || positions.first == 0, "places from {} on", positions.first);
 }
 
 void require_groups(const Tensor& x, int64_t groups) {
@@ -108,10 +111,11 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
                              const Dropout& dropout) {
   require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads over {} key heads", s.heads, s.kv_heads);
-  require(s.causal && s.query_length <= s.key_length, "attention: {} queries over {} keys",
-          s.query_length, s.key_length);
-  require(s.first_head == 0 || dropout.rate == 0,
-          "attention: dropout of a share of the heads, from {} on", s.first_head);
+  require(s.causal ? s.query_length <= s.key_length
+                   : s.starts.empty() && s.window == 0 && dropout.rate == 0,
+          "attention: {} queries over {} keys{}", s.query_length, s.key_length,
+          s.causal ? "" : ", all of them seen");
+  require(dropout.places.empty(), "attention: dropout of parts of sequences");
   if (s.head_dim > kMostHeadDim)
     user_error("attention on the device cuda takes heads of at most {} elements; this model has {}",
                kMostHeadDim, s.head_dim);
@@ -143,7 +147,9 @@ AttentionArgs attention_args(const AttentionShape& s, const Tensor& q, const Ten
           lse.stride,
           s.window < s.key_length ? s.window : 0,  // one that hides nothing is none
           s.score_scale(),
-          s.soft_cap};
+          s.soft_cap,
+          s.first_head,
+          s.causal};
 }
 
 SteppedArgs stepped_args(const char* what, const Stepped& s) {
@@ -334,7 +340,7 @@ class CudaKernels final : public Kernels {
             "rope: {} columns for {} heads of which {} elements turn", x.cols, heads, table.cols);
     require_positions(positions, x.rows, table.rows);
     require(table.dtype == DType::f32, "rope: a table of {}", dtype_name(table.dtype));
-    cuda::rope(view(x), heads, view(table), positions_of(positions), inverse, stream_);
+    cuda::rope(view(x), heads, view(table), positions_of(positions, table.rows), inverse, stream_);
   }
 
   void attention_forward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
@@ -350,7 +356,8 @@ class CudaKernels final : public Kernels {
   void attention_backward(const AttentionShape& shape, Tensor q, Tensor k, Tensor v, Tensor out,
                           Tensor dout, Tensor lse, Tensor dq, Tensor dk, Tensor dv,
                           const Dropout& dropout, Tensor scratch) override {
-    require(shape.query_length == shape.key_length, "attention backward over a cache");
+    require(!shape.causal || shape.query_length == shape.key_length,
+            "attention backward over a cache");
     require_shape("attention: dout", dout, q.rows, q.cols);
     require_shape("attention: dq", dq, q.rows, q.cols);
     require_shape("attention: dk", dk, k.rows, k.cols);
@@ -365,6 +372,10 @@ class CudaKernels final : public Kernels {
       cuda::attention_backward(args, gradients, stream_);
   }
 
+  void merge_attention(Tensor out, Tensor lse, Tensor more, Tensor more_lse) override {
+    cuda::merge_attention(out, lse, more, more_lse, stream_);
+  }
+
   void dropout(Tensor x, const Dropout& dropout, int64_t length, Tensor residual,
                Tensor dst) override {
     const Mask mask = mask_of(dropout);
@@ -373,8 +384,12 @@ class CudaKernels final : public Kernels {
     require(length > 0, "dropout: sequences of {}", length);
     require_type("dropout", x, {residual, dst});
     if (mask.threshold == 0) return residual.empty() ? copy(x, dst) : add(residual, x, dst);
-    const Matrix added = view_or_null(residual);
-    cuda::dropout(view(x), mask, length, residual.empty() ? nullptr : &added, view(dst), stream_);
+    require_places(dropout.places, x.rows);
+    const Matrix all = view_or_null(residual), *added = residual.empty() ? nullptr : &all;
+    if (dropout.places.empty())
+      cuda::dropout(view(x), mask, length, added, view(dst), stream_);
+    else
+      dropout_at(dropout.places.i32(), view(x), mask, length, added, view(dst), stream_);
   }
 
   void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,
@@ -387,7 +402,7 @@ class CudaKernels final : public Kernels {
     }
     require_type("embedding", dst, {table, position_table});
     cuda::embedding_forward(tokens.i32(), view(table), view_or_null(position_table),
-                            positions_of(positions), view(dst), stream_);
+                            positions_of(positions, position_table.rows), view(dst), stream_);
   }
 
   void embedding_backward(Tensor tokens, Tensor dx, const RowPositions& positions, Tensor dtable,
@@ -399,12 +414,13 @@ class CudaKernels final : public Kernels {
       require_shape("embedding: dpositions", dpositions, dpositions.rows, dx.cols);
       require_positions(positions, dx.rows, dpositions.rows);
     }
-    require_scratch("embedding", scratch, embedding_backward_scratch_bytes(dx.rows, dtable.rows));
+    const int64_t targets = std::max(dtable.rows, positions.places.empty() ? 0 : dpositions.rows);
+    require_scratch("embedding", scratch, embedding_backward_scratch_bytes(dx.rows, targets));
     require_gradients("embedding", dx, {dtable, dpositions});
-    cuda::embedding_backward(
-        {tokens.i32(), view(dx), positions_of(positions), view(dtable), accumulate_table,
-         view_or_null(dpositions), accumulate_positions, static_cast<int32_t*>(scratch.data)},
-        stream_);
+    cuda::embedding_backward({tokens.i32(), view(dx), positions_of(positions, dpositions.rows),
+                              view(dtable), accumulate_table, view_or_null(dpositions),
+                              accumulate_positions, static_cast<int32_t*>(scratch.data)},
+                             stream_);
   }
 
   void cross_entropy(Tensor logits, Tensor targets, Tensor gradient_scale, Tensor losses) override {
@@ -413,6 +429,15 @@ class CudaKernels final : public Kernels {
     cuda::cross_entropy(view(logits), targets.i32(),
                         gradient_scale.empty() ? nullptr : gradient_scale.f32(),
                         losses.flat().f32(), stream_);
+  }
+
+  void share_softmax(Tensor logits, Tensor targets, Tensor stats) override {
+    cuda::share_softmax(logits, targets, stats, stream_);
+  }
+
+  void share_cross_entropy(Tensor logits, Tensor targets, Tensor stats, Tensor gradient_scale,
+                           Tensor losses) override {
+    cuda::share_cross_entropy(logits, targets, stats, gradient_scale, losses, stream_);
   }
 
   void column_sum(Tensor x, Tensor dst, bool accumulate, Tensor scratch) override {

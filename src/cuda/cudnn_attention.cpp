@@ -37,10 +37,11 @@ enum Name : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv };
 
 // A part of a micro-batch: what a graph follows from.
 struct Shape {
-  int64_t batch, length, heads, kv_heads, head_dim;
+  int64_t batch, queries, keys, heads, kv_heads, head_dim;
   Type type;
+  bool causal;
 };
-using Key = std::array<int64_t, 16>;
+using Key = std::array<int64_t, 18>;
 
 struct Entry {
   std::shared_ptr<Graph> graph;  // null: the library has nothing for this shape
@@ -88,17 +89,17 @@ class CudnnAttention final : public LibraryAttention {
       const Key key = key_of(shape, a, &g);
       const Graph* graph = find(key, bytes, [&](Graph& to) { describe_backward(to, shape, a, g); });
       if (!graph) return false;  // before anything of it was computed: other slices are smaller
-      const int64_t row = first * shape.length;
+      const int64_t row = first * shape.queries, key_row = first * shape.keys;
       run(*graph,
           {{kQ, rows_from(a.q, row)},
-           {kK, rows_from(a.k, row)},
-           {kV, rows_from(a.v, row)},
+           {kK, rows_from(a.k, key_row)},
+           {kV, rows_from(a.v, key_row)},
            {kOut, rows_from(a.out, row)},
            {kLse, a.lse + first * shape.heads * a.lse_stride},
            {kDout, rows_from(g.dout, row)},
            {kDq, rows_from(g.dq, row)},
-           {kDk, rows_from(g.dk, row)},
-           {kDv, rows_from(g.dv, row)}},
+           {kDk, rows_from(g.dk, key_row)},
+           {kDv, rows_from(g.dv, key_row)}},
           g.scratch, stream);
     }
     return true;
@@ -110,21 +111,26 @@ class CudnnAttention final : public LibraryAttention {
   static bool fits(const AttentionArgs& a) {
     return a.q.type != Type::f32 && a.mask.threshold == 0 && !a.starts && a.window == 0 &&
            a.soft_cap == 0 && a.scale == 1.0f / std::sqrt(static_cast<float>(a.head_dim)) &&
+           (a.causal ? a.query_length == a.key_length : takes_parts(a)) && a.head_dim % 8 == 0 &&
+           a.head_dim <= 128 && a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) &&
+           takes(a.v) && takes(a.out);
+  }
 
-           a.query_length == a.key_length && a.head_dim % 8 == 0 && a.head_dim <= 128 &&
-           a.batch > 0 && a.query_length > 1 && takes(a.q) && takes(a.k) && takes(a.v) &&
-           takes(a.out);
+  // Rows of lse may be some of a longer one's.
+  static bool takes_parts(const AttentionArgs& a) {
+    return a.key_length > 1 && reinterpret_cast<uintptr_t>(a.lse) % 16 == 0;
   }
 
   static Shape shape_of(const AttentionArgs& a, int64_t batch) {
-    return {batch, a.query_length, a.heads, a.kv_heads, a.head_dim, a.q.type};
+    return {batch,      a.query_length, a.key_length, a.heads,
+            a.kv_heads, a.head_dim,     a.q.type,     a.causal};
   }
 
   // Everything that a graph is made from; without gradients, forward's.
   static Key key_of(const Shape& s, const AttentionArgs& a, const AttentionGradients* g = nullptr) {
     const auto type = static_cast<int64_t>(s.type);
-    Key key = {s.batch,    s.length,   s.heads,    s.kv_heads,   s.head_dim,  type,
-               a.q.stride, a.k.stride, a.v.stride, a.out.stride, a.lse_stride};
+    Key key = {s.batch,    s.queries,  s.keys,     s.heads,      s.kv_heads,   s.head_dim, type,
+               a.q.stride, a.k.stride, a.v.stride, a.out.stride, a.lse_stride, s.causal};
     if (g) {
       const int64_t strides[] = {1, g->dout.stride, g->dq.stride, g->dk.stride, g->dv.stride};
       std::copy(std::begin(strides), std::end(strides), key.end() - std::size(strides));
@@ -133,26 +139,28 @@ class CudnnAttention final : public LibraryAttention {
   }
 
   // [batch, heads, length, head_dim], rows of `stride` elements.
-  static std::vector<int64_t> dims(const Shape& s, int64_t heads) {
-    return {s.batch, heads, s.length, s.head_dim};
+  static std::vector<int64_t> dims(const Shape& s, Name name) {
+    return {s.batch, of_keys(name) ? s.kv_heads : s.heads, length(s, name), s.head_dim};
   }
-  static std::vector<int64_t> strides(const Shape& s, const Matrix& m) {
-    return {s.length * m.stride, s.head_dim, m.stride, 1};
+  static std::vector<int64_t> strides(const Shape& s, Name name, const Matrix& m) {
+    return {length(s, name) * m.stride, s.head_dim, m.stride, 1};
   }
+  static bool of_keys(Name name) { return name == kK || name == kV || name == kDk || name == kDv; }
+  static int64_t length(const Shape& s, Name name) { return of_keys(name) ? s.keys : s.queries; }
   static std::shared_ptr<Tensor_attributes> input(Graph& graph, Name name, const Shape& s,
-                                                  int64_t heads, const Matrix& m) {
+                                                  const Matrix& m) {
     return graph.tensor(
-        Tensor_attributes().set_uid(name).set_dim(dims(s, heads)).set_stride(strides(s, m)));
+        Tensor_attributes().set_uid(name).set_dim(dims(s, name)).set_stride(strides(s, name, m)));
   }
   static void output(const std::shared_ptr<Tensor_attributes>& tensor, Name name, const Shape& s,
-                     int64_t heads, const Matrix& m) {
-    tensor->set_output(true).set_uid(name).set_dim(dims(s, heads)).set_stride(strides(s, m));
+                     const Matrix& m) {
+    tensor->set_output(true).set_uid(name).set_dim(dims(s, name)).set_stride(strides(s, name, m));
   }
   // The natural logarithm of each row's sum.
   static void describe_lse(Tensor_attributes& lse, const Shape& s, const AttentionArgs& a) {
     lse.set_uid(kLse)
         .set_data_type(fe::DataType_t::FLOAT)
-        .set_dim({s.batch, s.heads, s.length, 1})
+        .set_dim({s.batch, s.heads, s.queries, 1})
         .set_stride({s.heads * a.lse_stride, a.lse_stride, 1, 1});
   }
   static void set_types(Graph& graph, const Shape& s) {
@@ -163,13 +171,13 @@ class CudnnAttention final : public LibraryAttention {
 
   static void describe_forward(Graph& graph, const Shape& s, const AttentionArgs& a) {
     set_types(graph, s);
-    const auto q = input(graph, kQ, s, s.heads, a.q), k = input(graph, kK, s, s.kv_heads, a.k),
-               v = input(graph, kV, s, s.kv_heads, a.v);
+    const auto q = input(graph, kQ, s, a.q), k = input(graph, kK, s, a.k),
+               v = input(graph, kV, s, a.v);
     auto options = fe::graph::SDPA_attributes();
-    options.set_name("forward").set_generate_stats(true).set_causal_mask(true);
+    options.set_name("forward").set_generate_stats(true).set_causal_mask(s.causal);
     options.set_attn_scale(a.scale);
     const auto results = graph.sdpa(q, k, v, options);
-    output(results[0], kOut, s, s.heads, a.out);
+    output(results[0], kOut, s, a.out);
     results[1]->set_output(true);
     describe_lse(*results[1], s, a);
   }
@@ -177,20 +185,19 @@ class CudnnAttention final : public LibraryAttention {
   static void describe_backward(Graph& graph, const Shape& s, const AttentionArgs& a,
                                 const AttentionGradients& g) {
     set_types(graph, s);
-    const auto q = input(graph, kQ, s, s.heads, a.q), k = input(graph, kK, s, s.kv_heads, a.k),
-               v = input(graph, kV, s, s.kv_heads, a.v),
-               out = input(graph, kOut, s, s.heads, a.out),
-               dout = input(graph, kDout, s, s.heads, g.dout);
+    const auto q = input(graph, kQ, s, a.q), k = input(graph, kK, s, a.k),
+               v = input(graph, kV, s, a.v), out = input(graph, kOut, s, a.out),
+               dout = input(graph, kDout, s, g.dout);
     Tensor_attributes of_lse;
     describe_lse(of_lse, s, a);
     const auto lse = graph.tensor(of_lse);
     auto options = fe::graph::SDPA_backward_attributes();
-    options.set_name("backward").set_causal_mask(true).set_deterministic_algorithm(true);
+    options.set_name("backward").set_causal_mask(s.causal).set_deterministic_algorithm(true);
     options.set_attn_scale(a.scale);
     const auto results = graph.sdpa_backward(q, k, v, out, dout, lse, options);
-    output(results[0], kDq, s, s.heads, g.dq);
-    output(results[1], kDk, s, s.kv_heads, g.dk);
-    output(results[2], kDv, s, s.kv_heads, g.dv);
+    output(results[0], kDq, s, g.dq);
+    output(results[1], kDk, s, g.dk);
+    output(results[2], kDv, s, g.dv);
   }
 
   // The graph of this key, made by `describe` where it is new. Only plans that do with the scratch

@@ -41,11 +41,21 @@ __global__ void forward_kernel(const int32_t* tokens, View<T> table, View<T> pos
   });
 }
 
+// Where rows go: to their tokens or, without these, to their positions.
+struct Targets {
+  const int32_t* tokens;
+  Positions positions;
+  __device__ int32_t of(int64_t row) const {
+    return tokens ? tokens[row] : static_cast<int32_t>(position_of(positions, row));
+  }
+};
+
 // The order in which counts grow does not matter.
-__global__ void count_kernel(const int32_t* tokens, int64_t rows, int32_t* counts,
-                             int64_t vocabulary) {
+__global__ void count_kernel(Targets targets, int64_t rows, int32_t* counts, int64_t vocabulary) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row < rows && in_table(tokens[row], vocabulary)) atomicAdd(&counts[tokens[row]], 1);
+  if (row >= rows) return;
+  const int32_t token = targets.of(row);
+  if (in_table(token, vocabulary)) atomicAdd(&counts[token], 1);
 }
 
 // ends[token] = where the token's rows begin, which place_kernel moves to where they end. Each
@@ -73,11 +83,12 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 // Each row next to the others of its token, in any order.
-__global__ void place_kernel(const int32_t* tokens, int64_t rows, int32_t* ends, int64_t vocabulary,
+__global__ void place_kernel(Targets targets, int64_t rows, int32_t* ends, int64_t vocabulary,
                              int32_t* placed) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row < rows && in_table(tokens[row], vocabulary))
-    placed[atomicAdd(&ends[tokens[row]], 1)] = static_cast<int32_t>(row);
+  if (row >= rows) return;
+  const int32_t token = targets.of(row);
+  if (in_table(token, vocabulary)) placed[atomicAdd(&ends[token], 1)] = static_cast<int32_t>(row);
 }
 
 __device__ inline int32_t begin_of(const int32_t* ends, int64_t token) {
@@ -86,11 +97,11 @@ __device__ inline int32_t begin_of(const int32_t* ends, int64_t token) {
 
 // The rows of each token in their order: how many of them come before a row is its place, whatever
 // order they were in.
-__global__ void order_kernel(const int32_t* tokens, const int32_t* ends, int64_t vocabulary,
+__global__ void order_kernel(Targets targets, const int32_t* ends, int64_t vocabulary,
                              const int32_t* placed, int32_t* order) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= ends[vocabulary - 1]) return;
-  const int32_t row = placed[at], token = tokens[row];
+  const int32_t row = placed[at], token = targets.of(row);
   const int32_t begin = begin_of(ends, token), end = ends[token];
   int32_t before = 0;
 #pragma unroll 8
@@ -200,35 +211,47 @@ void embedding_forward(const int32_t* tokens, Matrix table, Matrix position_tabl
 
 // scratch: each token's count, [vocabulary]; where its rows end, [vocabulary]; the rows by token,
 // [rows], and in their order, [rows].
-void embedding_backward(const EmbeddingBackward& args, cudaStream_t stream) {
-  const int64_t vocabulary = args.dtable.rows, rows = args.dx.rows;
-  int32_t* counts = args.scratch;
-  int32_t* ends = counts + vocabulary;
-  int32_t* placed = ends + vocabulary;
+namespace {
+
+// dst (+)= the sums of the rows of dx that go to each of its rows, in their order.
+template <class T, class G>
+void add_sorted_rows(const Targets& targets, const Matrix& dx, const Matrix& dst, bool accumulate,
+                     int32_t* scratch, cudaStream_t stream) {
+  const int64_t rows = dx.rows;
+  int32_t* counts = scratch;
+  int32_t* ends = counts + dst.rows;
+  int32_t* placed = ends + dst.rows;
   int32_t* order = placed + rows;
   const dim3 by_row = grid_of(ceil_div(rows, kThreads));
-  check(cudaMemsetAsync(counts, 0, static_cast<size_t>(vocabulary) * sizeof(int32_t), stream),
+  check(cudaMemsetAsync(counts, 0, static_cast<size_t>(dst.rows) * sizeof(int32_t), stream),
         "clear counts");
-  launch(count_kernel, by_row, kThreads, 0, stream, args.tokens, rows, counts, vocabulary);
-  launch(begins_kernel, grid_of(ceil_div(vocabulary, kScanThreads)), kScanThreads, 0, stream,
-         counts, vocabulary, ends);
-  launch(place_kernel, by_row, kThreads, 0, stream, args.tokens, rows, ends, vocabulary, placed);
-  launch(order_kernel, by_row, kThreads, 0, stream, args.tokens, ends, vocabulary, placed, order);
+  launch(count_kernel, by_row, kThreads, 0, stream, targets, rows, counts, dst.rows);
+  launch(begins_kernel, grid_of(ceil_div(dst.rows, kScanThreads)), kScanThreads, 0, stream, counts,
+         dst.rows, ends);
+  launch(place_kernel, by_row, kThreads, 0, stream, targets, rows, ends, dst.rows, placed);
+  launch(order_kernel, by_row, kThreads, 0, stream, targets, ends, dst.rows, placed, order);
+  launch(table_kernel<T, G>,
+         grid_of(ceil_div(dst.rows, kThreads / kWarp), ceil_div(dst.cols, kWarp * kWide<T>)),
+         kThreads, 0, stream, view<T>(dx), ends, order, view<G>(dst), accumulate,
+         all_aligned(dx, dst));
+}
+
+}  // namespace
+
+void embedding_backward(const EmbeddingBackward& args, cudaStream_t stream) {
   with_types(args.dx.type, args.dtable.type, [&](auto element, auto gradient) {
     using T = decltype(element);
     using G = decltype(gradient);
-    const View<T> dx = view<T>(args.dx);
-    launch(table_kernel<T, G>,
-           grid_of(ceil_div(vocabulary, kThreads / kWarp),
-                   ceil_div(args.dtable.cols, kWarp * kWide<T>)),
-           kThreads, 0, stream, dx, ends, order, view<G>(args.dtable), args.accumulate_table,
-           all_aligned(args.dx, args.dtable));
-    if (args.dpositions.data)
-      launch(
-          positions_kernel<T, G>,
-          grid_of(args.dpositions.rows, ceil_div(args.dpositions.cols, kColumnThreads * kWide<T>)),
-          kColumnThreads, 0, stream, dx, args.positions, view<G>(args.dpositions),
-          args.accumulate_positions, all_aligned(args.dx, args.dpositions));
+    add_sorted_rows<T, G>({args.tokens, {}}, args.dx, args.dtable, args.accumulate_table,
+                          args.scratch, stream);
+    if (!args.dpositions.data) return;
+    if (args.positions.places)
+      return add_sorted_rows<T, G>({nullptr, args.positions}, args.dx, args.dpositions,
+                                   args.accumulate_positions, args.scratch, stream);
+    launch(positions_kernel<T, G>,
+           grid_of(args.dpositions.rows, ceil_div(args.dpositions.cols, kColumnThreads * kWide<T>)),
+           kColumnThreads, 0, stream, view<T>(args.dx), args.positions, view<G>(args.dpositions),
+           args.accumulate_positions, all_aligned(args.dx, args.dpositions));
   });
 }
 

@@ -44,11 +44,23 @@ struct Mask {
   float scale;
 };
 
-// As RowPositions; starts may be null.
+// As RowPositions; starts and places may be null. Of a table of `end` rows.
 struct Positions {
   int64_t first, length;
-  const int32_t* starts;
+  const int32_t *starts, *places;
+  int64_t end;
 };
+
+// parts.cu: rows that are a part of their sequences, and attention over parts of their keys.
+void dropout_at(const int32_t* places, Matrix x, const Mask& mask, int64_t length,
+                const Matrix* residual, Matrix dst, cudaStream_t stream);
+// lse: [heads, rows], rows a stride apart.
+struct Lse {
+  float* data;
+  int64_t heads, stride;
+};
+void merge_attention(Matrix out, const Lse& lse, Matrix more, const Lse& more_lse,
+                     cudaStream_t stream);
 
 // elementwise.cu
 void fill(Matrix dst, float value, cudaStream_t stream);
@@ -106,6 +118,8 @@ struct AttentionArgs {
   int64_t window;  // as AttentionShape's
   float scale;     // of scores, never 0
   float soft_cap;
+  int64_t first_head;
+  bool causal;
 };
 struct AttentionGradients {
   Matrix dout, dq, dk, dv;
@@ -134,6 +148,11 @@ void embedding_backward(const EmbeddingBackward& args, cudaStream_t stream);
 // cross_entropy.cu. gradient_scale: null where no gradient is wanted.
 void cross_entropy(Matrix logits, const int32_t* targets, const float* gradient_scale,
                    float* losses, cudaStream_t stream);
+
+// share_softmax.cu. stats: [3, rows], or of all shares.
+void share_softmax(Matrix logits, const int32_t* targets, float* stats, cudaStream_t stream);
+void share_cross_entropy(Matrix logits, const int32_t* targets, const float* stats, int64_t shares,
+                         const float* gradient_scale, float* losses, cudaStream_t stream);
 
 // sums.cu
 void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStream_t stream);

@@ -11,6 +11,7 @@
 #include "cuda/check.h"
 #include "cuda/cuda_kernels.h"
 #include "cuda/device_memory.h"
+#include "cuda/issued_lane.h"
 #include "cuda/ranges.h"
 #include "cuda/rank_memory.h"
 #include "cuda/staging.h"
@@ -53,6 +54,10 @@ class CudaDevice final : public Device {
     card_.use();
     return std::make_unique<StreamLane>(/*urgent=*/true);  // computation waits for what it carries
   }
+  std::unique_ptr<LaneQueue> open_message_lane() override {
+    card_.use();
+    return std::make_unique<IssuedLane>(card_);
+  }
   Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
     card_.use();
     const auto* of_card = dynamic_cast<StreamLane*>(&lane);
@@ -74,7 +79,9 @@ class CudaDevice final : public Device {
   int threads() const override { return pool_.threads(); }
   ThreadPool* pool() override { return &pool_; }
   std::unique_ptr<RankMemory> rank_memory(LaneQueue& lane) override {
-    return make_rank_memory(card_, dynamic_cast<StreamLane&>(lane).stream());
+    const auto* const issued = dynamic_cast<IssuedLane*>(&lane);
+    return make_rank_memory(card_,
+                            issued ? issued->stream() : dynamic_cast<StreamLane&>(lane).stream());
   }
 
   void write(Tensor dst, const Make& make, Calls calls) override {

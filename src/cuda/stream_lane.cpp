@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "cuda/check.h"
+#include "cuda/issued_lane.h"
 #include "cuda/ranges.h"
 
 namespace onefold::cuda {
@@ -61,6 +62,8 @@ Ticket StreamLane::post(JobLabel label, Job job) {
 }
 
 void StreamLane::after(const Ticket& ticket) {
+  if (auto* const issued = dynamic_cast<IssuedLane*>(ticket.lane))
+    return after(issued->issued(ticket.number));
   if (!ticket.lane || ticket.lane == this) return;
   SharedEvent begin = record();
   if (const auto* other = dynamic_cast<const StreamLane*>(ticket.lane)) {

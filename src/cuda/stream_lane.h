@@ -25,7 +25,7 @@ class StreamLane final : public LaneQueue {
   // What the job throws comes out at once.
   Ticket post(JobLabel label, Job job) override;
   // Another stream's job, or one of the host's, is awaited by this stream; any other lane's by the
-  // thread that asks.
+  // thread that asks. Until a lane of messages has put its job on a stream, the thread waits too.
   void after(const Ticket& ticket) override;
   void wait(int64_t number) override;
   Ticket mark() override;

@@ -30,6 +30,8 @@ class Device {
   virtual LaneQueue& compute() = 0;
   // A lane of its own for work beside computation.
   virtual std::unique_ptr<LaneQueue> open_lane() = 0;
+  // One whose jobs may wait for another rank, and do not hold up whoever posts them.
+  virtual std::unique_ptr<LaneQueue> open_message_lane() { return open_lane(); }
   // Copies between this device's memory and the host tier's, as a job of the lane.
   virtual Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src,
                       int64_t bytes) = 0;
@@ -45,7 +47,7 @@ class Device {
   virtual bool dry() const { return false; }
   // Whether host code may read and write its memory.
   virtual bool memory_is_the_hosts() const { return false; }
-  // What ranks exchange its memory with, in the order of a lane: compute(), or one of open_lane().
+  // What ranks exchange its memory with, in the order of a lane: compute(), or one that was opened.
   // Null where host code may do it, and on a dry device.
   virtual std::unique_ptr<RankMemory> rank_memory(LaneQueue& /*lane*/) { return nullptr; }
 

@@ -303,6 +303,7 @@ class ProfiledDevice final : public Device {
   MemorySource* memory(Tier tier) override { return inner_->memory(tier); }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override { return inner_->open_lane(); }
+  std::unique_ptr<LaneQueue> open_message_lane() override { return inner_->open_message_lane(); }
   Ticket copy(LaneQueue& lane, JobLabel label, void* dst, const void* src, int64_t bytes) override {
     return inner_->copy(&lane == &compute_ ? inner_->compute() : lane, std::move(label), dst, src,
                         bytes);

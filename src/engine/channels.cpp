@@ -9,7 +9,7 @@ namespace onefold {
 namespace {
 
 Communicator* line_of(const Lines& lines, Lane lane) {
-  if (lane == Lane::exchange) return lines.tensor ? lines.tensor.get() : lines.experts.get();
+  if (lane == Lane::exchange) return lines.tensor.get();
   return lane == Lane::compute ? lines.all.get() : lines.data.get();
 }
 
@@ -17,18 +17,46 @@ Communicator* line_of(const Lines& lines, Lane lane) {
 
 std::unique_ptr<Channel> Channels::open(Communicator& communicator, Device& device, Ledger& ledger,
                                         Lane lane, Buffer& scratch) {
-  const auto i = static_cast<size_t>(lane);
-  if (communicator.ranks() > 1 && !memory_[i])
-    memory_[i] = device.rank_memory(lanes_[i] ? *lanes_[i] : device.compute());
   const int64_t bytes = device.memory_is_the_hosts() ? communicator.scratch_bytes()
                                                      : communicator.device_scratch_bytes();
   if (bytes > 0) scratch = ledger.allocate(Kind::communication, bytes, "messages");
-  return memory_[i] ? communicator.open_on(*memory_[i], lane_name(lane), scratch.data())
-                    : communicator.open(lane_name(lane), scratch.data());
+  return open_unsummed(communicator, device, lane, lane_name(lane), scratch.data());
+}
+
+std::unique_ptr<Channel> Channels::open_unsummed(Communicator& communicator, Device& device,
+                                                 Lane lane, const char* name, void* scratch) {
+  if (device.memory_is_the_hosts() || device.dry()) return communicator.open(name, scratch);
+  // Nothing moves, and a channel of the host's memory would try to.
+  if (communicator.ranks() == 1) return make_dry_communicator(1)->open(name, scratch);
+  const auto i = static_cast<size_t>(lane);
+  if (!memory_[i]) memory_[i] = device.rank_memory(lanes_[i] ? *lanes_[i] : device.compute());
+  return communicator.open_on(*memory_[i], name, scratch);
+}
+
+void Channels::open_pipeline(const Lines& lines, Device& device) {
+  for (const Lane lane : {Lane::send, Lane::recv})
+    lanes_[static_cast<size_t>(lane)] = device.open_message_lane();
+  Communicator& stages = *lines.pipeline;
+  stages_ = open_unsummed(stages, device, Lane::compute, "pipeline");
+  for (size_t i = 0; i < hops_.size(); ++i) {
+    const bool backward = i >= 3, sends = hop_number(backward, stages.rank()) == i;
+    hops_[i] = open_unsummed(stages, device, sends ? Lane::send : Lane::recv,
+                             backward ? "backward" : "forward");
+  }
+}
+
+void Channels::open_for_host(const Lines& lines) {
+  control_ = lines.all->open("control", nullptr);
+  const auto opened = [](const std::shared_ptr<Communicator>& line) {
+    return line ? line->open("values of the host", nullptr) : nullptr;
+  };
+  host_shares_ = opened(lines.tensor);
+  host_experts_ = opened(lines.experts);
+  host_stages_ = opened(lines.pipeline);
+  host_context_ = opened(lines.context);
 }
 
 Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes) {
-  const bool on_host = device.memory_is_the_hosts();
   for (const Lane lane : kMessageLanes) {
     const auto i = static_cast<size_t>(lane);
     if (line_of(lines, lane) == nullptr) continue;
@@ -38,42 +66,42 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     if (lines.same_experts && for_units)
       same_experts_[i] = open(*lines.same_experts, device, ledger, lane, same_experts_scratch_[i]);
   }
-  // Numbers are gathered and not summed: no scratch.
-  if (!on_host) control_ = lines.all->open("control", nullptr);
-  if (lines.pipeline) {
-    stages_ = lines.pipeline->open("pipeline", nullptr);
-    for (size_t i = 0; i < hops_.size(); ++i)
-      hops_[i] = lines.pipeline->open(i < 3 ? "forward" : "backward", nullptr);
-    for (const Lane lane : {Lane::send, Lane::recv})
-      lanes_[static_cast<size_t>(lane)] = device.open_lane();
-  }
-  // What is exchanged is not summed: no scratch.
-  if (lines.context) context_ = lines.context->open("context", nullptr);
+  if (!device.memory_is_the_hosts()) open_for_host(lines);
+  if (lines.pipeline) open_pipeline(lines, device);
+  if (lines.context) context_ = open_unsummed(*lines.context, device, Lane::compute, "context");
   if (lines.context && lines.method == ContextMethod::ring)
-    for (auto& turn : turns_) turn = lines.context->open("ring", nullptr);
+    for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, Lane::compute, "ring");
   if (lines.inside) {
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
   }
-  if (!lines.replicas) return;
-  if (const int64_t bytes = lines.replicas->scratch_bytes(); bytes > 0)
-    replicas_scratch_ = ledger.allocate(Kind::communication, bytes, "messages");
-  replicas_ = lines.replicas->open(lane_name(Lane::exchange), replicas_scratch_.data());
+  if (lines.experts)
+    experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
+  if (lines.replicas)
+    replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
 }
 
 TrafficTable Channels::passed() const {
   TrafficTable table{};
   if (stages_) add_traffic(*stages_, table);
+  if (host_stages_) add_traffic(*host_stages_, table);
   for (const auto& hop : hops_)
     if (hop) add_traffic(*hop, table);
   return table;
 }
 
-TrafficTable Channels::exchanged() const {
+TrafficTable Channels::exchanged(Axis axis) const {
+  std::vector<const Channel*> channels;
+  if (axis == Axis::tensor)
+    channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get(),
+                host_shares_.get()};
+  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get()};
+  if (axis == Axis::context)
+    channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),
+                host_context_.get()};
   TrafficTable table{};
-  if (context_) add_traffic(*context_, table);
-  for (const auto& turn : turns_)
-    if (turn) add_traffic(*turn, table);
+  for (const Channel* const channel : channels)
+    if (channel != nullptr) add_traffic(*channel, table);
   return table;
 }
 

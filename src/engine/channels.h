@@ -21,7 +21,7 @@ class Channels {
   Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_lanes);
 
   // Gathers and reductions travel along the axes data, context and expert, exchanges along the
-  // tensor or the expert axis, and the small sums of computation among all ranks.
+  // tensor axis, and the small sums of computation among all ranks.
   Channel& of(Lane lane) const { return *channels_[static_cast<size_t>(lane)]; }
   // Gathers and reductions of a unit: of divided experts, among those that have the same ones.
   Channel& of(Lane lane, const UnitTraits& unit) const {
@@ -32,6 +32,8 @@ class Channels {
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
+  // Of those that divide the experts of each mixture; null where none does.
+  Channel* experts() const { return experts_.get(); }
   // Of those that have the other parts of the same sequences; null where there are none.
   Channel* context() const { return context_.get(); }
   // Of these, where they pass something around: what the one at place `from` passes to the next, on
@@ -39,8 +41,8 @@ class Channels {
   Channel& turn(int from) const {
     return *turns_[static_cast<size_t>(from + 1 == context_->ranks() ? 2 : from % 2)];
   }
-  // What this rank has sent to those that have other parts of its sequences.
-  TrafficTable exchanged() const;
+  // What this rank has sent between the phases of units, along the axis tensor, context or expert.
+  TrafficTable exchanged(Axis axis) const;
   // Of the lane reduce, where gradients are compressed between hosts alone: of the ranks of this
   // host, and of those of the same place on every host; else null.
   Channel* inside() const { return inside_.get(); }
@@ -48,16 +50,22 @@ class Channels {
   // Of a pipeline: what its ranks pass on from the one at place `from` to the next (or back), each
   // on channels of its own, so that a rank may send and receive at the same time; and a channel of
   // all of them, in the order of computation. Null without a pipeline.
-  Channel& hop(bool backward, int from) const {
-    const int last = backward ? 0 : stages_->ranks() - 1;  // from there it goes round
-    return *hops_[static_cast<size_t>((backward ? 3 : 0) + (from == last ? 2 : from % 2))];
-  }
+  Channel& hop(bool backward, int from) const { return *hops_[hop_number(backward, from)]; }
   Channel* stages() const { return stages_.get(); }
   // What this rank has passed on.
   TrafficTable passed() const;
   // For the host's numbers, where lanes carry those of a device. All ranks' threads of control use
   // it, and no lane.
   Channel& control() const { return control_ ? *control_ : of(Lane::compute); }
+  // The same among ranks along one axis: of shares, holders of experts, stages, and parts of
+  // sequences; null where there are none.
+  Channel* host_shares() const {
+    if (host_shares_) return host_shares_.get();
+    return channels_[static_cast<size_t>(Lane::exchange)].get();
+  }
+  Channel* host_experts() const { return host_experts_ ? host_experts_.get() : experts_.get(); }
+  Channel* host_stages() const { return host_stages_ ? host_stages_.get() : stages_.get(); }
+  Channel* host_context() const { return host_context_ ? host_context_.get() : context_.get(); }
   // Null: on the compute lane.
   LaneQueue* own_lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)].get(); }
 
@@ -65,14 +73,24 @@ class Channels {
   // A channel of a lane; what a transport needs for it is kept in `scratch`.
   std::unique_ptr<Channel> open(Communicator& communicator, Device& device, Ledger& ledger,
                                 Lane lane, Buffer& scratch);
+  // One that sums nothing needs no memory of its own.
+  std::unique_ptr<Channel> open_unsummed(Communicator& communicator, Device& device, Lane lane,
+                                         const char* name, void* scratch = nullptr);
+  void open_pipeline(const Lines& lines, Device& device);
+  void open_for_host(const Lines& lines);
+  size_t hop_number(bool backward, int from) const {
+    const int last = backward ? 0 : stages_->ranks() - 1;  // from there it goes round
+    return static_cast<size_t>((backward ? 3 : 0) + (from == last ? 2 : from % 2));
+  }
 
   std::array<Buffer, kLanes> scratch_, same_experts_scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
   std::array<std::unique_ptr<Channel>, kLanes> channels_, same_experts_;
-  std::unique_ptr<Channel> control_, replicas_, context_, stages_;
+  std::unique_ptr<Channel> control_, replicas_, experts_, context_, stages_;
+  std::unique_ptr<Channel> host_shares_, host_experts_, host_stages_, host_context_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
   std::array<std::unique_ptr<Channel>, 3> turns_;
-  Buffer replicas_scratch_, inside_scratch_, between_scratch_;
+  Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_;
   std::unique_ptr<Channel> inside_, between_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };

@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/lines.h"
 #include "model/head_exchange.h"
 
@@ -50,11 +49,9 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
     reasons.push_back(fmt::format(
         "sequences of {} tokens (data.sequence_length) cannot be divided by {}{}", options.sequence,
         pieces, ring ? ", two runs for each rank (context.method ring)" : ""));
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "context parallelism is there for the device cpu alone yet, not for {}", options.device));
-  if (spec.experts.enabled())
-    reasons.emplace_back("experts (model.experts) choose among the tokens of whole sequences yet");
+  if (spec.experts.capacity_factor > 0 && options.training)
+    reasons.emplace_back(
+        "a capacity of experts (capacity_factor) counts the tokens of whole sequences");
   if (options.compression.any())
     reasons.emplace_back("compression does not go with mesh.context yet");
   if (options.local.on())

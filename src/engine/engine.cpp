@@ -85,8 +85,9 @@ Engine::Engine(const ModelSpec& spec, const EngineOptions& options, std::unique_
       executor_(*device_, tiers_, ledger_, model_, state_, traits_, options_, channels_, control_) {
   const Program* const programs[] = {&training_, &evaluation_};
   executor_.open_packing(programs);
-  if (channels_.stages() != nullptr) state_.set_stages(*channels_.stages());
-  if (channels_.has(Lane::exchange)) state_.set_shares(channels_.of(Lane::exchange));
+  if (channels_.host_stages() != nullptr) state_.set_stages(*channels_.host_stages());
+  if (channels_.host_shares() != nullptr) state_.set_shares(*channels_.host_shares());
+  if (channels_.host_experts() != nullptr) state_.set_holders(*channels_.host_experts());
   if (Channel* const same = channels_.same_experts(Lane::gather)) state_.set_same_experts(*same);
   if (!scratch)
     scratch = measure_arena(spec, options, this_machine(device_->threads()), device_->threads(),
@@ -152,6 +153,10 @@ std::unique_ptr<Engine> Engine::plan_worst(const ModelSpec& spec, const EngineOp
 TrafficTable Engine::traffic(Lane lane) const {
   if (lane == Lane::send) return channels_.passed();
   TrafficTable table{};
+  if (lane == Lane::exchange) {
+    for (const Axis axis : kExchangeAxes) add_traffic(exchanged(axis), table);
+    return table;
+  }
   if (channels_.has(lane)) table = channel(lane).traffic();
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
@@ -160,9 +165,6 @@ TrafficTable Engine::traffic(Lane lane) const {
     add_traffic(*channels_.inside(), table);
     add_traffic(*channels_.between(), table);
   }
-  if (lane != Lane::exchange) return table;
-  if (channels_.replicas() != nullptr) add_traffic(*channels_.replicas(), table);
-  add_traffic(channels_.exchanged(), table);
   return table;
 }
 
@@ -195,7 +197,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
       options_.local.on() ? std::max(valid, 1.0) : static_cast<double>(result.valid_targets);
   const auto loss_scale = static_cast<float>(result.loss_scale / summed);
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
-  const int parts = options_.micros * data_ranks();
+  const int parts = options_.micros * data_ranks() * options_.context;
   executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
   if (options_.local.on() && steps_done_ == 0) begin_local_steps();
   Walk walk{.micros = batches,
@@ -289,7 +291,7 @@ std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
 
 template <typename T>
 std::vector<T> Engine::gather_from_parts(const char* what, std::span<const T> mine) {
-  Channel* const parts = channels_.context();
+  Channel* const parts = channels_.host_context();
   std::vector<T> shard(mine.begin(), mine.end());
   if (parts == nullptr) return shard;
   std::vector<T> all(shard.size() * static_cast<size_t>(parts->ranks()));
@@ -301,7 +303,7 @@ std::vector<T> Engine::gather_from_parts(const char* what, std::span<const T> mi
 // The last stage has the losses.
 template <typename T>
 void Engine::pass_to_all_stages(const char* what, std::span<T> values) {
-  if (Channel* const stages = channels_.stages())
+  if (Channel* const stages = channels_.host_stages())
     stages->broadcast(what, stages->ranks() - 1, values.data(),
                       static_cast<int64_t>(values.size_bytes()));
 }

@@ -119,6 +119,8 @@ class Engine {
 
   // By lane (compute: the small exchanges): what was sent, and how long computation waited for it.
   TrafficTable traffic(Lane lane) const;
+  // Of the lane exchange: along which axis.
+  TrafficTable exchanged(Axis axis) const { return channels_.exchanged(axis); }
   // What a lane has packed to send it; null where nothing is.
   const PackWork* packed(Lane lane) const { return executor_.packed(lane); }
   // What has travelled between the device and other tiers, and how long that took.

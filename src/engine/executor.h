@@ -135,10 +135,12 @@ class Executor {
   void reduce_packed(const Action& action, Walk& walk);
   void gather_packed(const Action& action, Walk& walk);
   void exchange(const Action& action, Walk& walk);
-  void exchange_blocks(const Action& action, Walk& walk);
+  void exchange_shares(const Action& action, Walk& walk, bool sums);
+  void exchange_blocks(const Action& action, Walk& walk, Channel* among);
   void shift(const Action& action, Walk& walk);
   Role role_after(const Action& action, const Walk& walk) const;
-  void exchange_gradients(const Action& action, Walk& walk, Channel& channel, bool over_all);
+  void exchange_gradients(const Action& action, Walk& walk, Channel* among,
+                          bool ParamSpec::SummedOver::*over);
   void send(const Action& action, Walk& walk);
   void receive(const Action& action, Walk& walk);
   void pass_gradients(const Action& action, Walk& walk);

@@ -12,25 +12,38 @@ int64_t shard_bytes_sent(const std::vector<Message>& messages, int ranks) {
 
 }  // namespace
 
-// Between the shares of a unit, in the order of computation. Of a forward that is computed again
-// there may be no output, and so nothing that travels.
+// What travels between the phases of a unit, in the order of computation, among those that its role
+// says; along an axis that the mesh does not have, nothing does.
 void Executor::exchange(const Action& action, Walk& walk) {
-  if (action.state != State::gradients && role_after(action, walk) == Role::exchange)
-    return exchange_blocks(action, walk);
-  if (action.state != State::gradients && role_after(action, walk) == Role::shift)
-    return shift(action, walk);
-  if (!channels_.has(Lane::exchange)) return;  // one rank: nothing travels
   if (action.state == State::gradients) {
-    exchange_gradients(action, walk, channels_.of(Lane::exchange), true);
-    if (channels_.replicas() != nullptr)
-      exchange_gradients(action, walk, *channels_.replicas(), false);
-    return;
+    using Over = ParamSpec::SummedOver;
+    Channel* const shares = channels_.has(Lane::exchange) ? &channels_.of(Lane::exchange) : nullptr;
+    exchange_gradients(action, walk, shares, &Over::shares);
+    exchange_gradients(action, walk, channels_.replicas(), &Over::replicas);
+    return exchange_gradients(action, walk, channels_.experts(), &Over::holders);
   }
+  switch (const Role role = role_after(action, walk)) {
+    case Role::sum:
+    case Role::gather:
+      if (channels_.has(Lane::exchange)) exchange_shares(action, walk, role == Role::sum);
+      return;
+    case Role::exchange:
+      return exchange_blocks(action, walk, channels_.context());
+    case Role::dispatch:
+      return exchange_blocks(action, walk, channels_.experts());
+    case Role::shift:
+      return shift(action, walk);
+    case Role::none:
+      return;
+  }
+}
+
+// Of a forward that is computed again there may be no output, and so nothing that travels.
+void Executor::exchange_shares(const Action& action, Walk& walk, bool sums) {
   Channel& channel = channels_.of(Lane::exchange);
   const UnitCall& call = *walk.frame.call;
   const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
   if (tensor.empty()) return;
-  const bool sums = role_after(action, walk) == Role::sum;
   require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
           tensor.rows, tensor.cols, channel.ranks());
   const int64_t elems = tensor.elems() / channel.ranks();
@@ -52,11 +65,7 @@ Role Executor::role_after(const Action& action, const Walk& walk) const {
 }
 
 // Between parts of the same sequences, or those that divide experts: a block for each.
-void Executor::exchange_blocks(const Action& action, Walk& walk) {
-  const bool of_experts = unit(action.unit).experts() > 0;
-  Channel* const channel = !of_experts                     ? channels_.context()
-                           : channels_.has(Lane::exchange) ? &channels_.of(Lane::exchange)
-                                                           : nullptr;
+void Executor::exchange_blocks(const Action& action, Walk& walk, Channel* channel) {
   if (channel == nullptr) return;  // they are whole
   const UnitCall& call = *walk.frame.call;
   const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
@@ -92,15 +101,17 @@ void Executor::shift(const Action& action, Walk& walk) {
   });
 }
 
-// What shares have parts of, all of it in one message.
-void Executor::exchange_gradients(const Action& action, Walk& walk, Channel& channel,
-                                  bool over_all) {
+// What each has a part of, all of it in one message.
+void Executor::exchange_gradients(const Action& action, Walk& walk, Channel* among,
+                                  bool ParamSpec::SummedOver::*over) {
+  if (among == nullptr) return;
+  Channel& channel = *among;
   UnitState& own = state_.unit(action.unit);
   std::vector<Tensor> parts;
   int64_t elems = 0;
   for (size_t p = 0; p < own.layout().params().size(); ++p) {
     const ParamSpec& param = own.layout().params()[p];
-    if (param.summed_from < 0 || param.summed_over_all != over_all) continue;
+    if (!(param.summed_over.*over)) continue;
     const int64_t count = param.elems() - param.summed_from;
     parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
     elems += count;

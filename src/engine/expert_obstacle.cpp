@@ -28,14 +28,9 @@ std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions&
     reasons.emplace_back("it has none (model.experts)");
   else if (experts % options.expert != 0)
     reasons.push_back(fmt::format("there are {} experts in each", experts));
-  for (const auto& [axis, size] :
-       {std::pair("tensor", options.tensor), std::pair("context", options.context),
-        std::pair("pipeline", options.pipeline.ranks)})
-    if (size > 1) reasons.push_back(fmt::format("it does not go with mesh.{} yet", axis));
   if (parse_device(options.device).kind != "cpu")
     reasons.push_back(fmt::format(
         "expert parallelism is there for the device cpu alone yet, not for {}", options.device));
-  if (spec.lora.enabled()) reasons.emplace_back("adapters (lora) are not trained beside it yet");
   refuse_what_knows_whole_tensors(options, reasons);
   if (options.compression.any())
     reasons.emplace_back("what travels is not compressed beside it yet (compression)");

@@ -36,14 +36,17 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
        {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
         obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
     if (!why.empty()) user_error("{}", why);
-  lines.data = all->group(options.context > 1  ? lines.mesh.group({Axis::context, Axis::data}, rank)
-                          : options.expert > 1 ? lines.mesh.group({Axis::expert, Axis::data}, rank)
-                                               : lines.mesh.group(Axis::data, rank));
+  std::vector<Axis> same, summing;  // axes of equal experts, and of all sums of gradients
+  if (options.context > 1) same.push_back(Axis::context);
+  summing = same;
+  if (options.expert > 1) summing.push_back(Axis::expert);
+  for (std::vector<Axis>* axes : {&same, &summing}) axes->push_back(Axis::data);
+  lines.data = all->group(lines.mesh.group(summing, rank));
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
   lines.method = options.context_method;
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
-    lines.same_experts = all->group(lines.mesh.group(Axis::data, rank));
+    lines.same_experts = all->group(lines.mesh.group(same, rank));
   }
   if (options.tensor > 1) lines.tensor = all->group(lines.mesh.group(Axis::tensor, rank));
   if (const int count = options.tensor > 1 ? kv_replicas(spec, options.tensor) : 1; count > 1)

@@ -12,7 +12,7 @@ struct Lines {
   Mesh mesh;
   std::shared_ptr<Communicator> all;
   // Of those that sum gradients, along the axes data, context and expert; `all` where there is no
-  // other.
+  // other axis.
   std::shared_ptr<Communicator> data;
   std::shared_ptr<Communicator> tensor;    // null without that axis
   std::shared_ptr<Communicator> replicas;  // of key and value heads; null where there are none
@@ -20,7 +20,7 @@ struct Lines {
   ContextMethod method = ContextMethod::ulysses;
   std::shared_ptr<Communicator> pipeline;  // null without that axis
   // Without the expert axis null: those that divide the experts of each mixture, and those that
-  // have the same ones, along the data axis alone.
+  // have the same ones, along the axes data and context.
   std::shared_ptr<Communicator> experts, same_experts;
   // Of gradients that are compressed between hosts alone: the ranks of this host, and those of the
   // same place on every host; else null.

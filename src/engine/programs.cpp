@@ -165,20 +165,30 @@ void choose_host_steps(std::vector<UnitTraits>& units, const EngineOptions& opti
 
 namespace {
 
-// Sums and gathers are between shares of parameters, exchanges and shifts between parts of
-// sequences, and exchanges of mixtures between ranks that divide experts.
+bool travels(Role role, const Model& model) {
+  switch (role) {
+    case Role::none:
+      return false;
+    case Role::sum:
+    case Role::gather:
+      return !model.share.whole();
+    case Role::exchange:
+    case Role::shift:
+      return model.share.parts > 1;
+    case Role::dispatch:
+      return !model.experts.whole();
+  }
+  return false;
+}
+
 Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
-  Travels travels;
+  Travels all;
   for (const bool backward : {false, true})
-    for (int i = 0; i < unit.phases(backward, tokens); ++i) {
-      const Role role = unit.phase(backward, i, tokens).role;
-      (backward ? travels.backward : travels.forward)
-          .push_back(role == Role::exchange || role == Role::shift
-                         ? model.share.parts > 1 || (unit.experts() > 0 && !model.experts.whole())
-                         : role != Role::none && !model.share.whole());
-    }
-  for (const ParamSpec& param : unit.params()) travels.gradients |= param.summed_from >= 0;
-  return travels;
+    for (int i = 0; i < unit.phases(backward, tokens); ++i)
+      (backward ? all.backward : all.forward)
+          .push_back(travels(unit.phase(backward, i, tokens).role, model));
+  for (const ParamSpec& param : unit.params()) all.gradients |= param.summed_over.any();
+  return all;
 }
 
 }  // namespace

@@ -149,29 +149,32 @@ void RankState::visit_parameter(int u, int p, Tensor values, const VisitWhole& v
 
 // A divided parameter, from what each share has of it.
 std::vector<float> RankState::joined(int u, int p, std::span<const float> mine) const {
-  require(shares_ != nullptr, "{} is divided, and there is no channel to the other shares",
-          whole_params(u)[static_cast<size_t>(p)].name);
   const ParamSpec& whole = whole_params(u)[static_cast<size_t>(p)];
-  const bool by_experts = !model_.experts.whole();
-  const int count = by_experts ? model_.experts.count : model_.share.count;
-  // The first share has the most of a vocabulary.
-  const auto part_of = [&](int index) {
-    const Share share{index, count};
-    const Model other(model_.spec, kLogitsBytes, by_experts ? Share{} : share,
-                      {by_experts ? share : Share{}});
+  const int shares = model_.share.count,
+            holders =
+                whole_.units[static_cast<size_t>(u)]->experts() > 0 ? model_.experts.count : 1;
+  const auto part_of = [&](int share, int holder) {
+    const Model other(model_.spec, kLogitsBytes, {share, shares}, {{holder, model_.experts.count}});
     return other.units[static_cast<size_t>(u)]->params()[static_cast<size_t>(p)];
   };
-  const int64_t most = part_of(0).elems();
-  std::vector<float> shard(mine.begin(), mine.end());
-  shard.resize(static_cast<size_t>(most));
-  std::vector<float> all(static_cast<size_t>(most * count));
-  const Message message{all.data(), shard.data(), most, DType::f32};
-  shares_->all_gather("visit " + whole.name, {&message, 1});
+  // From all shares, and of a mixture then from all holders. The first share has the most.
+  const int64_t most = part_of(0, 0).elems();
+  std::vector<float> all(mine.begin(), mine.end());
+  all.resize(static_cast<size_t>(most));
+  const auto gather_over = [&](Channel* channel) {
+    require(channel != nullptr, "{} is divided, and there is no channel to the others", whole.name);
+    std::vector<float> more(all.size() * static_cast<size_t>(channel->ranks()));
+    const Message message{more.data(), all.data(), static_cast<int64_t>(all.size()), DType::f32};
+    channel->all_gather("visit " + whole.name, {&message, 1});
+    all = std::move(more);
+  };
+  if (shares > 1) gather_over(shares_);
+  if (holders > 1) gather_over(holders_);
   std::vector<float> values(static_cast<size_t>(whole.elems()));
-  for (int share = 0; share < count; ++share) {
-    const ParamSpec part = part_of(share);
+  for (int place = 0; place < shares * holders; ++place) {
+    const ParamSpec part = part_of(place % shares, place / shares);
     for_each_run(part, whole.cols, 0, part.own_elems(), [&](int64_t at, int64_t to, int64_t elems) {
-      std::copy_n(all.begin() + share * most + at, elems, values.begin() + to);
+      std::copy_n(all.begin() + place * most + at, elems, values.begin() + to);
     });
   }
   return values;

@@ -30,8 +30,10 @@ class RankState {
   int units() const { return static_cast<int>(units_.size()); }
 
   // Of a share of a model: the channel to the other shares, which visitors need to see what is
-  // divided as a whole; and of divided experts, the one along which those are gathered.
+  // divided as a whole; of divided experts, that to the other holders, and the one along which
+  // those are gathered.
   void set_shares(Channel& channel) { shares_ = &channel; }
+  void set_holders(Channel& channel) { holders_ = &channel; }
   void set_same_experts(Channel& channel) { same_experts_ = &channel; }
 
   // Of a pipeline: the channel to the other stages, which visitors need to see their units.
@@ -133,7 +135,7 @@ class RankState {
   const std::vector<UnitTraits>& traits_;
   const int ranks_;      // that share the state of most units
   const int among_all_;  // the rank's number among all ranks
-  Channel *shares_ = nullptr, *same_experts_ = nullptr, *stages_ = nullptr;
+  Channel *shares_ = nullptr, *holders_ = nullptr, *same_experts_ = nullptr, *stages_ = nullptr;
   std::vector<std::shared_ptr<void>> kept_to_the_end_;
   std::vector<std::unique_ptr<UnitState>> units_;
 };

@@ -6,16 +6,22 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "device/device_name.h"
 
 namespace onefold {
 namespace {
 
 double elems_of(const ParamSpec& param) { return static_cast<double>(param.elems()); }
 
-double parameters_of_unit(const Model& model, const Unit& unit) {
+// Of experts a token visits a few: with `visited` these alone count.
+double parameters_of_unit(const Model& model, const Unit& unit, bool visited = false) {
+  const ExpertSpec& experts = model.spec.experts;
   double elems = 0;
-  for (const ParamSpec& param : unit.params()) elems += elems_of(param);
+  for (const ParamSpec& param : unit.params()) {
+    const bool of_experts = unit.experts() > 0 && param.name.find(".experts.") != std::string::npos;
+    elems += elems_of(param) * (visited && of_experts ? static_cast<double>(experts.per_token) /
+                                                            static_cast<double>(experts.count)
+                                                      : 1);
+  }
   for (const Unit::Shared shared : unit.shared())
     elems += elems_of(
         model.units[static_cast<size_t>(shared.unit)]->params()[static_cast<size_t>(shared.param)]);
@@ -26,7 +32,7 @@ double parameters_of_unit(const Model& model, const Unit& unit) {
 // scores and what is weighted by them, over half of the positions.
 double flops_of_unit(const Model& model, const Unit& unit, int64_t sequence) {
   if (unit.is_first()) return 0;
-  double flops = 2 * parameters_of_unit(model, unit);
+  double flops = 2 * parameters_of_unit(model, unit, true);
   if (unit.part() == BlockPart::attention || unit.part() == BlockPart::both)
     flops += 2 * static_cast<double>(sequence) *
              static_cast<double>(model.spec.num_heads * model.spec.head_dim);
@@ -117,6 +123,10 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
   if (given.schedule == PipelineSchedule::zero_bubble && options.tensor > 1)
     reasons.emplace_back(
         "pipeline.schedule zb-h1 does not divide units among ranks (mesh.tensor) yet; 1f1b does");
+  if (given.schedule == PipelineSchedule::zero_bubble && options.expert > 1)
+    reasons.emplace_back(
+        "pipeline.schedule zb-h1 does not cut mixtures where rows travel (mesh.expert) yet; 1f1b "
+        "does");
   if (given.schedule == PipelineSchedule::zero_bubble && options.offload.any())
     reasons.emplace_back(
         "pipeline.schedule zb-h1 keeps everything on the device yet: leave out offloading "
@@ -134,9 +144,6 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
           "of {} units in all",
           given.units.size(), sum, stages, units));
   }
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format("pipelines are there for the device cpu alone yet, not for {}",
-                                  options.device));
   if (options.order == Order::unit_first)
     reasons.emplace_back(
         "run.accumulate is unit_first, and a pipeline takes micro-batches in the order of "
@@ -146,8 +153,6 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
         "gradients of tied embeddings, which the first and the last stage sum, cannot live on "
         "another tier yet (zero_optimization.offload_optimizer); untie them "
         "(model.tie_embeddings false) or leave the optimizer on the device");
-  if (spec.experts.enabled())
-    reasons.emplace_back("experts (model.experts) do not go with a pipeline yet");
   if (options.compression.any())
     reasons.emplace_back("compression does not go with a pipeline yet");
   if (options.local.on()) reasons.emplace_back("delay.local_steps does not go with a pipeline yet");

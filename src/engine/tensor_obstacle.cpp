@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/lines.h"
 
 namespace onefold {
@@ -22,9 +21,6 @@ void refuse_what_knows_whole_tensors(const EngineOptions& options,
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
   if (options.tensor == 1) return "";
   std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "tensor parallelism is there for the device cpu alone yet, not for {}", options.device));
   refuse_what_knows_whole_tensors(options, reasons);
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,

@@ -292,6 +292,7 @@ std::string name_of(const Params& p) {
   std::string name = fmt::format("{}x{} over {}, {} heads on {} of {}", p.batch, p.queries, p.keys,
                                  p.heads, p.kv_heads, p.head_dim);
   if (!p.causal) name += ", all of them seen";
+  if (p.first_head > 0 && p.alibi == 0) name += fmt::format(" from {}", p.first_head);
   if (p.rate > 0) name += fmt::format(" dropout {}", p.rate);
   if (p.gap > 0) name += " strided";
   if (p.scale != 1) name += " large";
@@ -496,6 +497,10 @@ void add_attention_cases(CaseList& list) {
                            {2, 100, 180, 3, 1, 7, 0, 2}, {1, 150, 280, 2, 2, 64, 0.2f},
                            {1, 3, 140, 2, 1, 96},        {1, 40, 77, 1, 1, 130}};
   for (const Params& p : cached) add_forward(list, p);
+  for (Params p : {Params{2, 13, 13, 6, 2, 7, 0.3f, 5}, Params{1, 129, 129, 2, 2, 64, 0.5f, 1}}) {
+    p.first_head = 3;
+    add_both(list, p);
+  }
   add_document_cases(list);
   list.push_back({"attention", "dropout mask", [] { return mask_case({}); }});
   list.push_back({"attention", "later tokens leave the bits of earlier ones", [] {

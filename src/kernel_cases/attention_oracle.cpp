@@ -113,11 +113,12 @@ AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scor
 Doubles attention_multipliers(const AttentionParams& p) {
   Doubles all(weights_of(p), 1);
   if (p.rate == 0) return all;
-  const auto of_sample = static_cast<size_t>(p.heads * p.queries * p.keys);
+  const auto of_sample = static_cast<size_t>(p.heads * p.queries * p.keys),
+             before = static_cast<size_t>(p.first_head * p.queries * p.keys);
   for (size_t i = 0; i < all.size(); ++i)
     all[i] =
         dropout_multiplier(kAttentionKey, static_cast<uint64_t>(kAttentionSamples[i / of_sample]),
-                           i % of_sample, p.rate);
+                           before + i % of_sample, p.rate);
   return all;
 }
 

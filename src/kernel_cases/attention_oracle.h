@@ -17,7 +17,7 @@ struct AttentionParams {
   float score_scale = 0;                    // 0: 1 / sqrt(head_dim)
   float soft_cap = 0;                       // 0: none
   float alibi = 0;                          // 0: none
-  int64_t first_head = 0, alibi_heads = 0;  // with alibi
+  int64_t first_head = 0, alibi_heads = 0;  // of a share of the heads; with alibi
   bool causal = true;
 
   std::vector<int32_t> starts() const {
@@ -41,8 +41,8 @@ Doubles attention_biases(const AttentionParams& p);
 // By which a change of a score before its cap changes it after; all 1 without a cap.
 Doubles attention_slopes(const AttentionParams& p, const Doubles& scores);
 AttentionSoftmax attention_softmax(const AttentionParams& p, const Doubles& scores);
-// Dropout's multipliers of all probabilities: element ((head * queries + query) * keys + key) of
-// the sample.
+// Dropout's multipliers of all probabilities: element (((first_head + head) * queries + query) *
+// keys + key) of the sample.
 Doubles attention_multipliers(const AttentionParams& p);
 Doubles attention_out(const AttentionParams& p, const Doubles& probabilities,
                       const Doubles& multipliers, const Doubles& v);

@@ -181,6 +181,7 @@ void add_cross_entropy_cases(CaseList& list) {
       list.push_back({"cross_entropy", fmt::format("{} at {} makes the loss not finite", bad, at),
                       [=] { return not_finite_case(bad, at); }});
   for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
+  add_share_cases(list);
 }
 
 void add_cross_entropy_benchmarks(CaseList& list) {
@@ -188,6 +189,7 @@ void add_cross_entropy_benchmarks(CaseList& list) {
     list.push_back({"cross_entropy", "gradient 512x50257" + type_suffix(dtype), [=] {
                       return cross_entropy_case({512, 50257, 0, 1, 1, -1, dtype});
                     }});
+  add_share_benchmarks(list);
 }
 
 }  // namespace onefold::cases

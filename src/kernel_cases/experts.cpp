@@ -82,13 +82,13 @@ Case route_case(RouterRule r, Logits kind) {
   return c;
 }
 
-// The two losses of logits, for given choices.
+// The two losses of logits, for given choices of all parts.
 struct RouterLosses {
   double balance = 0, z = 0;
 };
 
 RouterLosses losses_of(const RouterRule& r, const Doubles& logits,
-                       const std::vector<int64_t>& counts) {
+                       const std::vector<int64_t>& counts, int64_t parts) {
   RouterLosses losses;
   const auto tokens = static_cast<double>(r.tokens), experts = static_cast<double>(r.experts);
   for (int64_t t = 0; t < r.tokens; ++t) {
@@ -96,8 +96,9 @@ RouterLosses losses_of(const RouterRule& r, const Doubles& logits,
     double sum = r.scores == RouterScores::softmax ? 0 : 1e-20, largest = -INFINITY, total = 0;
     for (const double score : scores) sum += score;
     for (int64_t e = 0; e < r.experts; ++e) {
-      losses.balance += experts * static_cast<double>(counts[static_cast<size_t>(e)]) / tokens *
-                        scores[static_cast<size_t>(e)] / sum / tokens;
+      losses.balance += experts * static_cast<double>(counts[static_cast<size_t>(e)]) /
+                        (tokens * static_cast<double>(parts)) * scores[static_cast<size_t>(e)] /
+                        sum / tokens;
       largest = std::max(largest, logits[static_cast<size_t>(t * r.experts + e)]);
     }
     for (int64_t e = 0; e < r.experts; ++e)
@@ -112,8 +113,17 @@ struct Factors {
   float balance = 0, z = 0, scale = 1;
 };
 
+// What other parts of the sequences have chosen: as often as there are choices, unevenly.
+std::vector<int32_t> chosen_elsewhere(const RouterRule& r, int64_t part) {
+  std::vector<int32_t> counts(static_cast<size_t>(r.experts));
+  for (int64_t i = 0; i < r.tokens * r.choices; ++i)
+    ++counts[static_cast<size_t>((i * i + part) % r.experts)];
+  return counts;
+}
+
+// `parts`: of which these tokens are the second, if there are several.
 Case backward_case(RouterRule r, Logits kind, Factors f, DType dtype = DType::f32,
-                   bool with_load = true) {
+                   bool with_load = true, int64_t parts = 1) {
   Case c;
   const HostTensor values = logits_of(r, kind);
   const RoutingOracle o = routing_of(r, values.doubles());
@@ -122,6 +132,16 @@ Case backward_case(RouterRule r, Logits kind, Factors f, DType dtype = DType::f3
   const int dweights = c.input("dweights", normals(r.tokens, r.choices, 12));
   const int scale = c.input("scale", row_of(std::vector<float>{f.scale}));
   const int dlogits = c.output("dlogits", HostTensor(r.tokens, r.experts, 1, dtype).clear());
+  std::vector<int32_t> of_parts;
+  std::vector<int64_t> all_counts = o.counts;
+  for (int64_t part = 0; part < parts; ++part)
+    for (int64_t e = 0; e < r.experts; ++e) {
+      const auto i = static_cast<size_t>(e);
+      const bool own = part == 1;
+      of_parts.push_back(own ? static_cast<int32_t>(o.counts[i]) : chosen_elsewhere(r, part)[i]);
+      if (!own && parts > 1) all_counts[i] += of_parts.back();
+    }
+  const int elsewhere = c.input("of_parts", row_of(of_parts));
   std::vector<double> before;
   for (int64_t i = 0; i < load_elems(r.experts); ++i) before.push_back(static_cast<double>(i));
   const int load = with_load ? c.output("load", row_of(before)) : -1;
@@ -135,6 +155,7 @@ Case backward_case(RouterRule r, Logits kind, Factors f, DType dtype = DType::f3
          .dweights = call[dweights],
          .balance = f.balance,
          .z = f.z,
+         .of_parts = parts > 1 ? call[elsewhere].reshaped(parts, r.experts) : Tensor{},
          .scale = call[scale],
          .dlogits = call[dlogits],
          .load = with_load ? call[load] : Tensor{},
@@ -148,7 +169,7 @@ Case backward_case(RouterRule r, Logits kind, Factors f, DType dtype = DType::f3
       double sum = 0;
       for (size_t i = 0; i < weights.size(); ++i)
         if (o.places[i] >= 0) sum += dw[i] * weights[i];
-      const RouterLosses own = losses_of(r, x, o.counts);
+      const RouterLosses own = losses_of(r, x, all_counts, parts);
       return sum + double{f.scale} * (double{f.balance} * own.balance + double{f.z} * own.z);
     };
     // Gradients by scores are below 4 by weights (divided by a sum of shares that is at least k /
@@ -159,7 +180,7 @@ Case backward_case(RouterRule r, Logits kind, Factors f, DType dtype = DType::f3
     std::vector<Expected> all = {
         stored(dtype, close(dlogits, gradient_of(loss, from), error, 32 * kUnit))};
     if (!with_load) return all;
-    const RouterLosses own = losses_of(r, from, o.counts);
+    const RouterLosses own = losses_of(r, from, all_counts, parts);
     Doubles sums = before, bounds(before.size());
     sums[0] += double{f.balance} * own.balance;
     sums[1] += double{f.z} * own.z;
@@ -191,12 +212,13 @@ void add_route(CaseList& list, const RouterRule& r, Logits kind) {
 }
 
 void add_backward(CaseList& list, const RouterRule& r, Logits kind, const Factors& f,
-                  DType dtype = DType::f32, bool with_load = true) {
+                  DType dtype = DType::f32, bool with_load = true, int64_t parts = 1) {
   list.push_back(
       {"experts",
-       fmt::format("route backward {} {} balance {} z {} scale {}{}{}", name_of(r), name_of(kind),
-                   f.balance, f.z, f.scale, with_load ? "" : " without load", type_suffix(dtype)),
-       [=] { return backward_case(r, kind, f, dtype, with_load); }});
+       fmt::format("route backward {} {} balance {} z {} scale {}{}{}{}", name_of(r), name_of(kind),
+                   f.balance, f.z, f.scale, with_load ? "" : " without load",
+                   parts > 1 ? fmt::format(" of {} parts", parts) : "", type_suffix(dtype)),
+       [=] { return backward_case(r, kind, f, dtype, with_load, parts); }});
 }
 
 }  // namespace
@@ -229,6 +251,10 @@ void add_expert_cases(CaseList& list) {
         for (const DType dtype : kHalfTypes)
           add_backward(list, r, Logits::random, {0.3f, 0.2f, 0.5f}, dtype);
       }
+  for (const RouterScores scores : {kSoftmax, kSigmoid})
+    for (const int64_t parts : {2, 5})
+      add_backward(list, {11, 6, 2, scores, true, 0}, Logits::random, {0.3f, 0.2f, 0.5f},
+                   DType::f32, true, parts);
   add_backward(list, {1, 1, 1, kSigmoid, false, 0}, Logits::random, {});
   add_backward(list, {70, 3, 3, kSoftmax, true, 5}, Logits::ties, {0.1f, 0.1f, 1});
   add_backward(list, {9, 8, 2, kSoftmax, true, 3}, Logits::one_expert, {0.1f, 0, 1});

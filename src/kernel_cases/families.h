@@ -14,8 +14,10 @@ void add_attention_cases(CaseList& list);
 void add_dropout_cases(CaseList& list);
 void add_embedding_cases(CaseList& list);
 void add_part_cases(CaseList& list);
-void add_full_attention_cases(CaseList& list);  // of the same family
+void add_full_attention_cases(CaseList& list);    // of the same family
+void add_joined_attention_cases(CaseList& list);  // likewise
 void add_cross_entropy_cases(CaseList& list);
+void add_share_cases(CaseList& list);  // of the same family
 void add_expert_cases(CaseList& list);
 void add_soft_cap_cases(CaseList& list);
 void add_sums_cases(CaseList& list);
@@ -34,6 +36,7 @@ void add_dropout_benchmarks(CaseList& list);
 void add_embedding_benchmarks(CaseList& list);
 void add_part_benchmarks(CaseList& list);
 void add_cross_entropy_benchmarks(CaseList& list);
+void add_share_benchmarks(CaseList& list);
 void add_expert_benchmarks(CaseList& list);
 void add_soft_cap_benchmarks(CaseList& list);
 void add_sums_benchmarks(CaseList& list);

@@ -217,6 +217,7 @@ void add_part_cases(CaseList& list) {
       add_part(list, {2, 400, 100, 66, dtype, documents});
     }
   add_full_attention_cases(list);
+  add_joined_attention_cases(list);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const float spread : {1.0f, 30.0f})
       list.push_back({"parts",

@@ -158,13 +158,17 @@ struct Route {
 
 // Gradients by a router's logits: through the weights, and of two losses of its own, multiplied by
 // `balance` and `z` (0: none) as they are and by `scale` too in gradients:
-//   balance: experts · the sum over experts of (choices / tokens) · (mean of the score's share)
+//   balance: experts · the sum over experts of (choices / tokens) · (mean of the score's share),
+//            where choices and tokens are of all parts of the sequences
 //   z: the mean over tokens of the square of the log-sum-exp of logits
 // A score's share is the softmax, or the sigmoid over the sum of all (+ 1e-20).
 struct RouteBackward {
   Route forward;    // with what it has written
   Tensor dweights;  // [tokens, k] f32; of dropped choices not read
   float balance = 0, z = 0;
+  // Where these tokens are one of equal parts: the choices of each expert in each part, [parts,
+  // experts] i32. Empty: there is no other.
+  Tensor of_parts = {};
   Tensor scale = {};    // [1, 1] f32; may be empty where both are 0
   Tensor dlogits;       // [tokens, experts], of the activations' type
   Tensor load = {};     // [1, load_elems(experts)] f64, or empty: load_* below are added to it

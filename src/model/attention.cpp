@@ -174,13 +174,13 @@ class Attention final : public Branch {
     if (place < 0 || replicas == 1) return;
     ParamSpec& param = params_[static_cast<size_t>(place)];
     param.summed_from = spec_.query_size() * cols;
+    param.summed_over.replicas = true;
     if (share_.index % replicas != 0) param.own = param.summed_from;
   }
   // Of weights that all heads have in common, each share makes the gradient of its own heads.
   void note_sum(int place) {
     if (place < 0 || share_.whole()) return;
-    params_[static_cast<size_t>(place)].summed_from = 0;
-    params_[static_cast<size_t>(place)].summed_over_all = true;
+    params_[static_cast<size_t>(place)].summed_over.shares = true;
   }
 
   Saved saved_of(const UnitCall& call) const {

@@ -25,16 +25,13 @@ class DividedMixture final : public Mixture {
   using Mixture::Mixture;
 
   Phase phase(bool backward, int index, int64_t) const override {
-    static constexpr Phase kForward[] = {{"route"},   {"dispatch", Role::exchange},
-                                         {"up"},      {"down", Role::exchange},
-                                         {"combine"}, {"residual"}};
-    static constexpr Phase kBackward[] = {{"dispatch", Role::exchange},
-                                          {"experts", Role::exchange},
+    static constexpr Phase kBackward[] = {{"dispatch", Role::dispatch},
+                                          {"experts", Role::dispatch},
                                           {"router"},
                                           {"weights"},
-                                          {"input"},
+                                          {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index] : kForward[index];
+    return backward ? kBackward[index] : forward_phase(index);
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -50,9 +47,12 @@ class DividedMixture final : public Mixture {
 
   // Of a forward that is computed again for backward no result comes back.
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
+    if (index == 4 || (index == 0 && !backward)) return Mixture::boundary(backward, index, call);
     return !backward && index == 3 && call.output.empty() ? Tensor{} : call.temps[kWire];
   }
-  Tensor arrival(bool, int, const UnitCall& call) const override { return call.temps[kArrived]; }
+  Tensor arrival(bool backward, int index, const UnitCall& call) const override {
+    return index == 0 && !backward ? Mixture::arrival(backward, index, call) : call.temps[kArrived];
+  }
 
  protected:
   void carve_rows(Carver& carver, int64_t tokens, DType type, bool training,
@@ -260,10 +260,11 @@ class DividedMixture final : public Mixture {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const ExpertShare& experts) {
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& share,
+                                   const ExpertShare& experts) {
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
-  if (experts.whole()) return std::make_unique<Mixture>(spec, block, attention);
-  return std::make_unique<DividedMixture>(spec, block, attention, experts);
+  if (experts.whole()) return std::make_unique<Mixture>(spec, block, attention, share);
+  return std::make_unique<DividedMixture>(spec, block, attention, share, experts);
 }
 
 }  // namespace onefold

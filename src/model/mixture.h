@@ -9,6 +9,14 @@
 // `up` before the activation. In backward the gradient by a weight is the product of the gradient
 // by the activated row, before it is weighed, and that row: results of `down` are not needed again.
 //
+// Shares divide the inner width of every expert, as they divide an MLP's: each routes all tokens,
+// with the same result, and computes a part of all sums. So gradients of the router and of the gate
+// are parts too (both are linear in those by the weights), and the router's own losses are the
+// first share's alone.
+//
+// Parts of sequences route their own tokens. The loss of balance is of the choices of all parts,
+// which tell each other how many they have made.
+//
 // Where experts are divided, mixture.cpp has the unit. Private to the model's units.
 #pragma once
 
@@ -20,26 +28,29 @@ class Mixture : public Branch {
  public:
   // `experts`: the share of them that is here. The rest of the unit is the same in every share, and
   // the gradient of it a part of the whole one.
-  Mixture(const ModelSpec& s, int block, int first_place, const ExpertShare& experts = {})
-      : Branch(s, {}, block, "mlp", first_place, DropoutSite::mlp_out),
-        of_(s.experts),
+  Mixture(const ModelSpec& s, int block, int first_place, const Share& share = {},
+          const ExpertShare& experts = {})
+      : Branch(s, share, block, "mlp", first_place, DropoutSite::mlp_out),
+        of_(spec_.experts),
         experts_(experts),
         held_(of_.count / experts.count),
         up_size_(of_.intermediate_size * (s.gated ? 2 : 1)),
         shared_up_size_(of_.shared_intermediate_size * (s.gated ? 2 : 1)) {
     const std::string in = prefix_ + "mlp.";
-    const int64_t d = s.hidden_size, n = held_;
+    const int64_t d = s.hidden_size, of_shared = s.experts.shared_intermediate_size,
+                  ways = s.gated ? 2 : 1;
     const bool shared = of_.shared_intermediate_size > 0;
+    const Span inner = inner_of(of_shared, share);
     router_ = add(true, in + "router.weight", of_.count, d, Init::normal, true);
-    // Experts lie below each other.
-    up_ = add(true, in + "experts.up.weight", n * up_size_, d, Init::normal, true);
-    down_ =
-        add(true, in + "experts.down.weight", n * d, of_.intermediate_size, Init::residual, true);
-    shared_up_ = add(shared, in + "shared.up.weight", shared_up_size_, d, Init::normal, true);
-    shared_down_ = add(shared, in + "shared.down.weight", d, of_.shared_intermediate_size,
-                       Init::residual, true);
+    up_ = add_experts(in + "experts.up.weight", d, Init::normal, up_boxes());
+    down_ = add_experts(in + "experts.down.weight", of_.intermediate_size, Init::residual,
+                        {down_box()});
+    shared_up_ = add_divided(shared, in + "shared.up.weight", ways * of_shared, d, Init::normal,
+                             true, rows_of_halves(0, of_shared, inner));
+    shared_down_ = add_divided(shared, in + "shared.down.weight", d, of_shared, Init::residual,
+                               true, {{0, inner.first, d, inner.size}});
     shared_gate_ = add(of_.shared_gate, in + "shared_gate.weight", 1, d, Init::normal, true);
-    if (!experts_.whole()) divide();
+    note_sums();
   }
 
   int64_t experts() const override { return of_.count; }
@@ -50,19 +61,16 @@ class Mixture : public Branch {
     return carver.bytes();
   }
 
-  int phases(bool backward, int64_t) const override { return backward ? 6 : 6; }
+  int phases(bool, int64_t) const override { return 6; }
 
   Phase phase(bool backward, int index, int64_t) const override {
-    static constexpr Phase kForward[] = {{"route"},   {"dispatch", Role::exchange},
-                                         {"up"},      {"down", Role::exchange},
-                                         {"combine"}, {"residual"}};
-    static constexpr Phase kBackward[] = {{"dispatch", Role::exchange},
-                                          {"experts", Role::exchange},
+    static constexpr Phase kBackward[] = {{"dispatch", Role::dispatch},
+                                          {"experts", Role::dispatch},
                                           {"down weights", Role::none, true},
                                           {"up weights", Role::none, true},
-                                          {"input"},
+                                          {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index] : kForward[index];
+    return backward ? kBackward[index] : forward_phase(index);
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -76,9 +84,14 @@ class Mixture : public Branch {
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
+    if (index == 4) return backward ? call.temps[kNormed] : call.output;
+    if (index == 0 && !backward) return saved_of(call).own_counts;
     if (index == 1 && backward) return call.temps[kDup];
-    if (index <= 1 || (!backward && index == 3)) return call.temps[kRows];
-    return Unit::boundary(backward, index, call);
+    return call.temps[kRows];
+  }
+  Tensor arrival(bool backward, int index, const UnitCall& call) const override {
+    return index == 0 && !backward ? saved_of(call).all_counts
+                                   : Unit::arrival(backward, index, call);
   }
 
  protected:
@@ -108,7 +121,22 @@ class Mixture : public Branch {
     // Of divided experts: rows as they are sent, and those that have come, sorted.
     Routing sent, here;
     Tensor rows;
+    // Of parts of sequences, [parts, experts]: how often each expert was chosen here, once for each
+    // part; and in each part.
+    Tensor own_counts, all_counts;
   };
+
+  // The same whether experts are divided or not.
+  Phase forward_phase(int index) const {
+    static constexpr Phase kForward[] = {{"route"},
+                                         {"dispatch", Role::dispatch},
+                                         {"up"},
+                                         {"down", Role::dispatch},
+                                         {"combine", Role::sum},
+                                         {"residual"}};
+    return index == 0 && tells_counts() ? Phase{"route", Role::exchange} : kForward[index];
+  }
+  bool tells_counts() const { return share_.parts > 1 && of_.balance_loss > 0; }
 
   static Routing next_routing(Carver& carver, int64_t tokens, int64_t choices, int64_t experts) {
     Routing routing;
@@ -133,6 +161,9 @@ class Mixture : public Branch {
     carve_rows(carver, tokens, type, training, saved);
     if (has_shared()) saved.shared_up = carver.next(tokens, shared_up_size_, type);
     if (of_.shared_gate) saved.gate = next_routed(carver, tokens, 1, 1);
+    if (tells_counts())
+      for (Tensor* counts : {&saved.own_counts, &saved.all_counts})
+        *counts = carver.next(share_.parts, of_.count, DType::i32);
     return saved;
   }
   // What is kept of the experts' rows.
@@ -203,6 +234,8 @@ class Mixture : public Branch {
                .dst = saved.routed.logits,
                .b_transposed = true});
     call.kernels.route(route_of(call, saved));
+    for (int64_t part = 0; part < saved.own_counts.rows; ++part)
+      call.kernels.copy(saved.routed.routing.counts, saved.own_counts.row_range(part, 1));
     if (!of_.shared_gate) return;
     call.gemm({.a = normed,
                .b = at(call.params, shared_gate_),
@@ -247,8 +280,9 @@ class Mixture : public Branch {
 
   void combine_from(UnitCall& call, Tensor rows, const Routing& routing) const {
     const Saved saved = saved_of(call);
-    call.kernels.combine_rows(rows, routing, true, call.dropout == 0 ? call.input : Tensor{},
-                              call.output);
+    // Once: by the first of the shares whose results are summed.
+    const bool adds_input = call.dropout == 0 && share_.first();
+    call.kernels.combine_rows(rows, routing, true, adds_input ? call.input : Tensor{}, call.output);
     if (!has_shared()) return;
     const Arena::Scope scope(call.arena);
     const Tensor activated = call.take(call.input.rows, of_.shared_intermediate_size);
@@ -297,13 +331,16 @@ class Mixture : public Branch {
 
   void router_gradient(const UnitCall& call, const Saved& saved, Tensor dweights) const {
     const auto layers = static_cast<float>(spec_.expert_blocks());
-    route_gradient(call, {.forward = route_of(call, saved),
-                          .dweights = dweights,
-                          .balance = of_.balance_loss / layers,
-                          .z = of_.z_loss / layers,
-                          .scale = call.router_scale,
-                          .dlogits = call.temps[kDlogits],
-                          .load = call.load});
+    RouteBackward args{
+        .forward = route_of(call, saved), .dweights = dweights, .dlogits = call.temps[kDlogits]};
+    if (share_.first()) {
+      args.balance = of_.balance_loss / layers;
+      args.z = of_.z_loss / layers;
+      args.of_parts = saved.all_counts;
+      args.scale = call.router_scale;
+      args.load = call.load;
+    }
+    route_gradient(call, args);
   }
 
   void shared_gradient(UnitCall& call, const Saved& saved) const {
@@ -422,17 +459,45 @@ class Mixture : public Branch {
  private:
   using Step = void (Mixture::*)(UnitCall&) const;
 
-  // Experts are rows of the whole parameters; of the others the first share counts and saves.
-  void divide() {
+  // Experts lie below each other, in each the rows of the gate behind the others. Of one from a row
+  // of the whole parameter on: those of some of its inner columns.
+  std::vector<Box> rows_of_halves(int64_t row, int64_t width, const Span& inner) const {
+    std::vector<Box> boxes = {{row + inner.first, 0, inner.size, spec_.hidden_size}};
+    if (spec_.gated) boxes.push_back({row + width + inner.first, 0, inner.size, spec_.hidden_size});
+    return boxes;
+  }
+  std::vector<Box> up_boxes() const {
+    const int64_t width = whole_.experts.intermediate_size, rows = width * (spec_.gated ? 2 : 1),
+                  first = experts_.index * held_;
+    if (share_.whole()) return {{first * rows, 0, held_ * rows, spec_.hidden_size}};
+    std::vector<Box> boxes;
+    for (int64_t e = first; e < first + held_; ++e)
+      for (const Box& box : rows_of_halves(e * rows, width, inner_of(width, share_)))
+        boxes.push_back(box);
+    return boxes;
+  }
+  Box down_box() const {
+    const Span inner = inner_of(whole_.experts.intermediate_size, share_);
+    const int64_t rows = held_ * spec_.hidden_size;
+    return {experts_.index * rows, inner.first, rows, inner.size};
+  }
+  // Divided by shares, by holders, or by both.
+  int add_experts(const std::string& name, int64_t cols, Init init, std::vector<Box> boxes) {
+    if (!share_.whole() || !experts_.whole())
+      return add_boxes(name, cols, init, true, std::move(boxes));
+    return add(true, name, boxes.front().rows, cols, init, true);
+  }
+
+  // Of all but the experts each holder has the gradient of its own tokens, and the first counts and
+  // saves; of what weighs rows each share has that of its own columns.
+  void note_sums() {
     for (size_t p = 0; p < params_.size(); ++p) {
+      const auto place = static_cast<int>(p);
+      if (place == up_ || place == down_) continue;
       ParamSpec& param = params_[p];
-      if (const auto place = static_cast<int>(p); place == up_ || place == down_) {
-        param.boxes = {{experts_.index * param.rows, 0, param.rows, param.cols}};
-        continue;
-      }
       if (!experts_.first()) param.own = 0;
-      param.summed_from = 0;
-      param.summed_over_all = true;
+      param.summed_over = {.shares = !share_.whole() && (place == router_ || place == shared_gate_),
+                           .holders = !experts_.whole()};
     }
   }
 };

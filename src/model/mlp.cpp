@@ -20,7 +20,7 @@ class Mlp final : public Branch {
         up_size_(spec_.intermediate_size * (s.gated ? 2 : 1)) {
     const std::string in = prefix_ + "mlp.";
     const int64_t d = s.hidden_size, n = s.intermediate_size, all = n * (s.gated ? 2 : 1);
-    const Span mine = inner_of(s, share);
+    const Span mine = inner_of(s.intermediate_size, share);
     std::vector<Box> rows = {{mine.first, 0, mine.size, d}}, bias = {{0, mine.first, 1, mine.size}};
     if (s.gated) {
       rows.push_back({n + mine.first, 0, mine.size, d});
@@ -175,10 +175,7 @@ class Mlp final : public Branch {
 
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share,
                                const ExpertShare& experts) {
-  if (spec.has_experts(block)) {
-    require(share.whole(), "experts are not divided");
-    return make_mixture(spec, block, experts);
-  }
+  if (spec.has_experts(block)) return make_mixture(spec, block, share, experts);
   const auto attention = static_cast<int>(make_attention(spec.base(), block)->params().size());
   return std::make_unique<Mlp>(spec, block, attention, share);
 }

@@ -43,10 +43,8 @@ Span kv_heads_of(const ModelSpec& spec, const Share& share) {
   return equal_part(spec.num_kv_heads, {share.index / replicas, share.count / replicas});
 }
 
-Span inner_of(const ModelSpec& spec, const Share& share) {
-  // The first ones have a column more where it does not divide.
-  const int64_t each = spec.intermediate_size / share.count,
-                more = spec.intermediate_size % share.count;
+Span inner_of(int64_t width, const Share& share) {
+  const int64_t each = width / share.count, more = width % share.count;
   return {each * share.index + std::min<int64_t>(share.index, more),
           each + (share.index < more ? 1 : 0)};
 }
@@ -65,7 +63,9 @@ ModelSpec spec_of(const ModelSpec& spec, const Share& share) {
   ModelSpec local = spec;
   local.num_heads = heads_of(spec, share).size;
   local.num_kv_heads = kv_heads_of(spec, share).size;
-  local.intermediate_size = inner_of(spec, share).size;
+  for (int64_t* width : {&local.intermediate_size, &local.experts.intermediate_size,
+                         &local.experts.shared_intermediate_size})
+    *width = inner_of(*width, share).size;
   local.vocab_size = vocabulary_of(spec, share).size;
   return local;
 }
@@ -82,14 +82,18 @@ std::vector<std::string> obstacles_to_shares(const ModelSpec& spec, int shares) 
         "its {} key and value heads can neither be divided by {} nor be copied to as many ranks "
         "each",
         spec.num_kv_heads, shares));
-  if (spec.intermediate_size < shares)
-    reasons.push_back(fmt::format("its intermediate_size of {} leaves nothing to some of them",
-                                  spec.intermediate_size));
+  const auto reaches = [&](int64_t width, const char* what) {
+    if (width < shares)
+      reasons.push_back(fmt::format("its {} of {} leaves nothing to some of them", what, width));
+  };
+  reaches(spec.intermediate_size, "intermediate_size");
+  if (spec.experts.enabled()) reaches(spec.experts.intermediate_size, "experts.intermediate_size");
+  if (spec.experts.shared_intermediate_size > 0)
+    reaches(spec.experts.shared_intermediate_size, "experts.shared_intermediate_size");
   divides(spec.hidden_size, "columns of hidden_size");
   if (spec.vocab_size > 0 && vocabulary_of(spec, {shares - 1, shares}).size <= 0)
     reasons.push_back(
         fmt::format("its vocabulary of {} leaves nothing to some of them", spec.vocab_size));
-  if (spec.experts.enabled()) reasons.push_back("experts cannot be divided by mesh.tensor yet");
   if (spec.qk_norm_whole)
     reasons.push_back("its norms of queries and keys go over all heads (qk_norm_whole)");
   if (spec.lora.enabled()) reasons.push_back("adapters (lora) cannot be divided yet");

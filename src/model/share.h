@@ -1,7 +1,7 @@
-// A share of a model: one of equal parts of its attention heads, of the inner width of its MLPs and
-// of its vocabulary. Units of a share compute their part and name what must be summed over or
-// gathered from all shares to go on; what is not divided (norms, biases behind a sum, learned
-// positions) is the same in every share.
+// A share of a model: one of equal parts of its attention heads, of the inner width of its MLPs
+// (and of each expert) and of its vocabulary. Units of a share compute their part and name what
+// must be summed over or gathered from all shares to go on; what is not divided (norms, biases
+// behind a sum, learned positions) is the same in every share.
 //
 // A share may also be of a part of each sequence's tokens: then all that it computes is of these
 // alone, but for attention, where parts exchange tokens for heads (head_exchange.h), or pass their
@@ -49,7 +49,9 @@ std::vector<Span> runs_of(const Share& share, int64_t sequence);
 int kv_replicas(const ModelSpec& spec, int shares);
 Span heads_of(const ModelSpec& spec, const Share& share);
 Span kv_heads_of(const ModelSpec& spec, const Share& share);
-Span inner_of(const ModelSpec& spec, const Share& share);
+// Of an inner width, that of an MLP or of an expert: the first shares have a column more where it
+// does not divide.
+Span inner_of(int64_t width, const Share& share);
 // Of the vocabulary the last share may have less than the others.
 Span vocabulary_of(const ModelSpec& spec, const Share& share);
 // Rows of a table of the vocabulary that a share holds, with the zeros behind them: the same for
@@ -57,7 +59,7 @@ Span vocabulary_of(const ModelSpec& spec, const Share& share);
 // all tokens of other shares.
 int64_t vocabulary_rows(const ModelSpec& spec, const Share& share);
 
-// The sizes of a share's units: its heads, inner width and rows of the vocabulary.
+// The sizes of a share's units: its heads, inner widths and rows of the vocabulary.
 ModelSpec spec_of(const ModelSpec& spec, const Share& share);
 
 // Why the model cannot be divided into so many shares, a sentence for each reason; empty if it can.

@@ -20,13 +20,20 @@ int Unit::add(bool present, const std::string& name, int64_t rows, int64_t cols,
 
 int Unit::add_divided(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
                       bool decay, std::vector<Box> boxes) {
-  if (share_.whole()) return add(present, name, rows, cols, init, decay);
+  if (share_.whole() || !present) return add(present, name, rows, cols, init, decay);
+  int64_t wide = boxes.front().cols;  // boxes lie below each other, or all are of one row
+  if (rows == 1) {
+    wide = 0;
+    for (const Box& box : boxes) wide += box.cols;
+  }
+  return add_boxes(name, wide, init, decay, std::move(boxes));
+}
+
+int Unit::add_boxes(const std::string& name, int64_t wide, Init init, bool decay,
+                    std::vector<Box> boxes) {
   int64_t elems = 0;
   for (const Box& box : boxes) elems += box.elems();
-  // Boxes lie below each other, or all are of one row.
-  const int64_t wide = rows == 1 ? elems : boxes.front().cols;
-  const int place = add(present, name, elems / wide, wide, init, decay);
-  if (place < 0) return place;
+  const int place = add(true, name, elems / wide, wide, init, decay);
   params_.back().own = -1;
   params_.back().boxes = std::move(boxes);
   return place;

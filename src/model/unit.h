@@ -4,8 +4,8 @@
 // or devices. Everything it works on arrives in a UnitCall.
 //
 // Forward and backward are lists of phases. Between two phases a unit names a tensor and a role
-// (sum, gather, exchange, shift), never a rank: there a program may put what tensor, sequence,
-// context and expert parallelism exchange. On one rank nothing travels.
+// (sum, gather, exchange, shift, dispatch), never a rank: there a program may put what tensor,
+// sequence, context and expert parallelism exchange. On one rank nothing travels.
 #pragma once
 
 #include <algorithm>
@@ -50,10 +50,15 @@ struct ParamSpec {
   // Its first so many elements are this share's own, to be counted and saved here; the rest an
   // earlier share has too. -1: all are its own.
   int64_t own = -1;
-  // From this element on, the gradient here is a part of that of the parameter: the sum over all
-  // shares, or over those that hold the same key and value heads, is the whole. -1: there is none.
-  int64_t summed_from = -1;
-  bool summed_over_all = false;
+  // From the element `summed_from` on, the gradient here is a part of that of the parameter: the
+  // whole is the sum over all shares, over those that hold the same key and value heads, or over
+  // those that divide experts.
+  struct SummedOver {
+    bool shares = false, replicas = false, holders = false;
+    bool any() const { return shares || replicas || holders; }
+  };
+  int64_t summed_from = 0;
+  SummedOver summed_over = {};
 
   int64_t elems() const { return rows * cols; }
   int64_t own_elems() const { return own < 0 ? elems() : own; }
@@ -128,8 +133,10 @@ struct KvCache {
   bool in_long = false;  // keys are turned as those of long sequences (RopeScaling)
 };
 
-// What happens to a unit's tensor between two phases where the unit is split over ranks.
-enum class Role : uint8_t { none, sum, gather, exchange, shift };
+// What happens to a unit's tensor between two phases where the unit is split over ranks: shares sum
+// and gather, parts of sequences exchange and shift, holders of experts dispatch rows and return
+// them.
+enum class Role : uint8_t { none, sum, gather, exchange, shift, dispatch };
 
 struct Phase {
   const char* name;
@@ -210,8 +217,9 @@ class Unit {
   virtual int phases(bool backward, int64_t tokens) const = 0;
   virtual Phase phase(bool backward, int index, int64_t tokens) const = 0;
   virtual void run(bool backward, int index, UnitCall& call) const = 0;
-  // What travels after a phase whose role is not none. Of an exchange: equal blocks, one for each
-  // part in order, and where those of the other parts arrive, which is other memory. Of a shift:
+  // What travels after a phase whose role is not none. Of an exchange (or dispatch): equal blocks,
+  // one for each part (or holder) in order, and where those of the others arrive, which is other
+  // memory. Of a shift:
   // what the next part gets, and where that of the part before arrives.
   virtual Tensor boundary(bool backward, int index, const UnitCall& call) const;
   virtual Tensor arrival(bool backward, int index, const UnitCall& call) const;
@@ -233,6 +241,9 @@ class Unit {
   // The same of a parameter that shares divide: what is here of one of so many rows and columns.
   int add_divided(bool present, const std::string& name, int64_t rows, int64_t cols, Init init,
                   bool decay, std::vector<Box> boxes);
+  // The same, whatever divides it: boxes of the whole parameter, each `wide` columns.
+  int add_boxes(const std::string& name, int64_t wide, Init init, bool decay,
+                std::vector<Box> boxes);
   void run_all(bool backward, UnitCall& call) const;
 
   // A table with a row for each token of the vocabulary, with slack up to an even size.
@@ -290,7 +301,7 @@ std::unique_ptr<Unit> make_attention(const ModelSpec& spec, int block, const Sha
 std::unique_ptr<Unit> make_mlp(const ModelSpec& spec, int block, const Share& share = {},
                                const ExpertShare& experts = {});
 // The MLP of a block that has experts, of which a share is here.
-std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block,
+std::unique_ptr<Unit> make_mixture(const ModelSpec& spec, int block, const Share& share = {},
                                    const ExpertShare& experts = {});
 // The MLP of a block whose attention it is beside: the same input, and its result is added to what
 // attention has left in the output. Its parameters are those of attention, and then its own.

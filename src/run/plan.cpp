@@ -75,7 +75,6 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   const auto dry =
       Engine::plan_worst(model, unlimited, ranks, comm_scratch_bytes, hardware, &peaks);
   RankPlan plan{.ranks = ranks,
-                .divides_experts = options.expert > 1,
                 .place = dry->pipeline().place,
                 .place_peaks = std::move(peaks),
                 .peak_bytes = dry->ledger().peak_bytes(),
@@ -84,13 +83,15 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
     plan.bytes_at_peak[kind] = dry->ledger().bytes_at_peak(static_cast<Kind>(kind));
     plan.kind_peaks[kind] = dry->ledger().peak_bytes(static_cast<Kind>(kind));
   }
-  for (const Lane lane : {Lane::gather, Lane::reduce, Lane::exchange, Lane::send, Lane::compute}) {
-    const TrafficTable table = dry->traffic(lane);
+  const auto add = [&](Lane lane, const TrafficTable& table, Axis axis = Axis::data) {
     for (size_t c = 0; c < table.size(); ++c)
       if (table[c].calls > 0)
         plan.traffic.push_back(
-            {lane, static_cast<Collective>(c), table[c].calls, table[c].bytes_sent});
-  }
+            {lane, static_cast<Collective>(c), table[c].calls, table[c].bytes_sent, axis});
+  };
+  for (const Lane lane : {Lane::gather, Lane::reduce}) add(lane, dry->traffic(lane));
+  for (const Axis axis : kExchangeAxes) add(Lane::exchange, dry->exchanged(axis), axis);
+  for (const Lane lane : {Lane::send, Lane::compute}) add(lane, dry->traffic(lane));
   plan.host_bytes = dry->ledger().peak_bytes(Tier::host);
   plan.disk_bytes = dry->ledger().peak_bytes(Tier::disk);
   plan.fetched_bytes = dry->copies(Lane::fetch).bytes;
@@ -441,15 +442,10 @@ std::string memory_text(const RankPlan& plan) {
 
 namespace {
 
-// Of exchanges inside a unit: shares of parameters sum and gather, parts of sequences exchange or
-// send. What ranks that divide experts exchange is all that there is beside them.
-const char* way_text(const RankPlan& plan, const PlannedTraffic& traffic) {
+std::string way_text(const PlannedTraffic& traffic) {
   if (traffic.lane == Lane::send) return " between stages";
   if (traffic.lane != Lane::exchange) return "";
-  if (plan.divides_experts) return " along the expert axis";
-  return traffic.collective == Collective::all_to_all || traffic.collective == Collective::send
-             ? " along the context axis"
-             : " along the tensor axis";
+  return fmt::format(" along the {} axis", axis_name(traffic.axis));
 }
 
 }  // namespace
@@ -460,7 +456,7 @@ std::string traffic_text(const RankPlan& plan) {
   for (const PlannedTraffic& traffic : plan.traffic)
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
-                                  collective_name(traffic.collective), way_text(plan, traffic)));
+                                  collective_name(traffic.collective), way_text(traffic)));
   return fmt::format("sends    on each rank{} and step: {}\n",
                      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
                      join(parts, ", "));
@@ -495,11 +491,13 @@ Json rank_json(const RankPlan& plan) {
   Json memory = Json::object(), traffic = Json::array();
   for (size_t kind = 0; kind < kKinds; ++kind)
     memory[kind_name(static_cast<Kind>(kind))] = plan.bytes_at_peak[kind];
-  for (const PlannedTraffic& t : plan.traffic)
+  for (const PlannedTraffic& t : plan.traffic) {
     traffic.push_back({{"lane", lane_name(t.lane)},
                        {"collective", collective_name(t.collective)},
                        {"calls", t.calls},
                        {"bytes_sent", t.bytes_sent}});
+    if (t.lane == Lane::exchange) traffic.back()["axis"] = axis_name(t.axis);
+  }
   Json json = {{"ranks", plan.ranks},
                {"planned_peak_bytes", plan.peak_bytes},
                {"planned_peak_at", plan.peak_moment},

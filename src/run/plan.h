@@ -22,13 +22,13 @@ struct PlannedTraffic {
   Lane lane;
   Collective collective;
   int64_t calls = 0, bytes_sent = 0;
+  Axis axis = Axis::data;  // of the lane exchange
 };
 
 // What one rank holds and sends. Ranks are alike, but for those at different places of a pipeline:
 // then of the place that holds the most.
 struct RankPlan {
   int ranks = 1;
-  bool divides_experts = false;      // along an axis of the mesh
   int place = 0;                     // along a pipeline
   std::vector<int64_t> place_peaks;  // bytes, by place
   int64_t peak_bytes = 0;

@@ -55,10 +55,8 @@ TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {
   };
   expect_in(refused({kModel, "optimizer.type=Muon"}), {"model.experts", "Muon"});
   expect_in(refused({kModel, "run.device=cuda"}), {"model.experts", "the device cpu alone"});
-  expect_in(refused({kModel, "mesh.tensor=2"}, {"--ranks", "2"}),
-            {"experts cannot be divided by mesh.tensor yet"});
-  expect_in(refused({kModel, "mesh.expert=2", "mesh.tensor=2"}, {"--ranks", "4"}),
-            {"experts cannot be divided by mesh.tensor yet"});
+  expect_in(refused({kModel, "mesh.context=2", "data.sequence_length=32"}, {"--ranks", "2"}),
+            {"mesh.context is 2", "a capacity of experts (capacity_factor)"});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/collectives.h"
+#include "comm/mesh.h"
 #include "comm/nccl_double.h"
 #include "comm/nccl_library.h"
 #include "comm/rank_sum.h"
@@ -84,6 +85,31 @@ TEST_P(NcclTest, TheLibrarysOwnSumsAreAnOption) {
   const auto errors = test::run_ranks(GetParam(), {}, [](Communicator& communicator) {
     Rank rank(communicator, true);
     test::check_collectives(*rank.channel);  // the double's own sums are ordered too
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+// Groups along two axes at once, on threads of their own, as lanes of messages have them.
+TEST_P(NcclTest, GroupsOfEachAxisHaveTheBitsOfTheOracle) {
+  const int ranks = 2 * GetParam();
+  const auto errors = test::run_ranks(ranks, {}, [&](Communicator& communicator) {
+    const auto over =
+        over_nccl({std::shared_ptr<void>(), &communicator}, {.api = &nccl_double::kApi});
+    const Mesh mesh(ranks, {.tensor = 2});
+    const auto check = [&](Axis axis) {
+      const RankGroup members = mesh.group(axis, over->rank());
+      const std::unique_ptr<Communicator> group = over->group(members);
+      EXPECT_STREQ(group->transport(), "nccl");
+      EXPECT_EQ(group->rank(), mesh.place(axis, over->rank()));
+      EXPECT_EQ(group->device_scratch_bytes(), nccl_scratch_bytes(mesh.size(axis)));
+      StuckMemory memory(group->ranks());
+      std::vector<std::byte> scratch(static_cast<size_t>(group->device_scratch_bytes()));
+      const auto channel = group->open_on(memory, axis_name(axis), scratch.data());
+      test::check_collectives(*channel);
+    };
+    std::thread lane([&] { check(Axis::data); });
+    check(Axis::tensor);
+    lane.join();
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
@@ -168,6 +194,26 @@ TEST_F(NcclFaults, ARankThatHangsIsNamedWithItsCall) {
     EXPECT_TRUE(contains(error, "reduce block.1.mlp, step 1")) << error;
     EXPECT_TRUE(contains(error, "within 2.5 seconds")) << error;
   }
+}
+
+// A message whose receiver does not come, in a group: by its number among all.
+TEST_F(NcclFaults, AReceiverThatDoesNotComeIsNamedWithTheMessage) {
+  const auto errors = test::run_ranks(4, {.timeout_seconds = 2.5}, [](Communicator& communicator) {
+    const auto over =
+        over_nccl({std::shared_ptr<void>(), &communicator}, {.api = &nccl_double::kApi});
+    const auto group = over->group(Mesh(4, {.pipeline = 2}).group(Axis::pipeline, over->rank()));
+    StuckMemory memory(2);
+    const auto channel = group->open_on(memory, "forward", nullptr);
+    std::vector<float> data(64);
+    if (over->rank() < 3) {
+      if (group->rank() == 0) channel->send("block.1, micro 0, step 1", 1, data.data(), 256);
+      if (group->rank() == 1) channel->receive("block.1, micro 0, step 1", 0, data.data(), 256);
+    }
+    while (over->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  EXPECT_TRUE(contains(errors[1], "rank 3 did not reach send")) << errors[1];
+  EXPECT_TRUE(contains(errors[1], "block.1, micro 0, step 1, 256 bytes")) << errors[1];
+  EXPECT_TRUE(contains(errors[1], "forward calls, pipeline group of ranks 1, 3")) << errors[1];
 }
 
 TEST_F(NcclFaults, ARankThatFailsEndsTheOthersWithItsReason) {

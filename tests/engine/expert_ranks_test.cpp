@@ -337,17 +337,14 @@ TEST(Experts, WhatCannotBeDividedIsRefusedWithAllReasons) {
                        "has none (model.experts)"));
   EXPECT_TRUE(contains(text(mixture(), options_of(3, 0)), "there are 4 experts in each"));
   EngineOptions options = options_of(2, 0);
-  options.tensor = options.context = options.pipeline.ranks = 2;
   options.precision.moments = DType::u8;
   options.optimizer.type = OptimizerSpec::Type::lamb;
   options.clip_rule.value = 1;
   options.local.steps = 4;
   options.compression.gradients = {.type = WireFormat::Type::int8};
   options.device = "cuda";
-  for (const char* reason :
-       {"does not go with mesh.tensor yet", "does not go with mesh.context yet",
-        "does not go with mesh.pipeline yet", "moments of 8 bits", "steps whole tensors",
-        "single tensors", "delay.local_steps", "(compression)", "device cpu alone yet"})
+  for (const char* reason : {"moments of 8 bits", "steps whole tensors", "single tensors",
+                             "delay.local_steps", "(compression)", "device cpu alone yet"})
     EXPECT_TRUE(contains(text(mixture(), options), reason)) << reason;
   EXPECT_ERROR(Engine::plan(mixture(), options_of(3, 0), 3), "mesh.expert is 3",
                "there are 4 experts in each");

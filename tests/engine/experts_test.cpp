@@ -419,9 +419,9 @@ TEST(ExpertRefusals, NameWhatIsNotThereYet) {
   options.optimizer.type = OptimizerSpec::Type::muon;
   EXPECT_ERROR(Engine(spec, options), "model.experts", "Muon");
   options = mixture_options(0);
-  options.tensor = 2;
-  EXPECT_ERROR(Engine::plan(spec, options, 2), "mesh.tensor is 2",
-               "experts cannot be divided by mesh.tensor yet");
+  options.tensor = 32;
+  EXPECT_ERROR(Engine::plan(spec, options, 32), "mesh.tensor is 32",
+               "its experts.intermediate_size of");
 }
 
 }  // namespace

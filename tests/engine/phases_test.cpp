@@ -129,9 +129,8 @@ TEST_P(Phases, WhatWouldTravelIsNamed) {
     for (const bool backward : {false, true})
       for (int i = 0; i < unit->phases(backward, 14); ++i)
         sums += unit->phase(backward, i, 14).role == Role::sum;
-  // Each half of a block forward and backward, the table's look-up, and the head's gradient. What
-  // experts exchange are no sums.
-  EXPECT_EQ(sums, (model.spec.experts.enabled() ? 2 : 4) * model.spec.num_layers + 2);
+  // Each half of a block forward and backward, the table's look-up, and the head's gradient.
+  EXPECT_EQ(sums, 4 * model.spec.num_layers + 2);
 }
 
 TEST_P(Phases, AStepCutIntoPhasesKeepsTheBitsAndThePeak) {

@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Of, KernelCases, testing::ValuesIn(cases::case_families
 
 // Kernels that only the CPU has so far: elsewhere models that need them are refused.
 bool device_lacks(const std::string& family) {
-  return !test_device_is_cpu() && (family == "experts" || family == "alibi" || family == "parts");
+  return !test_device_is_cpu() && (family == "experts" || family == "alibi");
 }
 
 TEST_P(KernelCases, AgreeWithTheOracleAndHaveTheSameBitsOnAnyThreads) {

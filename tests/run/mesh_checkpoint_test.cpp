@@ -163,11 +163,18 @@ TEST(MeshReshard, PartsOfSequencesLoadAndSaveWhatOthersDo) {
   EXPECT_LT(test::distance(resumed, one.weights), 1e-5);
 }
 
-// One rank, the data axis, and ranks that divide experts.
+// One rank, the data axis, and ranks that divide experts, alone and beside other axes.
 TEST(MeshReshard, AnyMeshLoadsExpertsThatAnotherSaved) {
   expect_each_loads_what_any_saved(
       {{1, 1, 0}, {2, 1, 3}, {1, 1, 0, 1, 1, 1, 2}, {2, 1, 3, 1, 1, 1, 2}, {1, 1, 2, 1, 1, 1, 4}},
       mixed_model());
+  expect_each_loads_what_any_saved({{1, 1, 0},
+                                    {1, 2, 1},
+                                    {1, 2, 2, 1, 1, 1, 2},
+                                    {1, 1, 1, 2, 1, 1, 4},
+                                    {2, 1, 3, 2, 1, 1, 2},
+                                    {1, 2, 3, 2, 1, 2, 2}},
+                                   mixed_model());
 }
 
 // On the same mesh with the bits of a run that was never stopped.

@@ -142,12 +142,24 @@ void add_weight_gradients(const RouteBackward& args, int64_t token, const Row& r
   }
 }
 
+// Choices of an expert, over the parts of the sequences.
+int64_t choices_of(const RouteBackward& args, int64_t expert) {
+  if (args.of_parts.empty()) return args.forward.routing.counts.i32()[expert];
+  int64_t sum = 0;
+  for (int64_t part = 0; part < args.of_parts.rows; ++part)
+    sum += args.of_parts.i32()[part * args.of_parts.stride + expert];
+  return sum;
+}
+int64_t parts_of(const RouteBackward& args) {
+  return args.of_parts.empty() ? 1 : args.of_parts.rows;
+}
+
 // The loss of balance is linear in the shares of scores.
 float balance_gradient(const RouteBackward& args, int64_t expert) {
-  const Routing& to = args.forward.routing;
   const auto tokens = static_cast<float>(args.forward.logits.rows);
-  return args.balance * static_cast<float>(to.count()) *
-         static_cast<float>(to.counts.i32()[expert]) / (tokens * tokens);
+  return args.balance * static_cast<float>(args.forward.routing.count()) *
+         static_cast<float>(choices_of(args, expert)) /
+         (tokens * tokens * static_cast<float>(parts_of(args)));
 }
 
 template <class T>
@@ -211,7 +223,8 @@ void add_load(const RouteBackward& args, const Chunks& chunks) {
     if (e == experts)
       squares = sum;
     else
-      balance += counts[e] / tokens * (sum / tokens);
+      balance += static_cast<double>(choices_of(args, e)) /
+                 (tokens * static_cast<double>(parts_of(args))) * (sum / tokens);
   }
   load[0] += static_cast<double>(args.balance) * static_cast<double>(experts) * balance;
   load[1] += static_cast<double>(args.z) * squares / tokens;
@@ -284,6 +297,8 @@ void route_backward(ThreadPool& pool, const RouteBackward& args) {
               args.dweights.cols == args.forward.routing.choices(),
           "route: dlogits {}x{} and dweights {}x{} for {}x{}", args.dlogits.rows, args.dlogits.cols,
           args.dweights.rows, args.dweights.cols, logits.rows, logits.cols);
+  require(args.of_parts.empty() || args.of_parts.cols == logits.cols,
+          "route: parts' choices of {} experts for {}", args.of_parts.cols, logits.cols);
   require(args.load.empty() || args.load.elems() == load_elems(logits.cols),
           "route: a load of {} numbers for {} experts", args.load.elems(), logits.cols);
   require(args.scratch.elems() >= route_backward_scratch_bytes(logits.rows, logits.cols),

@@ -1,0 +1,236 @@
+// Axes of a mesh on one card that ranks share: by the local exchange on its memory, and over NCCL
+// with a double behind its table. Divided units and sequences learn what one rank on the card
+// learns; pipelines have its bits. Where there is no card, that is said.
+#include <gtest/gtest.h>
+
+#include "comm/nccl.h"
+#include "comm/nccl_double.h"
+#include "device/cuda_library.h"
+#include "engine/ranks.h"
+#include "error_text.h"
+
+namespace onefold {
+namespace {
+
+constexpr int kSteps = 5;
+
+struct AxisCase {
+  const char* name;
+  const char* preset;
+  MeshAxes mesh;
+  int data = 1;
+  ContextMethod method = ContextMethod::ulysses;
+  int interleave = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int stage = 0;
+  DType compute = DType::f32;
+
+  int ranks() const { return mesh.tensor * mesh.context * mesh.pipeline * data; }
+};
+
+// Awkward sizes: a vocabulary that nothing divides, three queries to a key head.
+ModelSpec divisible(const char* preset) {
+  ModelSpec spec = spec_from_preset(preset, "test");
+  spec.vocab_size = 101;
+  spec.num_layers = 3;
+  spec.num_heads = 6;
+  spec.num_kv_heads = spec.positions == Positions::rope ? 2 : 6;
+  spec.head_dim = 8;
+  spec.hidden_size = 24;
+  spec.intermediate_size = 46;
+  return spec;
+}
+
+class CudaAxes : public testing::TestWithParam<AxisCase> {
+ protected:
+  void SetUp() override {
+    if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+      GTEST_SKIP() << problem;
+    const AxisCase& c = GetParam();
+    spec_ = divisible(c.preset);
+    // A ring does not drop probabilities.
+    spec_.dropout =
+        spec_.positions == Positions::learned && c.method == ContextMethod::ulysses ? 0.1f : 0;
+  }
+
+  EngineOptions options(int stage) const {
+    const AxisCase& c = GetParam();
+    EngineOptions options{.device = "cuda:0",
+                          .tensor = c.mesh.tensor,
+                          .context = c.mesh.context,
+                          .threads = 1,
+                          .micro_batch = 2,
+                          .sequence = 24};
+    options.context_method = c.method;
+    options.pipeline = {
+        .ranks = c.mesh.pipeline, .interleave = c.interleave, .schedule = c.schedule};
+    options.micros = 4;
+    options.clipping = 0.5;
+    options.zero.stage = stage;
+    options.zero.persistence_elems = 0;
+    options.precision.compute = c.compute;
+    return options;
+  }
+
+  // The same global batch on one rank of the card.
+  test::RankRun alone() const {
+    EngineOptions one = options(0);
+    one.tensor = one.context = 1;
+    one.pipeline = {};
+    one.micros *= GetParam().data;
+    return test::train_on_ranks(spec_, one, 1, kSteps);
+  }
+
+  static void expect_near(const test::RankRun& run, const test::RankRun& one, double most) {
+    EXPECT_LT(test::distance(run.weights, one.weights), most);
+    ASSERT_EQ(run.losses.size(), one.losses.size());
+    for (size_t step = 0; step < run.losses.size(); ++step) {
+      EXPECT_NEAR(run.losses[step], one.losses[step], most * one.losses[step]) << step;
+      EXPECT_NEAR(run.norms[step], one.norms[step], most * one.norms[step]) << step;
+    }
+  }
+  static void expect_same(const test::RankRun& run, const test::RankRun& first) {
+    EXPECT_EQ(run.losses, first.losses);
+    EXPECT_EQ(run.norms, first.norms);
+    test::expect_same_bits(run.weights, first.weights);
+  }
+
+  ModelSpec spec_;
+};
+
+std::shared_ptr<Communicator> over_the_double(std::shared_ptr<Communicator> ranks) {
+  return over_nccl(std::move(ranks), {.api = &test::nccl_double::kApi});
+}
+
+TEST_P(CudaAxes, LearnWhatOneRankLearnsAsPlanned) {
+  const AxisCase& c = GetParam();
+  const test::RankRun run = test::train_on_ranks(spec_, options(c.stage), c.ranks(), kSteps);
+  const test::RankRun one = alone();
+  EXPECT_NE(run.losses.front(), run.losses.back());
+  if (c.mesh.tensor * c.mesh.context * c.data == 1)
+    expect_same(run, one);
+  else
+    expect_near(run, one, c.compute == DType::f32 ? 1e-5 : 5e-2);
+  test::expect_planned(spec_, options(c.stage), c.ranks(), run, hardware_named("h200"));
+}
+
+TEST_P(CudaAxes, OverNcclHaveTheBitsOfTheSharedCardAtEveryStage) {
+  const AxisCase& c = GetParam();
+  const test::RankRun first = test::train_on_ranks(spec_, options(0), c.ranks(), kSteps);
+  std::vector<int> stages = {0};
+  if (c.data * c.mesh.context > 1) stages = {0, 1, 2, 3};
+  for (const int stage : stages) {
+    SCOPED_TRACE(fmt::format("stage {}", stage));
+    const test::RankRun run =
+        test::train_on_ranks(spec_, options(stage), c.ranks(), kSteps, over_the_double);
+    expect_same(run, first);
+    test::expect_planned(spec_, options(stage), c.ranks(), run, hardware_named("h200"),
+                         nccl_scratch_bytes(c.ranks()));
+    if (stage > 0)
+      expect_same(test::train_on_ranks(spec_, options(stage), c.ranks(), kSteps), first);
+  }
+}
+
+constexpr AxisCase kAxisCases[] = {
+    {"gpt2_tensor2", "gpt2-tiny", {.tensor = 2}},
+    {"llama_tensor2", "llama-tiny", {.tensor = 2}},
+    {"llama_tensor6_of_2_key_heads", "llama-tiny", {.tensor = 6}},
+    {"llama_tensor2_bf16",
+     "llama-tiny",
+     {.tensor = 2},
+     1,
+     ContextMethod::ulysses,
+     1,
+     PipelineSchedule::one_f_one_b,
+     0,
+     DType::bf16},
+    {"gpt2_pipeline2", "gpt2-tiny", {.pipeline = 2}},
+    {"llama_pipeline4", "llama-tiny", {.pipeline = 4}},
+    {"llama_pipeline2_interleaved", "llama-tiny", {.pipeline = 2}, 1, ContextMethod::ulysses, 2},
+    {"llama_pipeline2_gpipe",
+     "llama-tiny",
+     {.pipeline = 2},
+     1,
+     ContextMethod::ulysses,
+     1,
+     PipelineSchedule::gpipe},
+    {"llama_pipeline2_zero_bubble",
+     "llama-tiny",
+     {.pipeline = 2},
+     1,
+     ContextMethod::ulysses,
+     1,
+     PipelineSchedule::zero_bubble},
+    {"gpt2_ulysses2", "gpt2-tiny", {.context = 2}},
+    {"llama_ulysses2", "llama-tiny", {.context = 2}},
+    {"gpt2_ring2", "gpt2-tiny", {.context = 2}, 1, ContextMethod::ring},
+    {"llama_ring3", "llama-tiny", {.context = 3}, 1, ContextMethod::ring},
+    {"llama_tensor2_data2", "llama-tiny", {.tensor = 2}, 2},
+    {"llama_pipeline2_tensor2", "llama-tiny", {.tensor = 2, .pipeline = 2}},
+    {"llama_pipeline2_data2", "llama-tiny", {.pipeline = 2}, 2},
+    {"llama_ring2_tensor2", "llama-tiny", {.tensor = 2, .context = 2}, 1, ContextMethod::ring},
+    {"gpt2_pipeline2_ulysses2", "gpt2-tiny", {.context = 2, .pipeline = 2}},
+};
+INSTANTIATE_TEST_SUITE_P(Meshes, CudaAxes, testing::ValuesIn(kAxisCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Evaluation and losses of tokens pass through the host.
+TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
+  const AxisCase& c = GetParam();
+  const EngineOptions many = options(0);
+  EngineOptions one = many;
+  one.tensor = one.context = 1;
+  one.pipeline = {};
+  const auto losses_on = [&](const EngineOptions& own, int ranks) {
+    std::vector<float> losses;
+    test::on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
+      Engine engine(spec_, own, std::move(communicator));
+      test::OwnedBatch batch = test::random_rows(3, own, spec_.vocab_size);
+      const std::vector<float> mine = engine.token_losses(batch.view());
+      if (rank == 0) losses = mine;
+    });
+    return losses;
+  };
+  const std::vector<float> run = losses_on(many, c.ranks() / c.data), alone = losses_on(one, 1);
+  ASSERT_EQ(run.size(), alone.size());
+  for (size_t i = 0; i < run.size(); ++i)
+    EXPECT_NEAR(run[i], alone[i], (c.compute == DType::f32 ? 1e-5 : 5e-2) * alone[i]) << i;
+}
+
+TEST(CudaAxisFaults, OfNcclNameRankChannelAndCall) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  const ModelSpec spec = divisible("llama-tiny");
+  test::nccl_double::Faults& faults = test::nccl_double::faults();
+  for (const MeshAxes mesh :
+       {MeshAxes{.tensor = 2}, MeshAxes{.context = 2}, MeshAxes{.tensor = 2, .pipeline = 2}}) {
+    EngineOptions options{.device = "cuda:0",
+                          .tensor = mesh.tensor,
+                          .context = mesh.context,
+                          .threads = 1,
+                          .micro_batch = 1,
+                          .sequence = 24};
+    options.pipeline.ranks = mesh.pipeline;
+    options.micros = 3;
+    const int ranks = mesh.tensor * mesh.context * mesh.pipeline;
+    const auto train = [&] {
+      faults.calls = 0;
+      return error_text([&] { test::train_on_ranks(spec, options, ranks, 2, over_the_double); });
+    };
+    ASSERT_EQ(train(), "");
+    const int calls = faults.calls;
+    for (int i = 0; i < 4; ++i) {
+      faults.fails_at = calls * i / 4 + i;
+      const std::string error = train();
+      faults.fails_at = -1;
+      EXPECT_TRUE(contains(error, "rank ")) << error;
+      EXPECT_TRUE(contains(error, "channel \"")) << error;
+      EXPECT_TRUE(contains(error, ", step ") || contains(error, "does not open")) << error;
+      EXPECT_TRUE(contains(error, "unhandled system error") || contains(error, "was ended"))
+          << error;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onefold
