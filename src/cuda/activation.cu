@@ -3,6 +3,7 @@
 // columns are the same.
 #include "cuda/launch.cuh"
 #include "cuda/pack.cuh"
+#include "cuda/partials.cuh"
 
 namespace onefold::cuda {
 namespace {
@@ -139,6 +140,61 @@ __global__ void backward_kernel(bool gated, View<T> x, View<T> dy, View<T> dx, V
   });
 }
 
+// Plain, of 16-bit types, with partial sums of dx over a chunk of rows: half a warp has 128 columns
+// of a row, a pack to each lane. The halves of a block take the rows of its chunk in turn, and
+// their sums are added in order.
+template <class T, class F>
+__global__ void __launch_bounds__(kThreads, 3)
+    backward_sums_kernel(View<T> x, View<T> dy, View<T> dx, View<T> y, int64_t chunk_size,
+                         float* partials, bool is_aligned) {
+  constexpr int kElems = kWide<T>, kLanes = kWarp / 2, kHalves = kThreads / kLanes,
+                kCols = kLanes * kElems;
+  constexpr int kBatch = 2;  // rows that a thread has under way; four are not faster
+  __shared__ float shared[kHalves][kCols + kElems];
+  const int lane = threadIdx.x % kLanes, half = threadIdx.x / kLanes;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kCols + lane * kElems;
+  const int64_t begin = blockIdx.y * chunk_size;
+  const int64_t end = begin + chunk_size < x.rows ? begin + chunk_size : x.rows;
+  float sums[kElems] = {};
+  for (int64_t first = begin + half; first < end && col < x.cols; first += kBatch * kHalves) {
+    Pack<T> inputs[kBatch], douts[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t row = first + i * kHalves;
+      if (row >= end) continue;
+      inputs[i] = load_pack<Pack<T>>(x.row(row), col, x.cols, is_aligned);
+      douts[i] = load_pack<Pack<T>>(dy.row(row), col, x.cols, is_aligned);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t row = first + i * kHalves;
+      if (row >= end) continue;
+      float values[kElems], gradients[kElems];
+      inputs[i].to(values);
+      douts[i].to(gradients);
+#pragma unroll
+      for (int k = 0; k < kElems; ++k) {
+        const ValueAndSlope f = F::at(values[k]);
+        gradients[k] = gradients[k] * f.slope;
+        values[k] = f.value;
+        sums[k] += gradients[k];
+      }
+      store_pack<T>(gradients, dx.row(row), col, x.cols, is_aligned);
+      if (y.data) store_pack<T>(values, y.row(row), col, x.cols, is_aligned);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kElems; ++k) shared[half][lane * kElems + k] = sums[k];
+  __syncthreads();
+  const auto mine = static_cast<int>(threadIdx.x);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kCols + mine;
+  if (mine >= kCols || at >= x.cols) return;
+  float sum = shared[0][mine];
+#pragma unroll
+  for (int h = 1; h < kHalves; ++h) sum += shared[h][mine];
+  partials[blockIdx.y * x.cols + at] = sum;
+}
+
 template <bool kFast, class Call>
 void with_curve(Curve curve, const Call& call) {
   switch (curve) {
@@ -180,6 +236,26 @@ void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx
              view<T>(dy), view<T>(dx), view<T>(y), share, share.aligned && dy.cols % kWide<T> == 0);
     });
   });
+}
+
+void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
+                         const BiasSums& dbias, cudaStream_t stream) {
+  if (gated || x.type == Type::f32) {
+    activation_backward(curve, gated, x, dy, dx, y, stream);
+    return column_sum(dx, dbias.dst, dbias.accumulate, dbias.scratch, stream);
+  }
+  const RowChunks chunks(x.rows);
+  with_half(x.type, [&](auto element) {
+    using T = decltype(element);
+    with_curve<true>(curve, [&](auto f) {
+      launch(backward_sums_kernel<T, decltype(f)>,
+             grid_of(ceil_div(x.cols, kWarp / 2 * kWide<T>), chunks.count), kThreads, 0, stream,
+             view<T>(x), view<T>(dy), view<T>(dx), view<T>(y), chunks.size, dbias.scratch,
+             all_aligned(x, dy, dx, y));
+    });
+  });
+  add_partials(dbias.scratch, chunks.count, x.cols, dbias.accumulate, {{dbias.dst}}, x.cols,
+               stream);
 }
 
 }  // namespace onefold::cuda

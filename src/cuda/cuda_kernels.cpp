@@ -296,20 +296,24 @@ class CudaKernels final : public Kernels {
   }
 
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
-                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias, Tensor dbefore,
                      bool accumulate_weights, Tensor scratch) override {
     require_groups(x, groups);
     require_elems("norm: the weight", weight, x.cols / groups);
     if (!dweight.empty()) require_elems("norm: dweight", dweight, x.cols / groups);
     if (!dbias.empty()) require_elems("norm: dbias", dbias, x.cols / groups);
+    if (!dbefore.empty()) require_elems("norm: dbefore", dbefore, x.cols);
+    require(dbefore.empty() || (accumulate_dx && groups == 1),
+            "norm: sums of a dx of {} groups that is {}", groups,
+            accumulate_dx ? "added to" : "overwritten");
     require_shape("norm: dy", dy, x.rows, x.cols);
     require_shape("norm: dx", dx, x.rows, x.cols);
     require_scratch("norm", scratch, norm_backward_scratch_bytes(x.rows, x.cols, groups));
     require_type("norm", x, {weight, dy, dx});
-    require_gradients("norm", x, {dweight, dbias});
+    require_gradients("norm", x, {dweight, dbias, dbefore});
     cuda::norm_backward({norm == Norm::layernorm, norm == Norm::rmsnorm1p, view(x), groups,
                          vector(weight), eps, view(dy), view(dx), accumulate_dx, vector(dweight),
-                         vector(dbias), accumulate_weights, scratch.as_f32()},
+                         vector(dbias), vector(dbefore), accumulate_weights, scratch.as_f32()},
                         stream_);
   }
 
@@ -321,12 +325,20 @@ class CudaKernels final : public Kernels {
                              stream_);
   }
 
-  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
-                           Tensor y) override {
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx, Tensor y,
+                           const BiasGradient& dbias) override {
     require_shape("activation: x", x, dy.rows, dy.cols * (gated ? 2 : 1));
     require_shape("activation: dx", dx, x.rows, x.cols);
     if (!y.empty()) require_shape("activation: y", y, dy.rows, dy.cols);
     require_type("activation", x, {dy, dx, y});
+    if (!dbias.dst.empty()) {
+      require_elems("activation: dbias", dbias.dst, dx.cols);
+      require_gradients("activation", x, {dbias.dst});
+      require_scratch("activation", dbias.scratch, column_sum_scratch_bytes(dx.rows, dx.cols));
+      return cuda::activation_backward(
+          curve_of(act), gated, view(x), view(dy), view(dx), view_or_null(y),
+          {vector(dbias.dst), dbias.accumulate, dbias.scratch.as_f32()}, stream_);
+    }
     const bool flat = !gated && x.contiguous() && dy.contiguous() && dx.contiguous() &&
                       (y.empty() || y.contiguous());
     cuda::activation_backward(curve_of(act), gated, view(joined(x, flat)), view(joined(dy, flat)),

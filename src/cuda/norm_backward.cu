@@ -85,18 +85,19 @@ __global__ void __launch_bounds__(kTeamBlock<kTeam>)
 }
 
 // A thread's sums over pieces, by column.
-template <int kPacks, int kElems, bool kBias>
+enum class Sums : uint8_t { dweight, dbias, dbefore };  // each with those before it
+template <int kPacks, int kElems, Sums kSums>
 struct ColumnSums {
-  float dweight[kPacks][kElems] = {};
-  float dbias[kBias ? kPacks : 1][kBias ? kElems : 1] = {};
+  static constexpr int kCount = static_cast<int>(kSums) + 1;
+  float values[kCount][kPacks][kElems] = {};
 };
 
-// The partial sums of a block's teams, added in their order: [2, size], columns as in Packs; where
-// there is no bias, its part is left as it was.
-template <class Plan, int kElems, bool kBias>
-__device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kBias>& sums, int size,
+// The partial sums of a block's teams, added in their order: [count, size], columns as in Packs.
+template <class Plan, int kElems, Sums kSums>
+__device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kSums>& sums, int size,
                                float* partial) {
-  constexpr int kTeam = Plan::kTeam, kPacks = Plan::kPacks;
+  constexpr int kTeam = Plan::kTeam, kPacks = Plan::kPacks,
+                kCount = ColumnSums<kPacks, kElems, kSums>::kCount;
   const int mine = static_cast<int>(threadIdx.x) % kTeam * kElems;
   if constexpr (Plan::kTeams == 1) {
 #pragma unroll
@@ -105,12 +106,11 @@ __device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kBias>& su
       for (int k = 0; k < kElems; ++k) {
         const int col = mine + p * kTeam * kElems + k;
         if (col >= size) continue;
-        partial[col] = sums.dweight[p][k];
-        if constexpr (kBias) partial[size + col] = sums.dbias[p][k];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) partial[i * size + col] = sums.values[i][p][k];
       }
   } else {
-    float* first = shared_floats() + mine;  // of [2, size]
-    float* second = first + size;
+    float* first = shared_floats() + mine;  // of [count, size]
 #pragma unroll 1
     for (int turn = 0; turn < Plan::kTeams; ++turn) {
       if (static_cast<int>(threadIdx.x) / kTeam == turn) {
@@ -120,24 +120,29 @@ __device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kBias>& su
           for (int k = 0; k < kElems; ++k) {
             const int at = p * kTeam * kElems + k;  // a constant: all share one address
             if (mine + at >= size) continue;
-            first[at] = turn == 0 ? sums.dweight[p][k] : first[at] + sums.dweight[p][k];
-            if constexpr (kBias)
-              second[at] = turn == 0 ? sums.dbias[p][k] : second[at] + sums.dbias[p][k];
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+              float& sum = first[i * size + at];
+              sum = turn == 0 ? sums.values[i][p][k] : sum + sums.values[i][p][k];
+            }
           }
       }
       __syncthreads();
     }
-    for (int i = static_cast<int>(threadIdx.x); i < (kBias ? 2 : 1) * size; i += Plan::kBlock)
+    for (int i = static_cast<int>(threadIdx.x); i < kCount * size; i += Plan::kBlock)
       partial[i] = shared_floats()[i];
   }
 }
+
+// Of a chunk, however many there are.
+constexpr int64_t kFusedSums = 3;
 
 struct Fused {
   bool accumulate;
   Pieces pieces;
   float eps;
   int64_t chunk_size;
-  float* partials;  // [chunks, 2, size]; null: not wanted
+  float* partials;  // [chunks, 3, size], of which some may not be wanted; null: none is
 };
 
 // x, dy, and what a gradient is added to.
@@ -147,7 +152,7 @@ using FusedRing = Ring<T, Plan, 3, 2, kWhole>;
 // Teams of a block take the pieces of its chunk in turn, and keep their sums over them. The mean of
 // g * xhat follows from that of g times the deviation, which needs no variance: its sum and the
 // variance's are taken together.
-template <class T, class Plan, bool kWhole, bool kCentered, bool kBias>
+template <class T, class Plan, bool kWhole, bool kCentered, Sums kSums>
 __global__ void __launch_bounds__(Plan::kBlock, 1)
     fused_kernel(Fused args, View<T> x, const T* weight, View<T> dy, View<T> dx) {
   constexpr int kElems = kWide<T>, kTeam = Plan::kTeam, kTeams = Plan::kTeams,
@@ -159,7 +164,9 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
   const int64_t begin = blockIdx.x * args.chunk_size;
   const int64_t end =
       begin + args.chunk_size < args.pieces.count ? begin + args.chunk_size : args.pieces.count;
-  ColumnSums<kPacks, kElems, kBias> columns;
+  ColumnSums<kPacks, kElems, kSums> columns;
+  constexpr bool kBias = kSums >= Sums::dbias, kBefore = kSums == Sums::dbefore;
+  const bool accumulate = kBefore || args.accumulate;
   int turn = 0, stage = 0;
   int64_t index = begin + threadIdx.x / kTeam;
   P weights(size), src(size), dout(size);
@@ -168,7 +175,7 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
     if (at < end) {
       R::start(to, 0, piece_of(x, args.pieces, at), size);
       R::start(to, 1, piece_of(dy, args.pieces, at), size);
-      if (args.accumulate) R::start(to, 2, piece_of(dx, args.pieces, at), size);
+      if (accumulate) R::start(to, 2, piece_of(dx, args.pieces, at), size);
     }
     R::end_of_piece();
   };
@@ -226,12 +233,13 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
       src.packs[p].to(v);
       dout.packs[p].to(d);
       weights.packs[p].to(w);
-      if (args.accumulate) R::pack(stage, 2, p).to(held);
+      if (accumulate) R::pack(stage, 2, p).to(held);
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
         const float xhat = (kCentered ? v[k] - mean : v[k]) * rstd;
-        columns.dweight[p][k] = fmaf(d[k], xhat, columns.dweight[p][k]);
-        if constexpr (kBias) columns.dbias[p][k] += d[k];
+        columns.values[0][p][k] = fmaf(d[k], xhat, columns.values[0][p][k]);
+        if constexpr (kBias) columns.values[1][p][k] += d[k];
+        if constexpr (kBefore) columns.values[2][p][k] += held[k];
         const float g = kCentered ? fmaf(d[k], w[k], -mean_g) : d[k] * w[k];
         v[k] = fmaf(rstd, fmaf(-xhat, mean_g_xhat, g), held[k]);
       }
@@ -239,35 +247,36 @@ __global__ void __launch_bounds__(Plan::kBlock, 1)
     }
     stage = stage == R::kStages - 1 ? 0 : stage + 1;
   }
-  __syncthreads();  // the partial sums lie where the pieces were
+  R::wait_for_all();  // of pieces there are none left; but the partial sums lie where they were
+  __syncthreads();
   if (args.partials)
-    store_partials<Plan>(columns, size, args.partials + int64_t{2} * blockIdx.x * size);
+    store_partials<Plan>(columns, size, args.partials + kFusedSums * blockIdx.x * size);
 }
 
 // Whether it could: a card may have too little shared memory.
-template <class T, class Plan, bool kCentered, bool kBias>
+template <class T, class Plan, bool kCentered, Sums kSums>
 bool launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
   constexpr int64_t shared = FusedRing<T, Plan, true>::kBytes;
-  static_assert(shared >= 2 * Plan::kMost * static_cast<int64_t>(sizeof(float)));
+  static_assert(shared >= kFusedSums * Plan::kMost * static_cast<int64_t>(sizeof(float)));
   if (shared > card_traits().shared_bytes) return false;
-  launch(whole ? fused_kernel<T, Plan, true, kCentered, kBias>
-               : fused_kernel<T, Plan, false, kCentered, kBias>,
+  launch(whole ? fused_kernel<T, Plan, true, kCentered, kSums>
+               : fused_kernel<T, Plan, false, kCentered, kSums>,
          grid_of(chunks), Plan::kBlock, shared, stream, fused, view<T>(args.x),
          static_cast<const T*>(args.weight.data), view<T>(args.dy), view<T>(args.dx));
   return true;
 }
 
 // As many blocks as norm_chunks() makes chunks.
-template <class T, bool kCentered, bool kBias>
+template <class T, bool kCentered, Sums kSums>
 bool launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                     cudaStream_t stream) {
   const auto with = [&](auto plan) {
-    return launch_fused<T, decltype(plan), kCentered, kBias>(fused, chunks, args, whole, stream);
+    return launch_fused<T, decltype(plan), kCentered, kSums>(fused, chunks, args, whole, stream);
   };
   // Sums of dbias take registers: with them, fewer warps fit.
   using Short = TeamPlan<kWarp, 12, 3>;
-  using Middle = TeamPlan<kWarp, kBias ? 8 : 12, 4>;
+  using Middle = TeamPlan<kWarp, kSums == Sums::dweight ? 12 : 8, 4>;
   using Long = TeamPlan<96, 5, 2>;
   using Longer = TeamPlan<128, 4, 2>;
   using VeryLong = TeamPlan<256, 2, 2>;
@@ -282,13 +291,13 @@ bool launch_planned(const Fused& fused, int64_t chunks, const NormBackward& args
   return with(Longest());
 }
 
-void add_weights(const NormBackward& args, const Pieces& pieces, const float* partials,
-                 int64_t chunks, cudaStream_t stream) {
-  add_partials(partials, chunks, 2 * pieces.size, args.accumulate_weights,
-               {args.dweight, args.dbias}, pieces.size, stream);
+// Of rows: with the scratch that a norm's own sums take later.
+void sum_before(const NormBackward& args, cudaStream_t stream) {
+  column_sum(args.dx, args.dbefore, args.accumulate_weights, args.scratch, stream);
 }
 
-bool fused_backward(const NormBackward& args, const Pieces& pieces, bool is_aligned,
+// Whether it could. `before`: with dbefore's sums.
+bool fused_backward(const NormBackward& args, const Pieces& pieces, bool before, bool is_aligned,
                     cudaStream_t stream) {
   const RowChunks chunks = norm_chunks(pieces.count);
   const bool wanted = args.dweight.data || args.dbias.data;
@@ -299,14 +308,25 @@ bool fused_backward(const NormBackward& args, const Pieces& pieces, bool is_alig
   with_half(args.x.type, [&](auto element) {
     using T = decltype(element);
     // LayerNorm mostly has a bias.
-    if (args.centered)
-      launched = launch_planned<T, true, true>(fused, chunks.count, args, whole, stream);
+    const auto with = [&](auto centered, auto sums) {
+      launched = launch_planned<T, decltype(centered)::value, decltype(sums)::value>(
+          fused, chunks.count, args, whole, stream);
+    };
+    constexpr std::true_type yes{};
+    constexpr std::false_type no{};
+    if (before)
+      with(yes, std::integral_constant<Sums, Sums::dbefore>());
+    else if (args.centered)
+      with(yes, std::integral_constant<Sums, Sums::dbias>());
     else if (args.dbias.data)
-      launched = launch_planned<T, false, true>(fused, chunks.count, args, whole, stream);
+      with(no, std::integral_constant<Sums, Sums::dbias>());
     else
-      launched = launch_planned<T, false, false>(fused, chunks.count, args, whole, stream);
+      with(no, std::integral_constant<Sums, Sums::dweight>());
   });
-  if (launched && wanted) add_weights(args, pieces, args.scratch, chunks.count, stream);
+  if (launched && wanted)
+    add_partials(args.scratch, chunks.count, kFusedSums * pieces.size, args.accumulate_weights,
+                 {{args.dweight, args.dbias, before ? args.dbefore : Vector{}}}, pieces.size,
+                 stream);
   return launched;
 }
 
@@ -316,9 +336,13 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
   const Pieces pieces(args.x, args.groups);
   const bool is_aligned =
       all_aligned(args.x, args.weight, args.dy, args.dx) && pieces_aligned(pieces, args.x.type);
-  if (args.x.type != Type::f32 && !args.plus_one && pieces.size <= kHeldElems * kThreads &&
-      fused_backward(args, pieces, is_aligned, stream))
-    return;
+  const bool fused =
+      args.x.type != Type::f32 && !args.plus_one && pieces.size <= kHeldElems * kThreads;
+  // Other norms than LayerNorm with its bias hardly come with biases of projections.
+  const bool before = fused && args.dbefore.data && args.centered && args.dbias.data;
+  if (args.dbefore.data && !before) sum_before(args, stream);
+  if (fused && fused_backward(args, pieces, before, is_aligned, stream)) return;
+  if (before) sum_before(args, stream);
   auto* stats = reinterpret_cast<Stats*>(args.scratch);
   float* partials = args.scratch + 2 * pieces.count;
   with_type(args.x.type, [&](auto element) {
@@ -333,7 +357,8 @@ void norm_backward(const NormBackward& args, cudaStream_t stream) {
         const RowChunks chunks(pieces.count);
         launch(weights_kernel<T>, grid_of(ceil_div(pieces.size, kColumnThreads), chunks.count),
                kColumnThreads, 0, stream, x, dy, pieces, stats, chunks.size, partials);
-        add_weights(args, pieces, partials, chunks.count, stream);
+        add_partials(partials, chunks.count, 2 * pieces.size, args.accumulate_weights,
+                     {{args.dweight, args.dbias}}, pieces.size, stream);
       }
       launch(input_kernel<T, kTeam>, teams_grid<kTeam>(pieces), kTeamBlock<kTeam>, 0, stream,
              args.centered, args.plus_one, x, pieces, static_cast<const T*>(args.weight.data),

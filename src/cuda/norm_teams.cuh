@@ -91,6 +91,7 @@ struct Ring {
   __device__ static void wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kAhead) : "memory");
   }
+  __device__ static void wait_for_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
   __device__ static Pack<T> pack(int stage, int tensor, int p) {
     const uint4 bits = *slot(stage, tensor, p);
     return {{bits.x, bits.y, bits.z, bits.w}};

@@ -80,9 +80,17 @@ void activation_forward(Curve curve, bool gated, Matrix x, Matrix dst, cudaStrea
 // y.data may be null.
 void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
                          cudaStream_t stream);
+// The same with dbias (+)= the sums of dx over rows.
+struct BiasSums {
+  Vector dst;
+  bool accumulate;
+  float* scratch;
+};
+void activation_backward(Curve curve, bool gated, Matrix x, Matrix dy, Matrix dx, Matrix y,
+                         const BiasSums& dbias, cudaStream_t stream);
 
 // norm.cu, norm_backward.cu. `centered`: LayerNorm; else RMSNorm. `plus_one`: weights are stored
-// less one. bias, dweight and dbias may be null.
+// less one. bias, dweight, dbias and dbefore may be null.
 void norm_forward(bool centered, bool plus_one, Matrix x, int64_t groups, Vector weight,
                   Vector bias, float eps, Matrix dst, cudaStream_t stream);
 struct NormBackward {
@@ -93,7 +101,7 @@ struct NormBackward {
   float eps;
   Matrix dy, dx;
   bool accumulate_dx;
-  Vector dweight, dbias;
+  Vector dweight, dbias, dbefore;
   bool accumulate_weights;
   float* scratch;
 };

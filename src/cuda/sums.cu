@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     partials_kernel(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
-                    T* dst0, T* dst1, int64_t elems) {
+                    T* dst0, T* dst1, T* dst2, int64_t elems) {
   after_the_last_kernel();
-  T* dst = blockIdx.y == 0 ? dst0 : dst1;
+  T* dst = blockIdx.y == 0 ? dst0 : blockIdx.y == 1 ? dst1 : dst2;
   if (!dst) return;
   partials += blockIdx.y * elems;
   constexpr int kWarps = kThreads / kWarp;
@@ -210,12 +210,15 @@ __global__ void __launch_bounds__(kSumTeams* kSumLanes)
 
 void add_partials(const float* partials, int64_t chunks, int64_t spacing, bool accumulate,
                   const PartialSums& sums, int64_t elems, cudaStream_t stream) {
-  const Vector &first = sums.dst[0], &second = sums.dst[1];
-  with_type(first.data ? first.type : second.type, [&](auto element) {
+  int count = 0;  // up to the last that is wanted
+  for (int i = 0; i < PartialSums::kMost; ++i)
+    if (sums.dst[i].data) count = i + 1;
+  if (count == 0) return;
+  with_type(sums.dst[count - 1].type, [&](auto element) {
     using T = decltype(element);
-    launch_early(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), second.data ? 2 : 1), kThreads,
-                 0, stream, partials, chunks, spacing, accumulate, static_cast<T*>(first.data),
-                 static_cast<T*>(second.data), elems);
+    const auto dst = [&](int i) { return static_cast<T*>(sums.dst[i].data); };
+    launch_early(partials_kernel<T>, grid_of(ceil_div(elems, kWarp), count), kThreads, 0, stream,
+                 partials, chunks, spacing, accumulate, dst(0), dst(1), dst(2), elems);
   });
 }
 
@@ -230,8 +233,7 @@ void column_sum(Matrix x, Vector dst, bool accumulate, float* scratch, cudaStrea
       launch(column_packs_kernel<T>, grid_of(ceil_div(x.cols, kWarp / 2 * kWide<T>), chunks.count),
              kThreads, 0, stream, view<T>(x), chunks.size, scratch, aligned(x));
     });
-  add_partials(scratch, chunks.count, x.cols, accumulate, {dst, {nullptr, dst.type}}, x.cols,
-               stream);
+  add_partials(scratch, chunks.count, x.cols, accumulate, {{dst}}, x.cols, stream);
 }
 
 void sum(const float* x, int64_t elems, double* dst, cudaStream_t stream) {

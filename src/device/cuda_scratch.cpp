@@ -31,7 +31,7 @@ class CudaScratch final : public KernelScratch {
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     const int64_t pieces = rows * groups, size = cols / groups;
     return std::max(2 * pieces + RowChunks(pieces).count * 2 * size,
-                    norm_chunks(pieces).count * 2 * size) *
+                    norm_chunks(pieces).count * 3 * size) *
            kFloat;
   }
   // Fp32 is not the library's.

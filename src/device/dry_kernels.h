@@ -65,13 +65,14 @@ class DryKernels final : public Kernels {
     book({}, {x, dst});
   }
   void norm_backward(Norm, Tensor x, int64_t, Tensor, float, Tensor dy, Tensor dx,
-                     bool accumulate_dx, Tensor, Tensor, bool, Tensor) override {
+                     bool accumulate_dx, Tensor, Tensor, Tensor, bool, Tensor) override {
     book({}, {x, dy, dx, accumulate_dx ? dx : Tensor{}});
   }
   void activation_forward(Activation, bool, Tensor x, Tensor dst) override {
     book({.functions = dst.elems()}, {x, dst});
   }
-  void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y) override {
+  void activation_backward(Activation, bool, Tensor x, Tensor dy, Tensor dx, Tensor y,
+                           const BiasGradient&) override {
     book({.functions = dy.elems()}, {x, dy, dx, y});
   }
   void rope(Tensor x, int64_t, Tensor, const RowPositions&, bool) override { book({}, {x, x}); }

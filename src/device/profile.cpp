@@ -83,20 +83,20 @@ class ProfiledKernels final : public Kernels {
     timed("norm", x, [&](Kernels& k) { k.norm_forward(norm, x, groups, weight, bias, eps, dst); });
   }
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
-                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias, Tensor dbefore,
                      bool accumulate_weights, Tensor scratch) override {
     timed("norm backward", x, [&](Kernels& k) {
-      k.norm_backward(norm, x, groups, weight, eps, dy, dx, accumulate_dx, dweight, dbias,
+      k.norm_backward(norm, x, groups, weight, eps, dy, dx, accumulate_dx, dweight, dbias, dbefore,
                       accumulate_weights, scratch);
     });
   }
   void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
     timed("activation", x, [&](Kernels& k) { k.activation_forward(act, gated, x, dst); });
   }
-  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
-                           Tensor y) override {
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx, Tensor y,
+                           const BiasGradient& dbias) override {
     timed("activation backward", x,
-          [&](Kernels& k) { k.activation_backward(act, gated, x, dy, dx, y); });
+          [&](Kernels& k) { k.activation_backward(act, gated, x, dy, dx, y, dbias); });
   }
   void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,
             bool inverse) override {

@@ -130,7 +130,7 @@ Case backward_case(Params p, bool with_y) {
   const int y = with_y ? c.output("y", HostTensor(p.rows, p.n, 2, p.dtype).clear()) : -1;
   c.run = [=](Call& call) {
     call.kernels().activation_backward(p.act, p.gated, call[x], call[dy], call[dx],
-                                       with_y ? call[y] : Tensor{});
+                                       with_y ? call[y] : Tensor{}, {});
   };
   c.expected = [=](const Case& in) {
     const Doubles xs = in[x].doubles(), dys = in[dy].doubles();
@@ -164,6 +164,51 @@ Case backward_case(Params p, bool with_y) {
   return c;
 }
 
+// The relative error of a number that is stored.
+double storing_error(DType dtype) {
+  return dtype == DType::f32 ? kUnit : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+// With the gradient of a bias: the sums of dx over rows, as they are stored or before. dx itself
+// has the bits that it has without. Some columns of `spiky` have one row that outweighs all others.
+Case sums_case(Params p, DType gradients, bool accumulate, bool spiky = false) {
+  Case c;
+  HostTensor gradient = normals(p.rows, p.n, 2, 1);
+  for (int64_t col = 0; spiky && col < p.n; col += 3)
+    gradient.set((7 * col) % p.rows, col, 1000.0f);
+  const int x = c.input("x", normals(p.rows, p.x_cols(), 1, 5, p.scale).as(p.dtype));
+  const int dy = c.input("dy", gradient.as(p.dtype));
+  const int dx = c.output("dx", HostTensor(p.rows, p.x_cols(), 3, p.dtype).clear());
+  const int y = c.output("y", HostTensor(p.rows, p.n, 2, p.dtype).clear());
+  HostTensor old = normals(1, p.x_cols(), 6).as(gradients);
+  const int dbias = c.output("dbias", accumulate ? old : old.clear());
+  c.run = [=](Call& call) {
+    Kernels& k = call.kernels();
+    k.activation_backward(
+        p.act, p.gated, call[x], call[dy], call[dx], call[y],
+        {call[dbias], accumulate, call.scratch(k.column_sum_scratch_bytes(p.rows, p.x_cols()))});
+  };
+  c.expected = [=](const Case& in) {
+    const Doubles dxs = backward_of(p.act, p.gated, p.n, in[x].doubles(), in[dy].doubles());
+    const auto cols = static_cast<size_t>(p.x_cols());
+    Doubles sums = accumulate ? in[dbias].doubles() : Doubles(cols);
+    // Each term errs as dx does (backward_case) and by being stored; none goes through more
+    // additions than there are rows.
+    Doubles bounds(cols,
+                   (16 * 32 * kUnit * (spiky ? 300 : 1) + 0x1p-25) * static_cast<double>(p.rows));
+    const double each =
+        16 * kUnit + storing_error(p.dtype) + static_cast<double>(p.rows + 1) * kUnit;
+    for (size_t i = 0; i < cols; ++i) bounds[i] += each * std::abs(sums[i]);
+    for (size_t i = 0; i < dxs.size(); ++i) {
+      sums[i % cols] += dxs[i];
+      bounds[i % cols] += each * std::abs(dxs[i]);
+    }
+    return std::vector{stored(gradients, {dbias, sums, bounds})};
+  };
+  if (!spiky) c.twin = Twin{[=] { return backward_case(p, true); }, {{"dx"}, {"y"}}};
+  return c;
+}
+
 // NaN comes through, and stays where it is.
 Case nan_case(Activation act, bool gated, DType dtype = DType::f32) {
   Case c;
@@ -191,7 +236,7 @@ Case large_case(Activation act, DType dtype = DType::f32) {
   const int dx = c.output("dx", HostTensor(1, 4, 0, dtype).clear()),
             y = c.output("y", HostTensor(1, 4, 0, dtype).clear());
   c.run = [=](Call& call) {
-    call.kernels().activation_backward(act, false, call[x], call[dy], call[dx], call[y]);
+    call.kernels().activation_backward(act, false, call[x], call[dy], call[dx], call[y], {});
   };
   c.expected = [=](const Case& in) {
     Doubles slopes, values;
@@ -210,6 +255,28 @@ void add(CaseList& list, const char* what, const Params& p, bool forward, bool w
                   fmt::format("{}{} {}x{} {}{}{}", name_of(p.act), p.gated ? " gated" : "", p.rows,
                               p.n, what, type_suffix(p.dtype), p.scale < 1 ? " small" : ""),
                   [=] { return forward ? forward_case(p) : backward_case(p, with_y); }});
+}
+
+void add_sums_cases(CaseList& list, DType dtype) {
+  const auto add_case = [&](const Params& p, DType gradients, bool accumulate, bool spiky) {
+    list.push_back(
+        {"activation",
+         fmt::format("{}{} {}x{} backward{} with the bias's gradient {}{}{}", name_of(p.act),
+                     p.gated ? " gated" : "", p.rows, p.n, type_suffix(dtype),
+                     dtype_name(gradients), accumulate ? " added" : "", spiky ? " of spikes" : ""),
+         [=] { return sums_case(p, gradients, accumulate, spiky); }});
+  };
+  // One row, rows and columns that fill no block, and several chunks of rows.
+  for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{1, 5}, {37, 131}, {300, 264}})
+    for (const bool accumulate : {false, true}) {
+      const Params p{Activation::gelu_tanh, false, rows, n, 2, dtype};
+      add_case(p, DType::f32, accumulate, false);
+      if (dtype != DType::f32) add_case(p, dtype, accumulate, false);
+    }
+  for (const Activation act : kAll) add_case({act, false, 70, 24, 2, dtype}, dtype, false, false);
+  add_case({Activation::silu, true, 37, 33, 2, dtype}, dtype, true, false);
+  add_case({Activation::gelu_tanh, false, 300, 136, 2, dtype}, dtype, true, true);
+  add_case({Activation::gelu, false, 2100, 16, 2, dtype}, DType::f32, false, false);
 }
 
 void add_half_cases(CaseList& list, DType dtype) {
@@ -251,6 +318,7 @@ void add_activation_cases(CaseList& list) {
   add(list, "forward", {Activation::silu, false, 0, 5, 1}, true);
   add(list, "backward", {Activation::silu, true, 0, 5, 1}, false);
   for (const DType dtype : kHalfTypes) add_half_cases(list, dtype);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) add_sums_cases(list, dtype);
 }
 
 void add_activation_benchmarks(CaseList& list) {
@@ -260,6 +328,10 @@ void add_activation_benchmarks(CaseList& list) {
       add(list, "forward", p, true);
       add(list, "backward", p, false);
     }
+  list.push_back({"activation", "gelu_tanh 1024x3072 backward with the bias's gradient bf16", [] {
+                    return sums_case({Activation::gelu_tanh, false, 1024, 3072, 1, DType::bf16},
+                                     DType::bf16, true);
+                  }});
 }
 
 }  // namespace onefold::cases

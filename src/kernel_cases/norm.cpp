@@ -130,7 +130,8 @@ Case forward_case(Params p, bool in_place) {
 
 enum class Dx { overwrite, accumulate, onto_dy };
 
-Case backward_case(Params p, Dx mode, bool weights) {
+// `before`: with the sums of dx as it was.
+Case backward_case(Params p, Dx mode, bool weights, bool before = false) {
   const bool accumulate = mode == Dx::accumulate, in_place = mode == Dx::onto_dy;
   const int64_t n = p.piece();
   Case c;
@@ -147,11 +148,12 @@ Case backward_case(Params p, Dx mode, bool weights) {
   };
   const int dweight = weights ? parameter("dweight", 6) : -1;
   const int dbias = weights && p.bias ? parameter("dbias", 7) : -1;
+  const int dbefore = before ? parameter("dbefore", 8) : -1;
   c.run = [=](Call& call) {
     Kernels& k = call.kernels();
     k.norm_backward(p.norm, call[x], p.groups, call[weight], kEps, call[dy], call[dx], accumulate,
                     dweight < 0 ? Tensor{} : call[dweight], dbias < 0 ? Tensor{} : call[dbias],
-                    accumulate,
+                    dbefore < 0 ? Tensor{} : call[dbefore], accumulate,
                     call.scratch(k.norm_backward_scratch_bytes(p.rows, p.cols, p.groups)));
   };
   c.expected = [=](const Case& in) {
@@ -186,9 +188,20 @@ Case backward_case(Params p, Dx mode, bool weights) {
     if (dbias >= 0)
       all.push_back(stored(p.gradients, {dbias, with_old(g.dbias, dbias),
                                          parameter_bounds(g.dbias_magnitude, dbias, 0)}));
+    if (dbefore >= 0) {
+      Doubles sums = in[dbefore].doubles(), bounds = magnitudes(sums);
+      const Doubles old_dx = in[dx].doubles();
+      for (size_t i = 0; i < old_dx.size(); ++i) {
+        sums[i % sums.size()] += old_dx[i];
+        bounds[i % sums.size()] += std::abs(old_dx[i]);
+      }
+      for (double& bound : bounds) bound *= chain;
+      all.push_back(stored(p.gradients, {dbefore, sums, bounds}));
+    }
     return all;
   };
   if (in_place) c.twin = Twin{[=] { return backward_case(p, Dx::overwrite, weights); }, {{"dx"}}};
+  if (before) c.twin = Twin{[=] { return backward_case(p, mode, weights); }, {{"dx"}}};
   return c;
 }
 
@@ -209,6 +222,9 @@ void add(CaseList& list, const Params& p) {
       {"norm", shape + " backward", [=] { return backward_case(p, Dx::overwrite, true); }});
   list.push_back({"norm", shape + " backward accumulate",
                   [=] { return backward_case(p, Dx::accumulate, true); }});
+  if (p.groups == 1)
+    list.push_back({"norm", shape + " backward accumulate with sums of dx",
+                    [=] { return backward_case(p, Dx::accumulate, true, true); }});
   list.push_back(
       {"norm", shape + " backward onto dy", [=] { return backward_case(p, Dx::onto_dy, true); }});
   list.push_back({"norm", shape + " backward of x alone",
@@ -232,6 +248,12 @@ void add_half_cases(CaseList& list, DType type) {
     with({Norm::rmsnorm1p, 19, 3 * 7, 3, 19, false});
     with({Norm::layernorm, 37, 1032, 1, 0, false});
     with({Norm::layernorm, 0, 7, 1, 0, true});
+  }
+  // Every size of team, with several rows for each.
+  for (const int64_t cols : {768, 800, 1600, 2056, 4104}) {
+    Params p{Norm::layernorm, 67, cols, 1, 0, true};
+    p.type = type;
+    add(list, p);
   }
   // Up to f16's largest numbers, whose squares are beyond them; and spikes as activations have.
   Params large{Norm::layernorm, 7, 131, 1, 3, true};

@@ -51,6 +51,14 @@ struct Gemm {
   int64_t slack = 0;
 };
 
+// Of a kernel that has at hand what is to be summed over rows: the gradient of a bias without a
+// pass of its own.
+struct BiasGradient {
+  Tensor dst = {};  // [1, cols], written or added to; empty: not wanted
+  bool accumulate = false;
+  Tensor scratch = {};  // column_sum_scratch_bytes() of what is summed
+};
+
 // Which elements a dropout keeps is a function of the key (seed, step, unit, site), the sample and
 // the position in it.
 struct Dropout {
@@ -429,17 +437,18 @@ class Kernels : public KernelScratch {
                             float eps, Tensor dst) = 0;
   // dx (+)= dy · dy/dx; dweight, dbias (+)= their sums over rows, where wanted. Statistics are
   // taken from x again: cheaper than keeping them. dy and dx may be the same memory when dx is
-  // overwritten.
+  // overwritten. dbefore [1, cols], where wanted, (+)= the sums over rows of dx as it was, which is
+  // read anyway: with accumulate_dx and one group alone.
   virtual void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps,
                              Tensor dy, Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
-                             bool accumulate_weights, Tensor scratch) = 0;
+                             Tensor dbefore, bool accumulate_weights, Tensor scratch) = 0;
 
   // Plain: x is [rows, n]. Gated: x is [rows, 2n] with the gate first, dst = act(gate) * up.
   virtual void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) = 0;
   // dx from dy; also rewrites y = the forward's result if y is not empty (backward needs it, and it
-  // was not kept).
+  // was not kept). dbias: of the sums of dx over rows.
   virtual void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
-                                   Tensor y) = 0;
+                                   Tensor y, const BiasGradient& dbias) = 0;
 
   // Rotates pairs (i, i + turned/2) of the first `turned` elements of each head in place, by the
   // angle of the row's position. table: [positions, turned], cosines then sines. `inverse` is the

@@ -458,7 +458,7 @@ class Attention final : public Branch {
   void out_weights(UnitCall& call, const Saved& saved) const {
     dqkv_of(call);
     const Tensor dy = branch_gradient(call, kDy, saved.projected);
-    weight_gradient(call, saved.attention, dy, out_, out_bias_);
+    out_weight_gradient(call, saved.attention, dy, out_, out_bias_);
     adapter_gradients(call, saved.attention, dy, out_adapters_);
   }
 
@@ -570,7 +570,7 @@ class Attention final : public Branch {
     const Tensor scratch =
         call.arena.take_bytes(call.kernels.norm_backward_scratch_bytes(x.rows, x.cols, groups));
     call.kernels.norm_backward(qk_norm(), x, groups, at(call.params, weight), spec_.norm_eps, dy,
-                               dy, false, at(call.grads, weight), {}, call.accumulate, scratch);
+                               dy, false, at(call.grads, weight), {}, {}, call.accumulate, scratch);
   }
 
   void qkv_weights(UnitCall& call, const Saved&) const {
@@ -587,7 +587,7 @@ class Attention final : public Branch {
   }
 
   void norm_gradient(UnitCall& call, const Saved&) const {
-    norm_backward(call, call.temps[kNormed]);
+    norm_backward(call, call.temps[kNormed], out_bias_);
   }
 
   const int64_t first_head_;  // of the whole model's

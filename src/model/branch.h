@@ -88,7 +88,8 @@ class Branch : public Unit {
   }
 
   // dinput = doutput + d(norm)/dinput · dnormed; of a parallel block's second branch, dinput += ...
-  void norm_backward(const UnitCall& call, Tensor dnormed) const {
+  // With the gradient of the last projection's bias, where that is summed here.
+  void norm_backward(const UnitCall& call, Tensor dnormed, int out_bias) const {
     if (!spec_.norm_before()) return call.kernels.add(call.doutput, dnormed, call.dinput);
     const Arena::Scope scope(call.arena);
     const bool adds = second_ || adds_once();
@@ -99,6 +100,7 @@ class Branch : public Unit {
     call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_.weight),
                                spec_.norm_eps, dnormed, call.dinput, adds,
                                at(call.grads, norm_.weight), at(call.grads, norm_.bias),
+                               norm_sums_doutput(call) ? at(call.grads, out_bias) : Tensor{},
                                call.accumulate, call.arena.take_bytes(bytes));
   }
 
@@ -175,6 +177,10 @@ class Branch : public Unit {
     const Tensor scratch =
         call.arena.take_bytes(call.kernels.column_sum_scratch_bytes(dy.rows, dy.cols));
     call.kernels.column_sum(dy, at(call.grads, bias), call.accumulate, scratch);
+  }
+  // Those of the last projection; norm_backward() may have to make the bias's.
+  void out_weight_gradient(const UnitCall& call, Tensor x, Tensor dy, int weight, int bias) const {
+    weight_gradient(call, x, dy, weight, norm_sums_doutput(call) ? -1 : bias);
   }
 
   // Adds the parameters of what spec_.lora has beside a projection ("attention.qkv.weight"). After
@@ -274,6 +280,10 @@ class Branch : public Unit {
   bool is_bare(const UnitCall& call) const {
     return call.dropout == 0 && spec_.residual_scale == 1 && !spec_.norm_after();
   }
+  // norm_backward() reads doutput, which is the gradient by the projection's result too.
+  bool norm_sums_doutput(const UnitCall& call) const {
+    return is_bare(call) && !second_ && spec_.norm_before();
+  }
   bool adds_at_once(const UnitCall& call) const { return is_bare(call) && !second_; }
 
   Tensor make_branch_gradient(UnitCall& call, size_t index, Tensor projected, Tensor dweight,
@@ -292,8 +302,8 @@ class Branch : public Unit {
       const Arena::Scope scope(call.arena);
       const int64_t bytes = call.kernels.norm_backward_scratch_bytes(dst.rows, dst.cols, 1);
       call.kernels.norm_backward(spec_.norm, projected, 1, at(call.params, post_norm_.weight),
-                                 spec_.norm_eps, from, dst, false, dweight, dbias, call.accumulate,
-                                 call.arena.take_bytes(bytes));
+                                 spec_.norm_eps, from, dst, false, dweight, dbias, {},
+                                 call.accumulate, call.arena.take_bytes(bytes));
     }
     return dst;
   }

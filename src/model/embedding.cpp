@@ -78,7 +78,7 @@ class Embedding final : public Unit {
     const int64_t bytes = call.kernels.norm_backward_scratch_bytes(dx.rows, dx.cols, 1);
     call.kernels.norm_backward(spec_.norm, normalised(call), 1, at(call.params, norm_),
                                spec_.norm_eps, dx, dx, false, at(call.grads, norm_),
-                               at(call.grads, norm_bias_), call.accumulate,
+                               at(call.grads, norm_bias_), {}, call.accumulate,
                                call.arena.take_bytes(bytes));
   }
 

@@ -176,7 +176,7 @@ class Head final : public Unit {
         call.kernels.norm_backward_scratch_bytes(call.input.rows, spec_.hidden_size, 1);
     call.kernels.norm_backward(spec_.norm, call.input, 1, at(call.params, norm_), spec_.norm_eps,
                                dnormed, call.dinput, false, at(call.grads, norm_),
-                               at(call.grads, norm_bias_), call.accumulate,
+                               at(call.grads, norm_bias_), {}, call.accumulate,
                                call.arena.take_bytes(bytes));
   }
 

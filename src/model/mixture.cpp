@@ -212,7 +212,8 @@ class DividedMixture final : public Mixture {
         call,
         {.a = dy, .b = at(call.params, down_), .dst = dactivated, .offsets = saved.here.offsets});
     call.kernels.weigh_rows(saved.here, dactivated, activated, dweights);
-    call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup, {});
+    call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup, {},
+                                     {});
     expert_weights(call, saved, dy, activated, down_);
     expert_weights(call, saved, dup, saved.rows, up_);
     grouped(call, {.a = dup, .b = at(call.params, up_), .dst = dy, .offsets = saved.here.offsets});

@@ -323,7 +323,7 @@ class Mixture : public Branch {
                      .offsets = saved.routed.routing.offsets});
       call.kernels.weigh_rows(saved.routed.routing, dactivated, activated, dweights);
       call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated,
-                                       call.temps[kDup], {});
+                                       call.temps[kDup], {}, {});
       router_gradient(call, saved, dweights);
     }
     if (has_shared()) shared_gradient(call, saved);
@@ -359,7 +359,7 @@ class Mixture : public Branch {
           call, {.forward = gate_of(saved), .dweights = dweights, .dlogits = call.temps[kDgate]});
     }
     call.kernels.activation_backward(spec_.activation, spec_.gated, saved.shared_up, dactivated,
-                                     call.temps[kSharedDup], {});
+                                     call.temps[kSharedDup], {}, {});
   }
 
   static void route_gradient(const UnitCall& call, RouteBackward args) {
@@ -448,7 +448,7 @@ class Mixture : public Branch {
     if (jitters(call)) jitter(call, dnormed, dnormed);
   }
 
-  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
+  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed], -1); }
 
   const ExpertSpec of_;
   const ExpertShare experts_;

@@ -136,20 +136,24 @@ class Mlp final : public Branch {
     const Tensor dactivated = call.take(tokens, spec_.intermediate_size);
     call.gemm({.a = dy, .b = at(call.params, down_), .dst = dactivated});
     adapter_input_gradient(call, dy, dactivated, down_adapters_);
+    BiasGradient dbias{.dst = at(call.grads, up_bias_), .accumulate = call.accumulate};
+    if (!dbias.dst.empty())
+      dbias.scratch =
+          call.arena.take_bytes(call.kernels.column_sum_scratch_bytes(dup.rows, dup.cols));
     call.kernels.activation_backward(spec_.activation, spec_.gated, up_of(call), dactivated, dup,
-                                     activated);
+                                     activated, dbias);
   }
 
   void down_weights(UnitCall& call) const {
     const Tensor dy = branch_gradient(call, kDy, saved_of(call).projected);
-    weight_gradient(call, call.temps[kActivated], dy, down_, down_bias_);
+    out_weight_gradient(call, call.temps[kActivated], dy, down_, down_bias_);
     adapter_gradients(call, call.temps[kActivated], dy, down_adapters_);
     release_to_mark(call, {kDy, kActivated, kNormed});
   }
 
   void up_weights(UnitCall& call) const {
     const Tensor normed = norm(call, call.temp(kNormed, call.input.rows, spec_.hidden_size));
-    weight_gradient(call, normed, call.temps[kDup], up_, up_bias_);
+    weight_gradient(call, normed, call.temps[kDup], up_, -1);
     adapter_gradients(call, normed, call.temps[kDup], up_adapters_);
   }
 
@@ -160,7 +164,7 @@ class Mlp final : public Branch {
     adapter_input_gradient(call, call.temps[kDup], dnormed, up_adapters_);
   }
 
-  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed]); }
+  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed], down_bias_); }
 
   const int64_t up_size_;
   int up_, up_bias_, down_, down_bias_;

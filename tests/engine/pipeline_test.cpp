@@ -72,7 +72,7 @@ class Stages : public testing::TestWithParam<StageCase> {};
 TEST_P(Stages, HaveTheBitsOfOneRankAsPlanned) {
   const StageCase& c = GetParam();
   ModelSpec spec = staged_model(c.preset);
-  spec.dropout = c.preset == "gpt2-tiny" ? 0.1f : 0;
+  spec.dropout = c.preset == "gpt2-tiny" && c.micros != 2 ? 0.1f : 0;
   const EngineOptions options = staged_options(c.stages, c.micros, c.schedule);
   const test::RankRun run = test::train_on_ranks(spec, options, c.stages, 4);
   expect_same_run(run, unstaged(spec, options, 1, 4));
@@ -115,19 +115,21 @@ TEST(Pipelines, OfInterleavedStagesHaveTheBitsOfOneRank) {
   expect_bits_of_one_stage(staged_model("gpt2-tiny"), options, 2);
 }
 
-// Gradients of weights that come later.
+// Gradients of weights that come later. Without dropout, biases' come with the norms' and so
+// before.
 TEST(Pipelines, WithoutABubbleHaveTheBitsOfOneRankWithEveryTechnique) {
   for (const std::string preset : {"gpt2-tiny", "llama-tiny"}) {
     ModelSpec spec = staged_model(preset);
-    spec.dropout = 0.1f;
     const EngineOptions plain = staged_options(3, 4, PipelineSchedule::zero_bubble);
     for (int stage = 0; stage <= 3; ++stage) {
+      spec.dropout = stage < 2 ? 0 : 0.1f;
       EngineOptions options = plain;
       options.zero.stage = stage;
       options.recompute = stage % 2 == 1;
       expect_bits_of_one_stage(spec, options, 2);
     }
     for (const bool master : {true, false}) {
+      spec.dropout = master ? 0 : 0.1f;
       EngineOptions options = plain;
       options.precision.compute = options.precision.gradients = DType::bf16;
       options.precision.master = master;

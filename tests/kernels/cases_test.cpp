@@ -1,7 +1,11 @@
 // Every device runs the one list of cases (src/kernel_cases). ONEFOLD_TEST_DEVICE names the device;
-// ONEFOLD_TEST_CASE runs only the cases whose names contain it. A device other than the CPU may
+// ONEFOLD_TEST_CASE runs only the cases in whose names it is found, a regular expression, and
+// ONEFOLD_TEST_ELEMS those whose tensors have at most so many elements together: under a tool that
+// watches every access to memory, all of them would take hours. A device other than the CPU may
 // lack a type so far: the cases that it refuses with a TypeError are counted as skipped.
 #include <algorithm>
+#include <limits>
+#include <regex>
 #include <set>
 
 #include "kernel_cases/runner.h"
@@ -30,16 +34,27 @@ bool has_half_tensor(const Case& test) {
   });
 }
 
+int64_t elems_of(const Case& test) {
+  int64_t elems = 0;
+  for (const Case::Member& member : test.tensors)
+    elems += member.values.rows() * member.values.cols();
+  return elems;
+}
+
 class KernelCases : public testing::TestWithParam<std::string> {
  protected:
   static void for_each_case(const std::function<void(const Case&)>& check) {
-    const char* only = std::getenv("ONEFOLD_TEST_CASE");
+    const char* const pattern = std::getenv("ONEFOLD_TEST_CASE");
+    const char* const limit = std::getenv("ONEFOLD_TEST_ELEMS");
+    const std::regex only(pattern ? pattern : "");
+    const int64_t most = limit ? std::stoll(limit) : std::numeric_limits<int64_t>::max();
     int skipped = 0;
     for (const CaseEntry& entry : cases::cases_of(GetParam())) {
-      if (only && entry.name.find(only) == std::string::npos) continue;
+      if (!std::regex_search(entry.name, only)) continue;
       SCOPED_TRACE(entry.family + ": " + entry.name);
       try {
         const Case test = entry.make();
+        if (elems_of(test) > most) continue;
         try {
           check(test);
         } catch (const TypeError&) {

@@ -41,7 +41,7 @@ TEST(DryKernels, CountWhatIsAddedToAsReadAndWritten) {
   EXPECT_EQ(kernels.work().bytes, 4 * (3 * 5 + 5 * 7 + 2 * 3 * 7));
   const double before = kernels.work().bytes;
   const Tensor x = no_memory(4, 6);
-  kernels.norm_backward(Norm::rmsnorm, x, 1, {}, 0, x, x, true, {}, {}, false, {});
+  kernels.norm_backward(Norm::rmsnorm, x, 1, {}, 0, x, x, true, {}, {}, {}, false, {});
   EXPECT_EQ(kernels.work().bytes - before, 4 * 4 * 24);
 }
 

@@ -74,7 +74,11 @@ TEST_F(Refusals, NormOfSizesThatDisagree) {
                  InternalError);
   const Tensor six = tensor(1, 6);
   EXPECT_THROW(kernels().norm_forward(Norm::layernorm, x, 1, six, four, 1e-5f, x), InternalError);
-  EXPECT_THROW(kernels().norm_backward(Norm::layernorm, x, 1, six, 1e-5f, x, x, false, four, {},
+  EXPECT_THROW(kernels().norm_backward(Norm::layernorm, x, 1, six, 1e-5f, x, x, false, four, {}, {},
+                                       false, scratch(4096)),
+               InternalError);
+  // Sums of what dx was, where it is overwritten.
+  EXPECT_THROW(kernels().norm_backward(Norm::layernorm, x, 1, six, 1e-5f, x, x, false, six, {}, six,
                                        false, scratch(4096)),
                InternalError);
 }
@@ -84,7 +88,7 @@ TEST_F(Refusals, ScratchThatIsTooSmall) {
   const Tensor x = tensor(40, 6), six = tensor(1, 6), tokens = tensor(1, 40, DType::i32);
   const auto less = [&](int64_t bytes) { return bytes > 1 ? scratch(bytes - 1) : Tensor{}; };
   if (const int64_t bytes = k.norm_backward_scratch_bytes(40, 6, 1); bytes > 0) {
-    EXPECT_THROW(k.norm_backward(Norm::layernorm, x, 1, six, 1e-5f, x, x, false, six, {}, false,
+    EXPECT_THROW(k.norm_backward(Norm::layernorm, x, 1, six, 1e-5f, x, x, false, six, {}, {}, false,
                                  less(bytes)),
                  InternalError);
   }
@@ -112,7 +116,7 @@ TEST_F(Refusals, ActivationOfSizesThatDisagree) {
   const Tensor x = tensor(2, 6), three = tensor(2, 3);
   EXPECT_THROW(kernels().activation_forward(Activation::relu, false, x, three), InternalError);
   EXPECT_THROW(kernels().activation_forward(Activation::relu, true, x, x), InternalError);
-  EXPECT_THROW(kernels().activation_backward(Activation::relu, true, x, three, three, {}),
+  EXPECT_THROW(kernels().activation_backward(Activation::relu, true, x, three, three, {}, {}),
                InternalError);
 }
 

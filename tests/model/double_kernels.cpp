@@ -180,8 +180,9 @@ class DoubleKernels final : public Kernels {
   }
 
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
-                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias, Tensor dbefore,
                      bool accumulate_weights, Tensor) override {
+    if (!dbefore.empty()) column_sum(dx, dbefore, accumulate_weights, {});
     const int64_t n = x.cols / groups;
     Doubles of_weight(static_cast<size_t>(n)), of_bias(static_cast<size_t>(n));
     for (int64_t row = 0; row < x.rows; ++row)
@@ -216,8 +217,8 @@ class DoubleKernels final : public Kernels {
                        (gated ? number_at(x, row, dst.cols + i) : 1));
   }
 
-  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
-                           Tensor y) override {
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx, Tensor y,
+                           const BiasGradient& dbias) override {
     if (!y.empty()) activation_forward(act, gated, x, y);
     for (int64_t row = 0; row < dy.rows; ++row)
       for (int64_t i = 0; i < dy.cols; ++i) {
@@ -226,6 +227,7 @@ class DoubleKernels final : public Kernels {
         set_number(dx, row, i, gradient * at.slope * (gated ? number_at(x, row, dy.cols + i) : 1));
         if (gated) set_number(dx, row, dy.cols + i, gradient * at.value);
       }
+    if (!dbias.dst.empty()) column_sum(dx, dbias.dst, dbias.accumulate, {});
   }
 
   void rope(Tensor x, int64_t heads, Tensor table, const RowPositions& positions,

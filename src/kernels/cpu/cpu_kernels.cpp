@@ -58,17 +58,23 @@ class CpuKernels final : public CpuScratch<Kernels> {
     cpu::norm_forward(pool_, norm, x, groups, weight, bias, eps, dst);
   }
   void norm_backward(Norm norm, Tensor x, int64_t groups, Tensor weight, float eps, Tensor dy,
-                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias,
+                     Tensor dx, bool accumulate_dx, Tensor dweight, Tensor dbias, Tensor dbefore,
                      bool accumulate_weights, Tensor scratch) override {
+    if (!dbefore.empty()) {
+      require(accumulate_dx && groups == 1, "norm: sums of a dx of {} groups that is {}", groups,
+              accumulate_dx ? "added to" : "overwritten");
+      cpu::column_sum(pool_, dx, dbefore, accumulate_weights, scratch);
+    }
     cpu::norm_backward(pool_, norm, x, groups, weight, eps, dy, dx, accumulate_dx, dweight, dbias,
                        accumulate_weights, scratch);
   }
   void activation_forward(Activation act, bool gated, Tensor x, Tensor dst) override {
     cpu::activation_forward(pool_, act, gated, x, dst);
   }
-  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx,
-                           Tensor y) override {
+  void activation_backward(Activation act, bool gated, Tensor x, Tensor dy, Tensor dx, Tensor y,
+                           const BiasGradient& dbias) override {
     cpu::activation_backward(pool_, act, gated, x, dy, dx, y);
+    if (!dbias.dst.empty()) cpu::column_sum(pool_, dx, dbias.dst, dbias.accumulate, dbias.scratch);
   }
   void merge_attention(Tensor out, Tensor lse, Tensor more, Tensor more_lse) override {
     cpu::merge_attention(pool_, out, lse, more, more_lse);

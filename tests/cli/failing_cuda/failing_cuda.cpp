@@ -1,7 +1,9 @@
 // Preloaded before CUDA's libraries: counts their calls by kind, and lets one of them fail.
-// ONEFOLD_FAILING_CALL="launch 57": the 57th launch of a kernel. ONEFOLD_CALLS_FILE: where the
-// counts go at the end. Knows nothing of CUDA's headers: arguments are passed on as they come.
+// ONEFOLD_FAILING_CALL="launch 57": the 57th launch of a kernel. ONEFOLD_KILLED_AT, likewise: where
+// the process is killed. ONEFOLD_CALLS_FILE: where the counts go at the end. Knows nothing of
+// CUDA's headers: arguments are passed on as they come.
 #include <dlfcn.h>
+#include <signal.h>
 
 #include <atomic>
 #include <cstdint>
@@ -27,16 +29,22 @@ enum { kLaunch, kProduct, kCopy, kMemory, kPinned, kWait };
 
 thread_local int pending = 0;  // what cudaGetLastError returns next
 
-int failure(int which) {
-  static const char* const wanted = std::getenv("ONEFOLD_FAILING_CALL");
-  Kind& kind = kinds[which];
-  const int64_t call = ++kind.calls;
-  if (wanted == nullptr) return 0;
+// Whether `wanted` ("launch 57", or null) is this call of the kind.
+bool is_this(const char* wanted, const Kind& kind, int64_t call) {
+  if (wanted == nullptr) return false;
   const char* const space = std::strchr(wanted, ' ');
   const auto length = static_cast<size_t>(space - wanted);
-  const bool this_kind =
-      std::strlen(kind.name) == length && std::memcmp(wanted, kind.name, length) == 0;
-  return this_kind && call == std::atoll(space) ? kind.error : 0;
+  return std::strlen(kind.name) == length && std::memcmp(wanted, kind.name, length) == 0 &&
+         call == std::atoll(space);
+}
+
+int failure(int which) {
+  static const char* const failing = std::getenv("ONEFOLD_FAILING_CALL");
+  static const char* const killed = std::getenv("ONEFOLD_KILLED_AT");
+  Kind& kind = kinds[which];
+  const int64_t call = ++kind.calls;
+  if (is_this(killed, kind, call)) ::raise(SIGKILL);
+  return is_this(failing, kind, call) ? kind.error : 0;
 }
 
 // Of the library that the plugin has loaded: it is not among the program's own, where RTLD_NEXT
