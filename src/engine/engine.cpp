@@ -214,6 +214,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   const StepScalars::Values values = executor_.scalars().read();
   result.experts = executor_.expert_load().read(parts);
   require_exchanged();
+  executor_.expert_load().require_room(model_, steps_done_, options_.expert_bound);
   result.skipped = !values.finite;
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
@@ -277,11 +278,13 @@ void Engine::count_clipped(const Walk& walk, StepResult& result) const {
 std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   const std::vector<UnitBatch> batches = batches_.upload({&batch, 1});
   Walk walk{.micros = batches};
+  executor_.expert_load().begin(0);
   executor_.run(evaluation_, walk, steps_done_);
   // Of the part of its sequences that is here: then of all parts, in their order.
   const double sums[] = {executor_.scalars().read_losses()[0],
                          static_cast<double>(batches_.valid_targets(batch))};
   require_exchanged();
+  executor_.expert_load().require_room(model_, steps_done_, options_.expert_bound);
   const std::vector<double> of_parts =
       gather_from_parts("loss of an evaluation", std::span<const double>(sums));
   double loss = 0, valid = 0;

@@ -363,6 +363,7 @@ void Executor::open_frame(const Action& action, Walk& walk, Walk::Frame& frame, 
   UnitCall& call = *frame.call;
   if (own.input) call.input = own.input.as(batch.tokens_count(), model_.spec.hidden_size, type());
   call.training = walk.training;
+  call.rows_needed = load_.rows_needed(action.unit);
   if (walk.training) call.dropout = model_.spec.dropout;
   const int block = unit(action.unit).block();
   if (!walk.caches.empty()) call.cache = &walk.caches[static_cast<size_t>(std::max(block, 0))];
