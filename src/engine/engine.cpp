@@ -55,14 +55,6 @@ Program training_of(const EngineOptions& options, const std::vector<UnitTraits>&
   return options.training ? training_program(options, units, ranks, pipeline) : Program{};
 }
 
-// On a card nobody counts rows for which there is no room: their results are no numbers.
-std::string bound_advice(const EngineOptions& options) {
-  if (options.expert_bound == 0 || parse_device(options.device).kind == "cpu") return "";
-  return fmt::format(
-      "; and raise mesh.expert_bound, which is {:g}: rows for which it leaves no room become nan",
-      options.expert_bound);
-}
-
 }  // namespace
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
@@ -353,8 +345,8 @@ void Engine::end_step(bool skipped, const Walk& walk) {
   if (!loss_scale_.update(skipped))
     throw DivergedError(fmt::format(
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
-        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16{}",
-        steps_done_ + 1, options_.loss_scale.least, bound_advice(options_)));
+        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
+        steps_done_ + 1, options_.loss_scale.least));
 }
 
 // The step once more, watched. The weights are those before it, and stay so: the step is not
@@ -374,11 +366,10 @@ void Engine::report_divergence(const Walk& failed) {
   const std::vector<double> positions = control_.exchange("diverged", {&mine, 1});
   const auto earliest = std::min_element(positions.begin(), positions.end());
   const std::string at_rank = ranks() == 1 ? "" : fmt::format(", rank {}", rank());
-  const std::string advice =
-      first.is_weight() ? "It was so before this step: go on from an earlier checkpoint"
-                        : "The weights are those before this step. Lower the learning rate, "
-                          "lengthen the warm-up or set gradient_clipping" +
-                              bound_advice(options_);
+  const char* advice = first.is_weight()
+                           ? "It was so before this step: go on from an earlier checkpoint"
+                           : "The weights are those before this step. Lower the learning rate, "
+                             "lengthen the warm-up or set gradient_clipping";
   const std::vector<std::string> texts =
       control_.collect("diverged", fmt::format("step {}, micro-batch {}{}: {}. {}", steps_done_ + 1,
                                                first.micro(), at_rank, first.what(), advice));
