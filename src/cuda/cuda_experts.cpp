@@ -129,15 +129,17 @@ void run_spread_rows(const SpreadRows& args, cudaStream_t stream) {
   const Routing& from = args.from;
   require(args.blocks >= 1, "spread_rows: {} blocks", args.blocks);
   const int64_t all = args.sources.elems(), rows = all / args.blocks;
-  require(
-      rows * args.blocks == all && from.count() % args.blocks == 0 && args.numbers.rows == all &&
-          args.places.elems() == from.places.elems() && args.places.contiguous(),
-      "spread_rows: {} rows with {} numbers and {} places, of {} choices of {} experts, in {} "
-      "blocks",
-      all, args.numbers.rows, args.places.elems(), from.places.elems(), from.count(), args.blocks);
-  spread_rows({routing_args(from), args.blocks, rows, args.places.i32(), args.sources.i32(),
-               args.numbers.i32(), args.numbers.stride},
-              stream);
+  require(rows * args.blocks == all && from.count() % args.blocks == 0 &&
+              args.numbers.rows == all && args.places.elems() == from.places.elems() &&
+              args.places.contiguous() && (args.needed.empty() || args.needed.elems() == 2),
+          "spread_rows: {} rows with {} numbers and {} places, of {} choices of {} experts, in {} "
+          "blocks",
+          all, args.numbers.rows, args.places.elems(), from.places.elems(), from.count(),
+          args.blocks);
+  spread_rows(
+      {routing_args(from), args.blocks, rows, args.places.i32(), args.sources.i32(),
+       args.numbers.i32(), args.numbers.stride, args.needed.empty() ? nullptr : args.needed.i32()},
+      stream);
 }
 
 void run_sort_rows(Tensor numbers, const Routing& to, cudaStream_t stream) {

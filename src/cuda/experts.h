@@ -33,9 +33,8 @@ struct SpreadArgs {
   int64_t blocks, rows;  // of a block
   int32_t *places, *sources, *numbers;
   int64_t numbers_stride;
+  int32_t* needed;  // or null
 };
-// Where a block has too few rows, the weights of what is left over become NaN, and with them the
-// loss: the step's check of finite values finds it, and nothing is changed.
 void spread_rows(const SpreadArgs& args, cudaStream_t stream);
 
 // router_backward.cu

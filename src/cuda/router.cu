@@ -162,7 +162,10 @@ __global__ void spread_kernel(SpreadArgs args) {
   args.numbers[row * args.numbers_stride] =
       choice < 0 ? -1 : args.from.chosen[choice] - static_cast<int32_t>(block * each);
   if (choice >= 0) args.places[choice] = static_cast<int32_t>(row);
-  // What has no room makes its token's result no number.
+  if (i == 0 && taken > args.rows && args.needed != nullptr) {
+    atomicMax(args.needed, static_cast<int>(taken));  // in any order
+    atomicMax(args.needed + 1, static_cast<int>(args.rows));
+  }
   for (int64_t left = args.rows + i; left < taken; left += args.rows) {
     const int32_t lost = args.from.sources[first + left];
     args.places[lost] = static_cast<int32_t>(row);

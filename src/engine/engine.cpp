@@ -55,14 +55,6 @@ Program training_of(const EngineOptions& options, const std::vector<UnitTraits>&
   return options.training ? training_program(options, units, ranks, pipeline) : Program{};
 }
 
-// On a card nobody counts rows for which there is no room: their results are no numbers.
-std::string bound_advice(const EngineOptions& options) {
-  if (options.expert_bound == 0 || parse_device(options.device).kind == "cpu") return "";
-  return fmt::format(
-      "; and raise mesh.expert_bound, which is {:g}: rows for which it leaves no room become nan",
-      options.expert_bound);
-}
-
 }  // namespace
 
 Engine::Engine(const ModelSpec& spec, const EngineOptions& options,
@@ -217,6 +209,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   const StepScalars::Values values = executor_.scalars().read();
   result.experts = executor_.expert_load().read(parts);
   require_exchanged();
+  executor_.expert_load().require_room(model_, steps_done_, options_.expert_bound);
   result.skipped = !values.finite;
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
@@ -280,11 +273,13 @@ void Engine::count_clipped(const Walk& walk, StepResult& result) const {
 std::pair<double, int64_t> Engine::evaluate(const BatchView& batch) {
   const std::vector<UnitBatch> batches = batches_.upload({&batch, 1});
   Walk walk{.micros = batches};
+  executor_.expert_load().begin(0);
   executor_.run(evaluation_, walk, steps_done_);
   // Of the part of its sequences that is here: then of all parts, in their order.
   const double sums[] = {executor_.scalars().read_losses()[0],
                          static_cast<double>(batches_.valid_targets(batch))};
   require_exchanged();
+  executor_.expert_load().require_room(model_, steps_done_, options_.expert_bound);
   const std::vector<double> of_parts =
       gather_from_parts("loss of an evaluation", std::span<const double>(sums));
   double loss = 0, valid = 0;
@@ -353,8 +348,8 @@ void Engine::end_step(bool skipped, const Walk& walk) {
   if (!loss_scale_.update(skipped))
     throw DivergedError(fmt::format(
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
-        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16{}",
-        steps_done_ + 1, options_.loss_scale.least, bound_advice(options_)));
+        "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
+        steps_done_ + 1, options_.loss_scale.least));
 }
 
 // The step once more, watched. The weights are those before it, and stay so: the step is not
@@ -374,11 +369,10 @@ void Engine::report_divergence(const Walk& failed) {
   const std::vector<double> positions = control_.exchange("diverged", {&mine, 1});
   const auto earliest = std::min_element(positions.begin(), positions.end());
   const std::string at_rank = ranks() == 1 ? "" : fmt::format(", rank {}", rank());
-  const std::string advice =
-      first.is_weight() ? "It was so before this step: go on from an earlier checkpoint"
-                        : "The weights are those before this step. Lower the learning rate, "
-                          "lengthen the warm-up or set gradient_clipping" +
-                              bound_advice(options_);
+  const char* advice = first.is_weight()
+                           ? "It was so before this step: go on from an earlier checkpoint"
+                           : "The weights are those before this step. Lower the learning rate, "
+                             "lengthen the warm-up or set gradient_clipping";
   const std::vector<std::string> texts =
       control_.collect("diverged", fmt::format("step {}, micro-batch {}{}: {}. {}", steps_done_ + 1,
                                                first.micro(), at_rank, first.what(), advice));

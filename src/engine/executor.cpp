@@ -377,6 +377,7 @@ void Executor::open_frame(const Action& action, Walk& walk, Walk::Frame& frame, 
     call.input = model_.share.scattered ? gathered(action, walk, own.input)
                                         : all_tokens(walk, action.micro, own.input.data());
   call.training = walk.training;
+  call.rows_needed = load_.rows_needed(action.unit);
   if (walk.training) call.dropout = model_.spec.dropout;
   const int block = unit(action.unit).block();
   if (!walk.caches.empty()) call.cache = &walk.caches[static_cast<size_t>(std::max(block, 0))];

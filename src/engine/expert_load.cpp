@@ -10,16 +10,25 @@ ExpertLoad::ExpertLoad(Device& device, Ledger& ledger, const Model& model, int r
   }
   if (!any()) return;
   const int64_t padded = (elems_ + ranks - 1) / ranks * ranks, bytes = padded * 8;
-  memory_ = ledger.allocate(Kind::workspace, bytes + 8, "load of experts");
+  const auto units = static_cast<int64_t>(experts_.size());
+  memory_ = ledger.allocate(Kind::workspace, bytes + 8 + units * 8, "load of experts");
   numbers_ = memory_.as(1, padded, DType::f64);
   scale_ = matrix(memory_.data() ? static_cast<std::byte*>(memory_.data()) + bytes : nullptr, 1, 1);
 }
 
+// Behind the scale.
+Tensor ExpertLoad::all_rows_needed() const {
+  const auto units = static_cast<int64_t>(experts_.size());
+  return matrix(scale_.data ? static_cast<std::byte*>(scale_.data) + 8 : nullptr, 1, 2 * units,
+                DType::i32);
+}
+
 void ExpertLoad::begin(float scale) {
   if (!any()) return;
-  device_.write(numbers_, [](int64_t, std::span<std::byte> piece) {
-    std::fill(piece.begin(), piece.end(), std::byte{0});
-  });
+  for (const Tensor& counted : {numbers_, all_rows_needed()})
+    device_.write(counted, [](int64_t, std::span<std::byte> piece) {
+      std::fill(piece.begin(), piece.end(), std::byte{0});
+    });
   upload(device_, std::span<const float>(&scale, 1), scale_);
 }
 
@@ -31,6 +40,24 @@ Tensor ExpertLoad::of(int unit) const {
     if (const int64_t others = experts_[static_cast<size_t>(u)]; others > 0)
       first += load_elems(others);
   return numbers_.col_range(first, load_elems(experts));
+}
+
+Tensor ExpertLoad::rows_needed(int unit) const {
+  return experts_[static_cast<size_t>(unit)] == 0 ? Tensor{}
+                                                  : all_rows_needed().col_range(2 * unit, 2);
+}
+
+void ExpertLoad::require_room(const Model& model, int64_t step, double bound) const {
+  if (!any() || bound == 0) return;
+  std::vector<int32_t> needed(2 * experts_.size());
+  download(device_, all_rows_needed(), std::span(needed));
+  for (size_t unit = 0; unit < experts_.size(); ++unit)
+    if (needed[2 * unit] > 0)
+      user_error(
+          "step {}, {}: {} rows are for one holder of experts, and there is room for {}. "
+          "mesh.expert_bound is {:g} times an even share: raise it, or leave it out and have room "
+          "for all rows. The weights are those before this step",
+          step + 1, model.units[unit]->name(), needed[2 * unit], needed[2 * unit + 1], bound);
 }
 
 Message ExpertLoad::message(int rank) const {

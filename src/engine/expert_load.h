@@ -29,17 +29,25 @@ class ExpertLoad {
   ExpertLoad(Device& device, Ledger& ledger, const Model& model, int ranks);
 
   bool any() const { return elems_ > 0; }
-  // Before a step: nothing is counted yet. The losses' gradients are multiplied by `scale`.
+  // Before a step or an evaluation: nothing is counted yet. The losses' gradients are multiplied by
+  // `scale`.
   void begin(float scale);
   Tensor scale() const { return scale_; }
   // What a unit adds to; empty where it has no experts.
   Tensor of(int unit) const;
+  // Where a unit says that rows have found no room (SpreadRows::needed), on this rank; likewise.
+  Tensor rows_needed(int unit) const;
+  // After a step or an evaluation: a UserError names the first unit whose rows have found none.
+  // The numbers it has computed are NaN then, and a step has changed nothing.
+  void require_room(const Model& model, int64_t step, double bound) const;
   // For the sum over ranks.
   Message message(int rank) const;
   // `parts`: micro-batches of all ranks.
   StepExperts read(double parts) const;
 
  private:
+  Tensor all_rows_needed() const;
+
   Device& device_;
   const int ranks_;
   std::vector<int64_t> experts_;  // by unit

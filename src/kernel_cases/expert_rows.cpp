@@ -117,11 +117,18 @@ Case weigh_case(RowShape s, bool with_gradient) {
   return c;
 }
 
-// As they travel to holders of an equal run of experts each: in blocks, with rows to spare.
+// As they travel to holders of an equal run of experts each: in blocks, with rows to spare or too
+// few. What has no room weighs NaN, and lies on rows of its block; the most that a block needs is
+// said beside the rows that it has.
 Case spread_case(RouterRule r, int64_t blocks, int64_t rows) {
   Case c;
   const RoutingOracle o = routing_of(r, normals(r.tokens, r.experts, 21).doubles());
-  const RoutingTensors from = read_routing(c, r, o);
+  RoutingTensors from = read_routing(c, r, o);
+  HostTensor given(r.tokens, r.choices);
+  for (int64_t i = 0; i < given.elems(); ++i)
+    given.set(i / r.choices, i % r.choices, static_cast<float>(o.weights[static_cast<size_t>(i)]));
+  from.weights = c.output("weights that may change", given);
+  const int needed = c.output("needed", row_of(std::vector<int32_t>{0, 0}));
   const auto written = [&](const char* name, int64_t many, int64_t cols, int64_t gap) {
     return c.output(name, HostTensor(many, cols, gap, DType::i32).clear());
   };
@@ -129,21 +136,30 @@ Case spread_case(RouterRule r, int64_t blocks, int64_t rows) {
   const int sources = written("sent sources", 1, blocks * rows, 0);
   const int numbers = written("numbers", blocks * rows, 1, 3);
   c.run = [=](Call& call) {
-    call.kernels().spread_rows({from.of(call), blocks, call[places], call[sources], call[numbers]});
+    call.kernels().spread_rows(
+        {from.of(call), blocks, call[places], call[sources], call[numbers], call[needed]});
   };
-  c.expected = [=](const Case&) {
+  c.expected = [=](const Case& in) {
+    Doubles weights = in[from.weights].doubles(), most = {0, 0};
     Doubles at(o.experts.size(), -1), choices(static_cast<size_t>(blocks * rows), -1),
         experts(choices.size(), -1);
     std::vector<int64_t> used(static_cast<size_t>(blocks));
     for (const int64_t choice : o.sources) {
       if (choice < 0) continue;
       const int64_t expert = o.experts[static_cast<size_t>(choice)], each = r.experts / blocks,
-                    block = expert / each, row = block * rows + used[static_cast<size_t>(block)]++;
+                    block = expert / each, number = used[static_cast<size_t>(block)]++,
+                    row = block * rows + number % rows;
       at[static_cast<size_t>(choice)] = static_cast<double>(row);
+      if (number >= rows) {
+        weights[static_cast<size_t>(choice)] = std::numeric_limits<double>::quiet_NaN();
+        most = {std::max(most[0], static_cast<double>(number + 1)), static_cast<double>(rows)};
+        continue;
+      }
       choices[static_cast<size_t>(row)] = static_cast<double>(choice);
       experts[static_cast<size_t>(row)] = static_cast<double>(expert % each);
     }
-    return std::vector{exactly(places, at), exactly(sources, choices), exactly(numbers, experts)};
+    return std::vector{exactly(places, at), exactly(sources, choices), exactly(numbers, experts),
+                       exactly(from.weights, weights), exactly(needed, most)};
   };
   return c;
 }
@@ -330,11 +346,12 @@ void add_row_cases(CaseList& list) {
   for (const int64_t capacity : {0, 2})
     for (const int64_t blocks : {1, 2, 3, 6}) {
       const RouterRule rule{13, 6, 3, RouterScores::softmax, true, capacity};
-      const int64_t rows = 13 * std::min<int64_t>(3, 6 / blocks);
-      list.push_back({"experts",
-                      fmt::format("spread rows 13 top 3 of 6{} in {} blocks of {}",
-                                  capacity > 0 ? " capacity 2" : "", blocks, rows),
-                      [=] { return spread_case(rule, blocks, rows); }});
+      const int64_t most = 13 * std::min<int64_t>(3, 6 / blocks);
+      for (const int64_t rows : {most, int64_t{9}, int64_t{1}})
+        list.push_back({"experts",
+                        fmt::format("spread rows 13 top 3 of 6{} in {} blocks of {}",
+                                    capacity > 0 ? " capacity 2" : "", blocks, rows),
+                        [=] { return spread_case(rule, blocks, rows); }});
     }
   for (const auto& [rows, experts] : {std::pair<int64_t, int64_t>{37, 4}, {5, 9}, {11, 1}})
     list.push_back({"experts", fmt::format("sort rows {} of {}", rows, experts),

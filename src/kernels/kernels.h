@@ -176,8 +176,10 @@ struct RouteBackward {
 };
 
 // How rows travel where the experts of a routing are divided among several holders, an equal run of
-// them each: block b of the rows is for the b-th. A block has a fixed number of rows: where its
-// experts have taken more, a UserError says how many, and what they leave over is empty.
+// them each: block b of the rows is for the b-th. A block has a fixed number of rows, and what its
+// experts leave over is empty. Where they have taken more, the choices without room get the weight
+// NaN and the place of a row of the block, so that their tokens' results are no numbers, and
+// `needed` says so: nothing returns to the host inside a step.
 struct SpreadRows {
   Routing from;        // by all experts
   int64_t blocks = 1;  // divides the experts
@@ -185,6 +187,8 @@ struct SpreadRows {
   Tensor sources;      // [1, blocks * rows] i32: the choice of each row; -1: it is empty
   Tensor numbers;      // [blocks * rows, 1] i32, rows strided: the expert of each, counted from the
                        // first of its block; -1: it is empty
+  Tensor needed = {};  // [1, 2] i32, or empty: where a block has too few rows, becomes the larger
+                       // of itself and of {what its experts have taken, its rows}
 };
 
 // The numbers that RouteBackward::load sums: the two losses with their factors, then choices and

@@ -4,10 +4,11 @@
 //
 // What travels are blocks of a fixed number of rows, one for each holder: of a capacity, all that
 // its experts take; else all that may choose one of them, or fewer, if a bound says so: a step that
-// needs more then ends. So memory and messages do not depend on the routing. A row is hidden_size
-// elements, then the weight of the choice and the number of its expert among the holder's (-1: the
-// row is empty); on its way back in backward, the gradient by the weight. A holder sorts what has
-// come by expert, and computes with it as with a routing of its own.
+// needs more then changes nothing, and ends the run (engine/expert_load.h). So memory and messages
+// do not depend on the routing. A row is hidden_size elements, then the weight of the choice and
+// the number of its expert among the holder's (-1: the row is empty); on its way back in backward,
+// the gradient by the weight. A holder sorts what has come by expert, and computes with it as with
+// a routing of its own.
 //
 // Kept besides what an undivided mixture keeps: the rows that have come, so that the gradients of
 // weights need no further exchange, and both routings.
@@ -127,25 +128,15 @@ class DividedMixture final : public Mixture {
     take_wires(call);
     const Saved saved = saved_of(call);
     const Tensor wire = call.temps[kWire], weights = saved.routed.routing.weights;
-    spread(call, {.from = saved.routed.routing,
-                  .blocks = experts_.count,
-                  .places = saved.sent.places,
-                  .sources = saved.sent.sources,
-                  .numbers = label(wire, kNumber)});
+    call.kernels.spread_rows({.from = saved.routed.routing,
+                              .blocks = experts_.count,
+                              .places = saved.sent.places,
+                              .sources = saved.sent.sources,
+                              .numbers = label(wire, kNumber),
+                              .needed = call.rows_needed});
     call.kernels.gather_rows(call.temps[kNormed], saved.sent, elements(wire));
     call.kernels.gather_rows(weights.reshaped(weights.elems(), 1),
                              one_by_one(weights.elems(), saved.sent.sources), label(wire, kWeight));
-  }
-
-  void spread(const UnitCall& call, const SpreadRows& rows) const {
-    try {
-      call.kernels.spread_rows(rows);
-    } catch (const UserError& error) {
-      user_error(
-          "step {}, {}: {}. mesh.expert_bound is {:g} times an even share: raise it, or leave it "
-          "out and have room for all rows. The weights are those before this step",
-          call.step + 1, name(), error.what(), experts_.bound);
-    }
   }
 
   void take_rows(UnitCall& call) const {

@@ -174,6 +174,8 @@ struct UnitCall {
   std::array<Tensor, 12> temps = {};
   int64_t arena_mark = 0;
 
+  Tensor rows_needed = {};  // experts that are divided: SpreadRows::needed
+
   // Of activations: as of parameters.
   DType type() const { return params[0].dtype; }
   Dropout dropout_at(uint32_t layer, uint32_t site) const;

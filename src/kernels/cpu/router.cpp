@@ -251,7 +251,7 @@ void spread_rows(const SpreadRows& args) {
                 each = from.count() / args.blocks;
   require(args.blocks >= 1 && rows * args.blocks == all && each * args.blocks == from.count() &&
               args.numbers.rows == all && args.places.elems() == from.places.elems() &&
-              args.places.contiguous(),
+              args.places.contiguous() && (args.needed.empty() || args.needed.elems() == 2),
           "spread_rows: {} rows with {} numbers and {} places, of {} choices of {} experts, in {} "
           "blocks",
           all, args.numbers.rows, args.places.elems(), from.places.elems(), from.count(),
@@ -261,8 +261,6 @@ void spread_rows(const SpreadRows& args) {
   for (int64_t block = 0; block < args.blocks; ++block) {
     const int64_t first = from.offsets.i32()[block * each],
                   taken = from.offsets.i32()[(block + 1) * each] - first;
-    if (taken > rows)
-      user_error("{} rows are for one holder of experts, and there is room for {}", taken, rows);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t row = block * rows + i;
       const int32_t choice = i < taken ? from.sources.i32()[first + i] : -1;
@@ -271,6 +269,15 @@ void spread_rows(const SpreadRows& args) {
           choice < 0 ? -1 : from.experts.i32()[choice] - static_cast<int32_t>(block * each);
       if (choice >= 0) places[choice] = static_cast<int32_t>(row);
     }
+    for (int64_t i = rows; i < taken; ++i) {
+      const int32_t lost = from.sources.i32()[first + i];
+      places[lost] = static_cast<int32_t>(block * rows + i % rows);
+      from.weights.f32()[lost] = std::numeric_limits<float>::quiet_NaN();
+    }
+    if (taken <= rows || args.needed.empty()) continue;
+    int32_t* needed = args.needed.i32();
+    needed[0] = std::max(needed[0], static_cast<int32_t>(taken));
+    needed[1] = std::max(needed[1], static_cast<int32_t>(rows));
   }
 }
 
