@@ -19,9 +19,11 @@ struct Aligned {
   alignas(64) Bf16 values[kParts * kPart];
 };
 
-// Of part p of row r and column c: as rows, and as terms from the 32nd on.
+// Of part p of row r and column c: as rows, in which a column has the 16th after it beside it, and
+// as terms from the 32nd on.
 float in_rows(const Aligned& to, int part, int64_t row, int64_t col) {
-  return widened(to.values[part * kPart + row * kStride + col]);
+  const int64_t place = col / 32 * 32 + col % 16 * 2 + col / 16 % 2;
+  return widened(to.values[part * kPart + row * kStride + place]);
 }
 float in_terms(const Aligned& to, int part, int64_t row, int64_t col) {
   const int64_t tile = col / 16 * (kTerms / 32) + 1;

@@ -53,6 +53,11 @@ inline __m512i _mm512_slli_epi32(__m512i a, int bits) {
   return a;
 }
 
+inline __m512i _mm512_srli_epi32(__m512i a, int bits) {
+  for (uint32_t& lane : a.lanes) lane >>= bits;
+  return a;
+}
+
 inline __m512i _mm512_or_si512(__m512i a, __m512i b) {
   for (int i = 0; i < 16; ++i) a.lanes[i] |= b.lanes[i];
   return a;
@@ -111,37 +116,13 @@ inline __m256i _mm512_cvtneps_pbh(__m512 a) {
   for (int i = 0; i < 16; ++i) v.lanes[i] = emulated_rounded(a.lanes[i]);
   return v;
 }
-// b's in the lower half.
-inline __m512i _mm512_cvtne2ps_pbh(__m512 a, __m512 b) {
-  const __m256i halves[2] = {_mm512_cvtneps_pbh(b), _mm512_cvtneps_pbh(a)};
-  return __builtin_bit_cast(__m512i, halves);
-}
-inline __m512i _mm512_permutexvar_epi16(__m512i order, __m512i a) {
-  uint16_t from[32], places[32], to[32];
-  std::memcpy(from, &a, sizeof(a));
-  std::memcpy(places, &order, sizeof(order));
-  for (int i = 0; i < 32; ++i) to[i] = from[places[i] % 32];
-  return __builtin_bit_cast(__m512i, to);
-}
-inline __m256i emulated_half(__m512i a, int half) {
-  __m256i halves[2];
-  std::memcpy(halves, &a, sizeof(a));
-  return halves[half];
-}
-inline __m256i _mm512_castsi512_si256(__m512i a) { return emulated_half(a, 0); }
-inline __m256i _mm512_extracti64x4_epi64(__m512i a, int half) { return emulated_half(a, half); }
-inline void _mm256_storeu_si256(__m256i* to, __m256i a) { std::memcpy(to, &a, sizeof(a)); }
 inline void _mm256_mask_storeu_epi16(void* to, __mmask16 mask, __m256i a) {
   for (int i = 0; i < 16; ++i)
     if (mask >> i & 1) std::memcpy(static_cast<uint16_t*>(to) + i, &a.lanes[i], 2);
 }
 
-inline __m512i _mm512_load_si512(const void* from) {
-  __m512i v;
-  std::memcpy(&v, from, sizeof(v));
-  return v;
-}
 inline void _mm512_store_si512(void* to, __m512i a) { std::memcpy(to, &a, sizeof(a)); }
+inline void _mm512_storeu_si512(void* to, __m512i a) { std::memcpy(to, &a, sizeof(a)); }
 
 // The eight registers of 16 rows of 64 bytes.
 enum { _MM_HINT_T0, _MM_HINT_T1 };

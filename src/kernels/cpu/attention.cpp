@@ -83,7 +83,7 @@ void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropo
                v = read(t.v.row_range(key, cols), value_room);
     score(tile, s.score_scale(), q, k, hd, scores);
     adjust_scores(s, tile, t.head);
-    online_softmax(tile, key == t.first_key,
+    online_softmax(tile, 1, key == t.first_key,
                    tile_dropout(dropout, s, t.batch, t.head, t.queries.begin, key), maxima, sums,
                    result.data, result.stride, hd);
     weigh(tile, scores, false, v, hd, key > t.first_key, result);
@@ -148,7 +148,7 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
       score(tile, scale, q, k, hd, room.scores);
       score(tile, 1, dout, v, hd, room.gradient);
       adjust_scores(s, tile, h);
-      backward_tile(tile, room.gradient, t.lse + query, room.delta + query, scale, s.soft_cap,
+      backward_tile(tile, 1, room.gradient, t.lse + query, room.delta + query, scale, s.soft_cap,
                     tile_dropout(dropout, s, b, h, query, key));
       weigh(tile, room.scores, true, dout, hd, onto_keys, dv);
       weigh(tile, room.gradient, false, k, hd, onto_queries, dq);

@@ -20,21 +20,26 @@ namespace HWY_NAMESPACE {
 
 HWY_INLINE float RowMax(const float* row, size_t n) {
   const DF d;
-  VF top = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const size_t lanes = hn::Lanes(d);
+  const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  VF top[4] = {lowest, lowest, lowest, lowest};
   size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) top = hn::Max(top, hn::LoadU(d, row + i));
-  float best = hn::GetLane(hn::MaxOfLanes(d, top));
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+    for (size_t k = 0; k < 4; ++k) top[k] = hn::Max(top[k], hn::LoadU(d, row + i + k * lanes));
+  for (; i + lanes <= n; i += lanes) top[0] = hn::Max(top[0], hn::LoadU(d, row + i));
+  float best =
+      hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]))));
   for (; i < n; ++i) best = std::max(best, row[i]);
   return best;
 }
 
-// row[i] = exp(row[i] - shift); returns the sum.
-HWY_INLINE float ExpRow(float* HWY_RESTRICT row, size_t n, float shift) {
+// row[i] = exp(row[i] * scale - shift); returns the sum.
+HWY_INLINE float ExpRow(float* HWY_RESTRICT row, size_t n, float scale, float shift) {
   const DF d;
   VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-  const VF minus = hn::Set(d, shift);
+  const VF factor = hn::Set(d, scale), minus = hn::Set(d, shift);
   SweepBy4(n, [&](size_t i, auto io, auto k) HWY_ATTR {
-    const VF e = Exp(d, hn::Sub(io.Load(d, row + i), minus));
+    const VF e = Exp<kNoOverflow>(d, hn::MulSub(io.Load(d, row + i), factor, minus));
     io.Store(e, d, row + i);
     sums[k] = hn::Add(sums[k], io.OnlyValid(d, e));
   });
@@ -48,8 +53,8 @@ HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, size_t n, float factor) {
         [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
 }
 
-void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
-                   float* sums, float* out, int64_t out_stride, int64_t head_dim) {
+void OnlineSoftmax(const ScoreTile& tile, float scale, bool first, const TileDropout& dropout,
+                   float* maxima, float* sums, float* out, int64_t out_stride, int64_t head_dim) {
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.data + r * kTile;
@@ -58,10 +63,10 @@ void OnlineSoftmax(const ScoreTile& tile, bool first, const TileDropout& dropout
     std::fill(row, row + hidden, 0.0f);
     std::fill(row + seen, row + tile.cols, 0.0f);
     if (seen == hidden) continue;
-    const float top = std::max(maxima[r], RowMax(row + hidden, seen - hidden));
+    const float top = std::max(maxima[r], scale * RowMax(row + hidden, seen - hidden));
     // A maximum that stays is the usual case, and e^0 takes as long as any other.
     const float shrink = first ? 0.0f : maxima[r] == top ? 1.0f : std::exp(maxima[r] - top);
-    sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, top);
+    sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, scale, top);
     maxima[r] = top;
     if (!first && shrink != 1.0f)
       ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
@@ -131,8 +136,8 @@ void RowDots(const Tensor& a, const Tensor& b, float* dots) {
   });
 }
 
-void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
-                  float scale, float cap, const TileDropout& dropout) {
+void BackwardTile(const ScoreTile& tile, float score_scale, float* gradient, const float* lse,
+                  const float* delta, float scale, float cap, const TileDropout& dropout) {
   const DF d;
   HWY_ALIGN float multipliers[kTile];
   for (int64_t r = 0; r < tile.rows; ++r) {
@@ -144,7 +149,8 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
     std::fill(g, g + hidden, 0.0f);
     std::fill(p + seen, p + tile.cols, 0.0f);
     std::fill(g + seen, g + tile.cols, 0.0f);
-    const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale);
+    const VF shift = hn::Set(d, lse[r]), dot = hn::Set(d, delta[r]), factor = hn::Set(d, scale),
+             score_factor = hn::Set(d, score_scale);
     if (dropout.rate > 0)
       KeepMask(dropout.key, dropout.sample, dropout.rate)
           .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
@@ -152,7 +158,7 @@ void BackwardTile(const ScoreTile& tile, float* gradient, const float* lse, cons
     Sweep(seen - hidden, [&](size_t k, auto io) HWY_ATTR {
       const size_t i = hidden + k;
       const VF score = io.Load(d, p + i);
-      VF probability = Exp(d, hn::Sub(score, shift));
+      VF probability = Exp<kNoOverflow>(d, hn::MulSub(score, score_factor, shift));
       VF dprobability = io.Load(d, g + i);
       VF weight = probability;
       if (dropout.rate > 0) {
@@ -187,10 +193,10 @@ HWY_EXPORT(RowDots);
 HWY_EXPORT(BackwardTile);
 }  // namespace
 
-void online_softmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
-                    float* sums, float* out, int64_t out_stride, int64_t head_dim) {
+void online_softmax(const ScoreTile& tile, float scale, bool first, const TileDropout& dropout,
+                    float* maxima, float* sums, float* out, int64_t out_stride, int64_t head_dim) {
   HWY_DYNAMIC_DISPATCH(OnlineSoftmax)
-  (tile, first, dropout, maxima, sums, out, out_stride, head_dim);
+  (tile, scale, first, dropout, maxima, sums, out, out_stride, head_dim);
 }
 void finish_rows(int64_t rows, const float* maxima, const float* sums, float* out,
                  int64_t out_stride, int64_t head_dim, float* lse) {
@@ -206,9 +212,9 @@ void bias_tile(const ScoreTile& tile, float slope) { HWY_DYNAMIC_DISPATCH(BiasTi
 void row_dots(const Tensor& a, const Tensor& b, float* dots) {
   HWY_DYNAMIC_DISPATCH(RowDots)(a, b, dots);
 }
-void backward_tile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
-                   float scale, float cap, const TileDropout& dropout) {
-  HWY_DYNAMIC_DISPATCH(BackwardTile)(tile, gradient, lse, delta, scale, cap, dropout);
+void backward_tile(const ScoreTile& tile, float score_scale, float* gradient, const float* lse,
+                   const float* delta, float scale, float cap, const TileDropout& dropout) {
+  HWY_DYNAMIC_DISPATCH(BackwardTile)(tile, score_scale, gradient, lse, delta, scale, cap, dropout);
 }
 
 }  // namespace onefold::cpu

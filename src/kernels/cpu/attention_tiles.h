@@ -38,11 +38,11 @@ struct TileDropout {
   uint64_t row_step = 0;
 };
 
-// Turns scores into unnormalised probabilities relative to each row's running maximum, and keeps
-// the running maximum, sum and result (`out`, scaled down when the maximum grows) of each row in
-// step. Columns that a row does not see become 0.
-void online_softmax(const ScoreTile& tile, bool first, const TileDropout& dropout, float* maxima,
-                    float* sums, float* out, int64_t out_stride, int64_t head_dim);
+// Turns scores, times a positive scale, into unnormalised probabilities relative to each row's
+// running maximum, and keeps the running maximum, sum and result (`out`, scaled down when the
+// maximum grows) of each row in step. Columns that a row does not see become 0.
+void online_softmax(const ScoreTile& tile, float scale, bool first, const TileDropout& dropout,
+                    float* maxima, float* sums, float* out, int64_t out_stride, int64_t head_dim);
 // out[r] /= sums[r]; lse[r] = maximum + log(sum).
 void finish_rows(int64_t rows, const float* maxima, const float* sums, float* out,
                  int64_t out_stride, int64_t head_dim, float* lse);
@@ -53,10 +53,10 @@ void cap_tile(const ScoreTile& tile, float cap);
 void bias_tile(const ScoreTile& tile, float slope);
 // dots[r] = a[r] · b[r]
 void row_dots(const Tensor& a, const Tensor& b, float* dots);
-// Scores become probabilities (with dropout's multipliers: what the values were weighted with), and
-// `gradient`, given as dout · values', becomes the gradient of the unscaled scores, before they
-// were capped. Columns that a row does not see become 0 in both.
-void backward_tile(const ScoreTile& tile, float* gradient, const float* lse, const float* delta,
-                   float scale, float cap, const TileDropout& dropout);
+// Scores, times score_scale, become probabilities (with dropout's multipliers: what the values were
+// weighted with), and `gradient`, given as dout · values', becomes the gradient of the unscaled
+// scores, before they were capped. Columns that a row does not see become 0 in both.
+void backward_tile(const ScoreTile& tile, float score_scale, float* gradient, const float* lse,
+                   const float* delta, float scale, float cap, const TileDropout& dropout);
 
 }  // namespace onefold::cpu

@@ -19,6 +19,9 @@ namespace {
 
 constexpr int64_t kBand = 32;
 constexpr int64_t kBandElems = kBand * kTile, kTileElems = kTile * kTile;
+// Columns of a band whose parts are multiplied by keys or values at a time: beside the scores they
+// fit in the first cache, which all 128 do not.
+constexpr int64_t kPiece = 64, kPieceElems = kBand * kPiece;
 
 int64_t whole_blocks(int64_t n) { return ceil_div(n, kPackedLines) * kPackedLines; }
 
@@ -36,13 +39,13 @@ LinesOfA lines_of(const Tensor& rows, Bf16* room) {
   return packed_lines(room, rows.cols);
 }
 
-// Rows as a second operand: as its lines, or as its terms.
+// Rows as a second operand: as its lines, or as its terms, of what is split.
 LinesOfB pack_lines(const Tensor& rows, Bf16* room) {
   unit_pack(Side::b, data_of(rows), rows.stride, false, rows.rows, rows.cols, room);
   return packed_columns(room, rows.cols);
 }
 LinesOfB pack_terms(const Tensor& rows, Bf16* room) {
-  unit_pack(Side::b, data_of(rows), rows.stride, true, rows.cols, rows.rows, room);
+  unit_pack(Side::b_of_split, data_of(rows), rows.stride, true, rows.cols, rows.rows, room);
   return packed_columns(room, rows.rows);
 }
 
@@ -63,6 +66,29 @@ void score(const ScoreTile& band, const LinesOfA& a, const LinesOfB& b, int64_t 
   unit_multiply(a, b, kBand, whole_blocks(band.cols), head_dim, false, dst, kTile);
 }
 
+// What scores are still to be multiplied with, after what is done to them before the softmax.
+float scale_left(const AttentionShape& s, const ScoreTile& band, int64_t h) {
+  if (s.soft_cap == 0 && s.alibi == 0) return s.score_scale();
+  scale_tile(band, s.score_scale());
+  adjust_scores(s, band, h);
+  return 1;
+}
+
+// c [rows, wide] (+)= x · b, x being floats in the band's place, which are split to `room`, and to
+// `pairs` if given.
+void multiply_split(const ScoreTile& band, const float* x, const LinesOfB& b, SplitTerms pairs,
+                    Bf16* room, bool onto, float* c, int64_t wide) {
+  for (int64_t col = 0; col < band.cols; col += kPiece) {
+    const int64_t cols = std::min(kPiece, band.cols - col);
+    unit_split(x + col, kTile, band.rows, cols, {room, kPiece, kPieceElems}, pairs);
+    if (pairs.data) pairs.data += packed_elems(kPiece, pairs.terms);
+    LinesOfB terms = b;
+    terms.data += col / kPackedTerms * kPackedStep;
+    unit_multiply(rows_as_lines(room, kPiece, kPieceElems), terms, kBand, wide, cols,
+                  onto || col > 0, c, wide, kParts);
+  }
+}
+
 // ---------------------------------------------------------------------------------------- forward
 
 struct ForwardScratch {
@@ -72,12 +98,12 @@ struct ForwardScratch {
   static int64_t packed_tile(const AttentionShape& s) { return packed_elems(kTile, s.head_dim); }
   static int64_t elems(const AttentionShape& s) {
     return kBandElems + kTile * whole_blocks(s.head_dim) +
-           (kParts * kBandElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
+           (kParts * kPieceElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
   }
   ForwardScratch(const AttentionShape& s, ThreadScratch all)
       : scores(all.take(kBandElems)),
         result(all.take(kTile * whole_blocks(s.head_dim))),
-        parts(take_bf16(all, kParts * kBandElems)),
+        parts(take_bf16(all, kParts * kPieceElems)),
         q(take_bf16(all, packed_elems(kBand, s.head_dim))),
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))) {}
@@ -86,7 +112,6 @@ struct ForwardScratch {
 void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropout& dropout,
                         const ForwardScratch& room) {
   const int64_t hd = s.head_dim, wide = whole_blocks(hd), rows = t.queries.size();
-  const float scale = s.score_scale();
   float maxima[kTile], sums[kTile];
   std::fill_n(maxima, kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, kTile, 0.0f);
@@ -100,15 +125,12 @@ void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropo
       const ScoreTile band = band_of(tile, first, room.scores);
       if (band.cols == 0) continue;  // never in the first tile
       score(band, lines_of(t.q.row_range(first, band.rows), room.q), k, hd, band.data);
-      if (scale != 1) scale_tile(band, scale);
-      adjust_scores(s, band, t.head);
+      const float scale = scale_left(s, band, t.head);
       float* const result = room.result + first * wide;
-      online_softmax(band, first_tile,
+      online_softmax(band, scale, first_tile,
                      tile_dropout(dropout, s, t.batch, t.head, t.queries.begin + first, key),
                      maxima + first, sums + first, result, wide, hd);
-      unit_split(band.data, kTile, band.rows, band.cols, {room.parts, kTile, kBandElems}, {});
-      unit_multiply(rows_as_lines(room.parts, kTile, kBandElems), v, kBand, wide, band.cols,
-                    !first_tile, result, wide, kParts);
+      multiply_split(band, band.data, v, {}, room.parts, !first_tile, result, wide);
     }
   }
   finish_rows(rows, maxima, sums, room.result, wide, hd, t.lse);
@@ -138,7 +160,7 @@ struct UnitBackwardScratch {
     return 2 * kBandElems + ThreadScratch::whole(s.query_length) + query_tiles(s) * floats(s) +
            2 * key_tiles(s) * floats(s) +
            ((2 * query_tiles(s) + 3) * packed_tile(s) + 2 * packed_elems(kBand, s.head_dim) +
-            kParts * (kBandElems + 2 * kTileElems)) /
+            kParts * (kPieceElems + 2 * kTileElems)) /
                2;
   }
   UnitBackwardScratch(const AttentionShape& s, ThreadScratch all)
@@ -155,7 +177,7 @@ struct UnitBackwardScratch {
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))),
         k_terms(take_bf16(all, packed_tile(s))),
-        gradient_lines(take_bf16(all, kParts * kBandElems)),
+        gradient_lines(take_bf16(all, kParts * kPieceElems)),
         weight_pairs(take_bf16(all, kParts * kTileElems)),
         gradient_pairs(take_bf16(all, kParts * kTileElems)) {}
 };
@@ -227,22 +249,17 @@ class UnitBackwardHead {
             const LinesOfB& v, const LinesOfB& k_terms, bool onto) const {
     const ScoreTile band = band_of(tile, first, room_.scores);
     const int64_t row = query + first;
-    const float scale = s_.score_scale();
     score(band, lines_of(t_.q.row_range(row, band.rows), room_.q), k, s_.head_dim, band.data);
     score(band, lines_of(t_.dout.row_range(row, band.rows), room_.dout), v, s_.head_dim,
           room_.gradient);
-    if (scale != 1) scale_tile(band, scale);
-    adjust_scores(s_, band, h_);
-    backward_tile(band, room_.gradient, t_.lse + row, room_.delta + row, scale, s_.soft_cap,
-                  tile_dropout(dropout_, s_, b_, h_, row, tile.first_key));
+    const float scale = scale_left(s_, band, h_);
+    backward_tile(band, scale, room_.gradient, t_.lse + row, room_.delta + row, s_.score_scale(),
+                  s_.soft_cap, tile_dropout(dropout_, s_, b_, h_, row, tile.first_key));
     const int64_t terms = whole_blocks(tile.rows);
     unit_split(band.data, kTile, band.rows, band.cols, {},
                {room_.weight_pairs, terms, first, kTileElems});
-    unit_split(room_.gradient, kTile, band.rows, band.cols,
-               {room_.gradient_lines, kTile, kBandElems},
-               {room_.gradient_pairs, terms, first, kTileElems});
-    unit_multiply(rows_as_lines(room_.gradient_lines, kTile, kBandElems), k_terms, kBand, wide_,
-                  band.cols, onto, room_.dq + row * wide_, wide_, kParts);
+    multiply_split(band, room_.gradient, k_terms, {room_.gradient_pairs, terms, first, kTileElems},
+                   room_.gradient_lines, onto, room_.dq + row * wide_, wide_);
   }
 
   // dst' [head_dim, keys] (+)= x' · the tile, x being packed transposed. On the diagonal, 32 keys

@@ -80,17 +80,19 @@ ONEFOLD_AVX512 inline void load_lines(const uint16_t* x, int64_t stride, int64_t
     r[i] = i < lines ? _mm512_maskz_loadu_epi16(mask, x + i * stride) : _mm512_setzero_si512();
 }
 
-// 16 pairs of terms of 16 lines; x has a row for each term.
-ONEFOLD_AVX512 inline void load_pairs(const uint16_t* x, int64_t stride, int64_t lines,
-                                      int64_t terms, __m512i (&r)[16]) {
+// 16 pairs of terms of 16 lines; x has a row for each term. A pair are neighbours, or terms i and
+// 16 + i.
+ONEFOLD_AVX512 inline void load_pairs(const uint16_t* x, int64_t stride, bool neighbours,
+                                      int64_t lines, int64_t terms, __m512i (&r)[16]) {
   const auto mask = static_cast<__mmask16>(lowest_bits(lines, 16));
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    __m256i even = _mm256_setzero_si256(), odd = even;
-    if (2 * i < terms) even = _mm256_maskz_loadu_epi16(mask, x + 2 * i * stride);
-    if (2 * i + 1 < terms) odd = _mm256_maskz_loadu_epi16(mask, x + (2 * i + 1) * stride);
-    r[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(even),
-                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+    const int64_t one = neighbours ? 2 * i : i, other = neighbours ? 2 * i + 1 : i + 16;
+    __m256i first = _mm256_setzero_si256(), second = first;
+    if (one < terms) first = _mm256_maskz_loadu_epi16(mask, x + one * stride);
+    if (other < terms) second = _mm256_maskz_loadu_epi16(mask, x + other * stride);
+    r[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(first),
+                           _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
   }
 }
 
@@ -100,7 +102,8 @@ ONEFOLD_AVX512 void pack(Side side, const uint16_t* x, int64_t stride, bool by_t
     for (int64_t term = 0; term < terms; term += kTerms, dst += kTileElems) {
       __m512i r[16];
       if (by_terms)
-        load_pairs(x + term * stride + line, stride, lines - line, terms - term, r);
+        load_pairs(x + term * stride + line, stride, side != Side::b_of_split, lines - line,
+                   terms - term, r);
       else
         load_lines(x + line * stride + term, stride, lines - line, terms - term, r);
       if (by_terms == (side == Side::a)) transpose(r);
@@ -131,7 +134,8 @@ ONEFOLD_AVX512 inline void ask_for_lines(const uint16_t* from) {
 }
 
 // 32 by 32 elements from `steps` tiles of each of two lines of tiles, of all parts. `ahead`: of b,
-// what will be multiplied soon; moves on.
+// what will be multiplied soon; moves on. Parts were written just now, and are not asked for.
+template <bool kAsks>
 ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const LinesOfB& columns, int64_t steps,
                                 int parts, bool onto, float* c, int64_t c_stride,
                                 const uint16_t*& ahead) {
@@ -156,13 +160,15 @@ ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const LinesOfB& columns, 
       _tile_loadd(6, b, 64);
       _tile_loadd(4, a, a_bytes);
       _tile_loadd(7, b + next, 64);
-      ask_for_tile(a + a_step, a_bytes);
+      if constexpr (kAsks) ask_for_tile(a + a_step, a_bytes);
       _tile_dpbf16ps(0, 4, 6);
       _tile_loadd(5, a_below, a_bytes);
       _tile_dpbf16ps(1, 4, 7);
-      ask_for_tile(a_below + a_step, a_bytes);
-      ask_for_lines(ahead);
-      ahead += kAhead * 32;
+      if constexpr (kAsks) {
+        ask_for_tile(a_below + a_step, a_bytes);
+        ask_for_lines(ahead);
+        ahead += kAhead * 32;
+      }
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -227,41 +233,49 @@ void dots_of_parts(const LinesOfA& a, const LinesOfB& b, int64_t steps, int part
     dots_block(lines, bits(b.data) + part * b.part, b.next, steps, onto || part > 0, c, c_stride);
 }
 
-// Lanes of 16 bits of two vectors' halves, in turn.
-ONEFOLD_BF16 inline __m512i in_turn() {
-  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_load_si512(kOrder);
+// The upper halves of two vectors' lanes, in turn.
+ONEFOLD_AVX512 inline __m512i upper_halves(__m512 first, __m512 second) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first), 16),
+                         _mm512_and_si512(_mm512_castps_si512(second), upper));
 }
 
-ONEFOLD_BF16 void split(const float* x, int64_t stride, int64_t rows, int64_t cols,
-                        const SplitRows& to, const SplitTerms& to_terms) {
-  const __m512i order = in_turn(), upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  const int64_t steps = to_terms.terms / kTerms, first = to_terms.first / kTerms;
-  for (int64_t col = 0; col < cols || col % kPackedLines != 0; col += kLines) {
-    const auto mask = static_cast<__mmask16>(lowest_bits(cols - col, 16));
+// What is left of each float without its upper half: the difference is exact.
+ONEFOLD_AVX512 inline __m512 rest_of(__m512 x) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  return _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper)));
+}
+
+// Two rows of 32 columns at a time. A part is the upper half of what is left: to round it to the
+// nearest would take a conversion and a permutation more, and three parts have all bits either way.
+ONEFOLD_AVX512 void split(const float* x, int64_t stride, int64_t rows, int64_t cols,
+                          const SplitRows& to, const SplitTerms& to_terms) {
+  const int64_t next = to_terms.terms / kTerms * kTileElems,
+                first = to_terms.first / kTerms * kTileElems;
+  for (int64_t col = 0; col < cols; col += 2 * kLines) {
+    const auto left = static_cast<__mmask16>(lowest_bits(cols - col, 16)),
+               right = static_cast<__mmask16>(lowest_bits(cols - col - 16, 16));
     for (int64_t row = 0; row < kTerms; row += 2) {
-      const float* const from = x + row * stride + col;
-      __m512 upper_row = _mm512_maskz_loadu_ps(row < rows ? mask : 0, from),
-             lower_row = _mm512_maskz_loadu_ps(row + 1 < rows ? mask : 0, from + stride);
+      const float *const from = x + row * stride + col, *const below = from + stride;
+      const bool has_row = row < rows, has_below = row + 1 < rows;
+      __m512 a0 = _mm512_maskz_loadu_ps(has_row ? left : 0, from),
+             a1 = _mm512_maskz_loadu_ps(has_row ? right : 0, from + kLines),
+             b0 = _mm512_maskz_loadu_ps(has_below ? left : 0, below),
+             b1 = _mm512_maskz_loadu_ps(has_below ? right : 0, below + kLines);
+#pragma GCC unroll 3
       for (int part = 0; part < kParts; ++part) {
-        const __m512i halves =
-            __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(lower_row, upper_row));
-        const __m512i pairs = _mm512_permutexvar_epi16(order, halves);
         if (to.data) {
           Bf16* const at = to.data + part * to.part + row * to.stride + col;
-          _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_castsi512_si256(halves));
-          _mm256_storeu_si256(reinterpret_cast<__m256i*>(at + to.stride),
-                              _mm512_extracti64x4_epi64(halves, 1));
+          _mm512_storeu_si512(at, upper_halves(a0, a1));
+          _mm512_storeu_si512(at + to.stride, upper_halves(b0, b1));
         }
-        if (to_terms.data)
-          _mm512_store_si512(to_terms.data + part * to_terms.part +
-                                 (col / kLines * steps + first) * kTileElems + row * kLines,
-                             pairs);
-        // What is left of each float: the difference is exact.
-        upper_row = _mm512_sub_ps(upper_row, _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
-        lower_row = _mm512_sub_ps(lower_row, _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)));
+        if (to_terms.data) {
+          Bf16* const at =
+              to_terms.data + part * to_terms.part + col / kLines * next + first + row * kLines;
+          _mm512_store_si512(at, upper_halves(a0, b0));
+          _mm512_store_si512(at + next, upper_halves(a1, b1));
+        }
+        a0 = rest_of(a0), a1 = rest_of(a1), b0 = rest_of(b0), b1 = rest_of(b1);
       }
     }
   }
@@ -334,7 +348,8 @@ UnitTurn::~UnitTurn() {
 void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_t terms,
                    bool onto, float* c, int64_t c_stride, int parts) {
   if (has_tiles())
-    multiply(a, b, m, n, terms, parts, onto, c, c_stride, kSteps, multiply_block);
+    multiply(a, b, m, n, terms, parts, onto, c, c_stride, kSteps,
+             parts == 1 ? multiply_block<true> : multiply_block<false>);
   else
     multiply(a, b, m, n, terms, parts, onto, c, c_stride, kDotSteps, dots_of_parts);
 }

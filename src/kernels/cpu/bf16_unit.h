@@ -27,7 +27,9 @@ inline constexpr int64_t packed_elems(int64_t lines, int64_t terms) {
          ((terms + kPackedTerms - 1) / kPackedTerms * kPackedTerms);
 }
 
-enum class Side { a, b };
+// The last: b, of an a that unit_split has made rows of. Those have a term beside the 16th after
+// it, and so must this, whose rows are terms.
+enum class Side { a, b, b_of_split };
 
 // Lines [0, lines) and terms [0, terms) of an operand whose rows, `stride` apart, are lines, or
 // terms if by_terms. dst: packed_elems(), aligned to 64 bytes.
@@ -72,8 +74,8 @@ void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, i
 // bf16 that a float is split into: they have as many bits as it.
 inline constexpr int kParts = 3;
 
-// Where the parts of floats go, if data is given: rows as they are, for rows_as_lines; and packed
-// as b's terms from `first` on, of `terms` in all, both multiples of 32.
+// Where the parts of floats go, if data is given: rows, for rows_as_lines with Side::b_of_split;
+// and packed as b's terms from `first` on, of `terms` in all, both multiples of 32.
 struct SplitRows {
   Bf16* data = nullptr;
   int64_t stride = 0, part = 0;

@@ -18,8 +18,9 @@ namespace HWY_NAMESPACE {
 //
 // x = n ln2 + r, |r| <= ln2 / 2; e^r = 1 + r + r² P(r) with P minimax of degree 4 (8e-9 relative).
 // The polynomial below is twice that and the scale 2^(n-1), so that n = 128 still has a finite
-// scale.
-template <class D, class V = hn::Vec<D>>
+// scale. kNoOverflow: of what is known to be below 88.72.
+inline constexpr bool kNoOverflow = false;
+template <bool kMayOverflow = true, class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
   const V log2e = hn::Set(d, 1.44269504088896341f);
@@ -42,10 +43,12 @@ HWY_INLINE V Exp(D d, V x) {
   const V scale = hn::BitCast(
       d, hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, int32_t{126} << 23)));
   // A product, not integer arithmetic on p's exponent, so that NaN stays NaN.
-  const V e = hn::Mul(p, scale);
-  const V inf = hn::BitCast(d, hn::Set(di, 0x7F800000));
-  const V capped = hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.72283f)), inf, e);
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.9f)), capped);
+  V e = hn::Mul(p, scale);
+  if constexpr (kMayOverflow) {
+    const V inf = hn::BitCast(d, hn::Set(di, 0x7F800000));
+    e = hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.72283f)), inf, e);
+  }
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -86.9f)), e);
 }
 
 // 1 / (1 + e^-x) within 3 ulp while it is above 2^-125. tanh(x) = 2 Sigmoid(2x) - 1, but its users
