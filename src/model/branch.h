@@ -281,8 +281,10 @@ class Branch : public Unit {
     return call.dropout == 0 && spec_.residual_scale == 1 && !spec_.norm_after();
   }
   // norm_backward() reads doutput, which is the gradient by the projection's result too.
+  // Where runs of the residual are scattered the first share alone adds it there, and all must have
+  // the same bits.
   bool norm_sums_doutput(const UnitCall& call) const {
-    return is_bare(call) && !second_ && spec_.norm_before();
+    return is_bare(call) && !second_ && spec_.norm_before() && !share_.scattered;
   }
   bool adds_at_once(const UnitCall& call) const { return is_bare(call) && !second_; }
 
