@@ -112,6 +112,23 @@ ModelSpec with_experts(ModelSpec spec, const StepBench& b) {
   return spec;
 }
 
+// Of all choices of experts, the share that was dropped.
+double dropped_share(const StepExperts& experts) {
+  double sum = 0;
+  for (const StepExperts::Layer& layer : experts.layers) sum += layer.dropped;
+  return experts.layers.empty() ? 0 : sum / static_cast<double>(experts.layers.size());
+}
+
+// Without those of dropped choices, which nothing is computed for.
+double flops_per_token(const ModelSpec& spec, int64_t sequence, double dropped) {
+  const double all = spec.flops_per_token(sequence);
+  if (dropped == 0) return all;
+  ModelSpec fewer = spec;
+  --fewer.experts.per_token;
+  const auto choices = static_cast<double>(spec.experts.per_token);
+  return all - dropped * choices * (all - fewer.flops_per_token(sequence));
+}
+
 // On one rank of several, or alone; the first one prints.
 void measure_step(const StepBench& b, int64_t baseline, std::shared_ptr<Communicator> communicator);
 
@@ -154,7 +171,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   Engine engine(spec, options, std::move(communicator));
   const RandomBatch batch(b.batch, b.sequence, spec.vocab_size);
   const std::vector<BatchView> micros(static_cast<size_t>(b.micros), batch.view);
-  std::vector<double> seconds, gemm;
+  std::vector<double> seconds, gemm, dropped;
   VerbTimes before{};
   // What the host steps goes on beside the next step: nothing may come between two of them.
   const bool one_after_another = options.offload.any();
@@ -162,10 +179,11 @@ void measure_step(const StepBench& b, int64_t baseline,
     if (step == b.warmup) before = engine.times();
     engine.control().exchange("begin", {});
     const double begin = now_seconds();
-    engine.train_step(micros, 1e-4);
+    const StepResult result = engine.train_step(micros, 1e-4);
     if (step + 1 == b.warmup || step + 1 == b.warmup + b.steps) engine.state();
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
+      dropped.push_back(dropped_share(result.experts));
       if (one_after_another && step + 1 < b.warmup + b.steps) continue;
       // Between the steps, so that other load on the machine slows both alike.
       gemm.push_back(measure_product_gflops(engine.device(), options.precision.compute, 3));
@@ -174,13 +192,13 @@ void measure_step(const StepBench& b, int64_t baseline,
   const VerbTimes now = engine.times();
   // One more step, in which every kernel is timed.
   options.profile->turn(true);
-  engine.train_step(micros, 1e-4);
+  const double kept = 1 - dropped_share(engine.train_step(micros, 1e-4).experts);
   options.profile->turn(false);
   const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
   if (engine.rank() != 0) return;
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
-  const double gflops = rate * spec.flops_per_token(b.sequence) / 1e9,
+  const double gflops = rate * flops_per_token(spec, b.sequence, median(dropped)) / 1e9,
                ceiling = median(gemm) * engine.ranks();
   const auto per_step = [&](double later, double earlier) { return (later - earlier) / b.steps; };
   const double memory_rate = measure_memory_gb_per_s(engine.device());
@@ -188,7 +206,7 @@ void measure_step(const StepBench& b, int64_t baseline,
   const double optimizer_rate = step_bytes(options) * static_cast<double>(spec.parameter_count()) /
                                 optimizer_seconds / 1e9 / (b.stage > 0 ? engine.ranks() : 1);
   const double products = product_seconds(*options.profile);
-  const Ceilings ceilings{ceiling, memory_rate};
+  const Ceilings ceilings{ceiling, memory_rate, kept};
   Json result = {{"model", b.model},
                  {"batch", b.batch},
                  {"sequence", b.sequence},
@@ -209,6 +227,7 @@ void measure_step(const StepBench& b, int64_t baseline,
                  {"memory_gb_per_s", memory_rate},
                  {"gemm_gflops", ceiling},
                  {"model_gflops", gflops},
+                 {"dropped_choices", median(dropped)},
                  {"gemm_fraction", gflops / ceiling},
                  {"product_seconds", products},
                  {"product_fraction", products / median(seconds)},
@@ -231,6 +250,9 @@ void measure_step(const StepBench& b, int64_t baseline,
   fmt::print("  {:.1f} tokens/s, {:.3f} s a step (median of {})\n", rate, median(seconds), b.steps);
   fmt::print("  {:.1f} model GFLOP/s = {:.1f} % of the {:.1f} measured for matrix products\n",
              gflops, 100 * gflops / ceiling, ceiling);
+  if (median(dropped) > 0)
+    fmt::print("  {:.1f} % of the choices of experts are dropped, and not counted\n",
+               100 * median(dropped));
   fmt::print(
       "  its own products alone take {:.3f} s: {:.1f} tokens/s, of which it reaches {:.1f} %\n",
       products, tokens / products, 100 * products / median(seconds));

@@ -12,6 +12,7 @@ namespace onefold::cli {
 
 struct Ceilings {
   double product_gflops, memory_gb_per_s;
+  double kept = 1;  // of the choices of experts: products of experts are counted for these alone
 };
 
 // A line for each family, the longest first, and their sum.

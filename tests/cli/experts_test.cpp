@@ -1,5 +1,6 @@
 // A mixture of experts through the commands: what is planned, measured, resumed and refused.
 #include "cli/support.h"
+#include "model/spec.h"
 
 namespace onefold {
 namespace {
@@ -52,6 +53,31 @@ TEST_F(CliExperts, ArePlannedForACard) {
       onefold({"plan", "config.json", "--ranks", "2", "--hardware", "h200", "--set", kModel});
   ASSERT_EQ(planned.code, 0) << planned.err;
   expect_in(planned.out, {"4 experts and 2 for a token", "as predicted for h200"});
+}
+
+// Of dropped choices nothing is.
+TEST_F(CliExperts, ABenchmarkCountsTheOperationsThatAreComputed) {
+  const auto bench = [&](const char* capacity) {
+    const Outcome outcome =
+        onefold({"bench", "step", "--model", "llama-tiny", "--batch", "2", "--sequence", "32",
+                 "--steps", "1", "--warmup", "0", "--threads", "1", "--experts", "4", "--capacity",
+                 capacity, "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out);
+  };
+  const auto operations = [](const Json& json) {
+    return 1e9 * json["model_gflops"].get<double>() / json["tokens_per_second"].get<double>();
+  };
+  const Json all = bench("0"), some = bench("0.5");
+  EXPECT_EQ(all["dropped_choices"], 0.0);
+  const double dropped = some["dropped_choices"];
+  EXPECT_GE(dropped, 0.5);
+  EXPECT_LT(dropped, 1);
+  const ModelSpec spec = spec_from_preset("llama-tiny", "test");
+  // Two gated experts in each block, half as wide: three products of three matrices each.
+  const auto weights = static_cast<double>(spec.num_layers * 2 * 3 * spec.hidden_size *
+                                           (spec.intermediate_size / 2));
+  EXPECT_NEAR(operations(some), operations(all) - dropped * 6 * weights, 1e-6 * operations(all));
 }
 
 TEST_F(CliExperts, WhatIsNotThereYetIsRefused) {

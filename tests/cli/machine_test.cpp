@@ -63,6 +63,7 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
                           "memory_gb_per_s",
                           "gemm_gflops",
                           "model_gflops",
+                          "dropped_choices",
                           "gemm_fraction",
                           "product_seconds",
                           "product_fraction",
