@@ -122,8 +122,10 @@ int64_t read_autoep_size(JsonObject& root) {
       section.idle(key);
   }
   if (const int64_t size = section.at_least("expert_tensor_parallel_size", 1, 1); size > 1)
-    section.refuse(Group::missing, "expert_tensor_parallel_size",
-                   fmt::format("is {}: experts are divided by mesh.tensor, like all units; leave it out", size));
+    section.refuse(
+        Group::missing, "expert_tensor_parallel_size",
+        fmt::format("is {}: experts are divided by mesh.tensor, like all units; leave it out",
+                    size));
   const int64_t size = at_most(section, "autoep_size", section.at_least("autoep_size", 1, 1));
   section.finish();
   if (!enabled) root.idle("expert_parallel");

@@ -142,14 +142,15 @@ TEST(MeshKey, DeepSpeedsSectionOfExpertsIsUnderstood) {
                              {"mesh", {{"expert", 4}}}},
                             4),
                "expert_parallel.autoep_size is 2, and mesh.expert is 4");
-  EXPECT_ERROR(experts_with({{"expert_parallel",
-                              {{"enabled", true},
-                               {"autoep_size", 2},
-                               {"top_k", 3},
-                               {"expert_tensor_parallel_size", 2}}}},
-                            4),
-               "expert_parallel.top_k is 3: model.experts says how a router chooses",
-               "expert_parallel.expert_tensor_parallel_size is 2: experts are divided by mesh.tensor");
+  EXPECT_ERROR(
+      experts_with({{"expert_parallel",
+                     {{"enabled", true},
+                      {"autoep_size", 2},
+                      {"top_k", 3},
+                      {"expert_tensor_parallel_size", 2}}}},
+                   4),
+      "expert_parallel.top_k is 3: model.experts says how a router chooses",
+      "expert_parallel.expert_tensor_parallel_size is 2: experts are divided by mesh.tensor");
   EXPECT_ERROR(experts_with({{"expert_parallel", {{"autoep_sise", 2}}}}, 4), "autoep_sise");
 }
 
