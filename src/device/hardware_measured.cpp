@@ -67,12 +67,17 @@ bool is_card(const Device& device) { return !device.memory_is_the_hosts(); }
 
 // Tokens and widths of a middling model: GPT-2's on a processor, a 1B's on a card.
 struct Sizes {
-  int64_t tokens, hidden, inner, sequence, head_dim;
+  int64_t tokens, hidden, inner, batch, sequence, head_dim;
 };
 Sizes sizes_for(const Device& device) {
   if (is_card(device))
-    return {.tokens = 8192, .hidden = 2048, .inner = 8192, .sequence = 2048, .head_dim = 128};
-  return {.tokens = 512, .hidden = 768, .inner = 3072, .sequence = 512, .head_dim = 64};
+    return {.tokens = 8192,
+            .hidden = 2048,
+            .inner = 8192,
+            .batch = 4,
+            .sequence = 2048,
+            .head_dim = 128};
+  return {.tokens = 512, .hidden = 768, .inner = 3072, .batch = 4, .sequence = 512, .head_dim = 64};
 }
 
 // Seconds of a projection's three products, forward and the gradients of its input and weight, one
@@ -110,33 +115,39 @@ Products measure_products(Device& device, DType type, int64_t tokens, int layers
 }
 
 // On a processor, products of few tokens wait for operands to be packed: what they take is told
-// apart from the arithmetic by two numbers of tokens. The weights of several layers are no more in
-// the cache than those of a model.
+// apart from the arithmetic by several numbers of tokens. The weights of several layers are no more
+// in the cache than those of a model.
 void measure_half_products(Device& device, Hardware& machine, int repeats) {
-  const Products few = measure_products(device, DType::bf16, 256, 12, repeats),
-                 many = measure_products(device, DType::bf16, 4096, 1, repeats);
-  const Work &f = few.work, &m = many.work;
-  // seconds = flops * by_flop + bytes * by_byte, for both.
-  const double by_flop =
-      (few.seconds * m.bytes - many.seconds * f.bytes) / (f.flops * m.bytes - m.flops * f.bytes);
-  const double rate = 1e9 * machine.half_product_gflops;
+  const Products all[] = {measure_products(device, DType::bf16, 256, 8, repeats),
+                          measure_products(device, DType::bf16, 1024, 4, repeats),
+                          measure_products(device, DType::bf16, 4096, 1, repeats)};
+  // flops * by_flop + bytes * by_byte = seconds, with the least sum of squared relative errors.
+  double ff = 0, fb = 0, bb = 0, f = 0, b = 0;
+  for (const Products& products : all) {
+    const double flops = products.work.flops / products.seconds,
+                 bytes = products.work.bytes / products.seconds;
+    ff += flops * flops, fb += flops * bytes, bb += bytes * bytes, f += flops, b += bytes;
+  }
+  const double least = std::max(0.0, (ff * b - fb * f) / (ff * bb - fb * fb));
+  const double rate = 1e9 * machine.half_product_gflops, by_flop = (f - fb * least) / ff;
   machine.half_product_share = by_flop > 0 ? share_of(1 / by_flop, rate) : 1.0;
-  const double rest = few.seconds - f.flops / (rate * machine.half_product_share);
-  machine.half_operand_gb_per_s = rest > 0 ? f.bytes / rest / 1e9 : 0;
+  // The best for a share that was bounded, too.
+  const double by_byte = (b - fb / (rate * machine.half_product_share)) / bb;
+  machine.half_operand_gb_per_s = by_byte > 0 ? 1e-9 / by_byte : 0;
 }
 
 // GFLOP/s of attention forward and backward, as the dry device counts them.
 double measure_attention(Device& device, DType type, int repeats) {
   const Sizes s = sizes_for(device);
   Probe probe(device, repeats);
-  const AttentionShape shape{.batch = s.tokens / s.sequence,
+  const AttentionShape shape{.batch = s.batch,
                              .query_length = s.sequence,
                              .key_length = s.sequence,
                              .heads = s.hidden / s.head_dim,
                              .kv_heads = s.hidden / s.head_dim,
                              .head_dim = s.head_dim,
                              .dtype = type};
-  const auto take = [&] { return probe.take(s.tokens, s.hidden, type); };
+  const auto take = [&] { return probe.take(s.batch * s.sequence, s.hidden, type); };
   const Tensor q = take(), k = take(), v = take(), out = take(), dout = take(), dq = take(),
                dk = take(), dv = take(),
                lse = probe.take(shape.batch * shape.heads, shape.query_length);

@@ -50,7 +50,7 @@ HWY_INLINE double SumExp(T* x, size_t n, float max, bool write) {
     VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     T* block = x + begin;
     SweepBy4(std::min(kBlock, n - begin), [&](size_t i, auto io, auto k) HWY_ATTR {
-      const VF e = io.OnlyValid(d, Exp(d, hn::Sub(io.Load(d, block + i), shift)));
+      const VF e = io.OnlyValid(d, Exp<kNoOverflow>(d, hn::Sub(io.Load(d, block + i), shift)));
       if constexpr (std::is_same_v<T, float>)
         if (write) io.Store(e, d, block + i);
       sums[k] = hn::Add(sums[k], e);
@@ -67,7 +67,7 @@ HWY_INLINE void ScaleExp(T* x, size_t n, float max, float factor) {
   const VF f = hn::Set(d, factor), shift = hn::Set(d, max);
   Sweep(n, [&](size_t i, auto io) HWY_ATTR {
     VF e = io.Load(d, x + i);
-    if constexpr (!std::is_same_v<T, float>) e = Exp(d, hn::Sub(e, shift));
+    if constexpr (!std::is_same_v<T, float>) e = Exp<kNoOverflow>(d, hn::Sub(e, shift));
     io.Store(hn::Mul(f, e), d, x + i);
   });
 }
@@ -84,7 +84,7 @@ HWY_INLINE float RowLossOf(T* logits, size_t n, size_t target, bool gradient,
     const auto factor = static_cast<float>(gradient_scale / sum);
     ScaleExp(logits, n, max, factor);
     // From the target's probability before it was rounded.
-    const VF e = Exp(d, hn::Sub(hn::Set(d, logit), hn::Set(d, max)));
+    const VF e = Exp<kNoOverflow>(d, hn::Sub(hn::Set(d, logit), hn::Set(d, max)));
     logits[target] = narrowed<T>(hn::GetLane(hn::Mul(hn::Set(d, factor), e)) - gradient_scale);
   }
   return static_cast<float>(std::log(sum) - below_max);
@@ -113,10 +113,10 @@ void ShareGradient(const Tensor& logits, size_t target, float max, double sum, f
     const VF f = hn::Set(d, factor), shift = hn::Set(d, max);
     const float logit = target < n ? widened(x[target]) : 0;
     Sweep(n, [&](size_t i, auto io) HWY_ATTR {
-      io.Store(hn::Mul(f, Exp(d, hn::Sub(io.Load(d, x + i), shift))), d, x + i);
+      io.Store(hn::Mul(f, Exp<kNoOverflow>(d, hn::Sub(io.Load(d, x + i), shift))), d, x + i);
     });
     if (target >= n) return;
-    const VF e = Exp(d, hn::Sub(hn::Set(d, logit), shift));
+    const VF e = Exp<kNoOverflow>(d, hn::Sub(hn::Set(d, logit), shift));
     x[target] = narrowed<T>(hn::GetLane(hn::Mul(f, e)) - scale);
   });
 }
