@@ -34,6 +34,15 @@ constexpr std::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// DeepSeek's, from V3 on: digits by threes and runs of Chinese and Japanese are cut off before.
+// Line ends are characters in its files, not escapes.
+constexpr std::array<std::string_view, 2> kDeepSeekBefore = {
+    R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"};
+constexpr std::string_view kDeepSeekPattern =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"
+    "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+"
+    R"(|\s+(?!\S)|\s+)";
+
 // What llama.cpp calls a way of cutting words.
 struct Cut {
   std::string_view name;
@@ -41,9 +50,10 @@ struct Cut {
   bool digits = false;       // every digit alone, before that
   bool whole_words = false;  // a word that is a token is taken as it is
   bool begins = false;       // texts begin with a token unless the file says otherwise
+  std::array<std::string_view, 2> before = {};  // cut one after the other, before `pattern`
 };
 // The first that fits is what a tokenizer.json becomes.
-constexpr std::array<Cut, 12> kCuts = {{
+constexpr std::array<Cut, 13> kCuts = {{
     {"gpt-2", ""},
     {"llama-bpe", kLlama3Pattern, false, true, true},
     {"llama3", kLlama3Pattern, false, true, true},
@@ -53,6 +63,7 @@ constexpr std::array<Cut, 12> kCuts = {{
     {"qwen2", kQwen2Pattern},
     {"deepseek-r1-qwen", kQwen2Pattern},
     {"tekken", kTekkenPattern, false, true, true},
+    {"deepseek-v3", kDeepSeekPattern, false, false, false, kDeepSeekBefore},
     {"smollm", "", true},
     {"starcoder", "", true},
     {"refact", "", true},
@@ -137,11 +148,12 @@ json byte_level(bool cuts) {
 json cutter_of(const Cut& cut) {
   json stages = json::array();
   if (cut.digits) stages.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (!cut.pattern.empty())
-    stages.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", cut.pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}});
+  for (const std::string_view pattern : {cut.before[0], cut.before[1], cut.pattern})
+    if (!pattern.empty())
+      stages.push_back({{"type", "Split"},
+                        {"pattern", {{"Regex", pattern}}},
+                        {"behavior", "Isolated"},
+                        {"invert", false}});
   stages.push_back(byte_level(cut.pattern.empty()));
   if (stages.size() == 1) return stages[0];
   return {{"type", "Sequence"}, {"pretokenizers", stages}};
@@ -263,7 +275,9 @@ class Writer {
 
   // By what it does: what is not part of a cut must be absent.
   const Cut* find_cut(const json& model) const {
-    const json normalizer = root_.value("normalizer", json());
+    json normalizer = root_.value("normalizer", json());
+    if (normalizer == json{{"type", "Sequence"}, {"normalizers", json::array()}})
+      normalizer = json();
     json cutter = root_.value("pre_tokenizer", json());
     const auto plain = [](json stage) {  // offsets are not ours to move
       if (stage.is_object()) stage.erase("trim_offsets");

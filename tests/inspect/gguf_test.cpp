@@ -367,19 +367,20 @@ TEST_F(GgufExport, TypesThatAreNotReadAreNamed) {
 }
 
 // A tokenizer and its model: the file alone is enough.
-class GgufTokenizer : public GgufExport, public testing::WithParamInterface<const char*> {};
+class GgufVocabulary : public GgufExport {
+ protected:
+  // A file of this tokenizer encodes as it does; what llama.cpp calls its way of cutting words.
+  std::string expect_kept(const std::string& json);
+};
 
-TEST_P(GgufTokenizer, EncodesAsTheTokenizerItWasMadeOf) {
-  std::string json = read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/" + GetParam());
-  if (std::string(GetParam()).ends_with(".model"))
-    json = tokenizer_json_of_sentencepiece(json, GetParam());
-  const Tokenizer tokenizer = Tokenizer::parse(json, GetParam());
+std::string GgufVocabulary::expect_kept(const std::string& json) {
+  const Tokenizer tokenizer = Tokenizer::parse(json, "tokenizer.json");
   GgufHeader header;
   header.add("general.architecture", "llama");
   const int64_t size = tokenizer.vocab_size() + 5;
-  ASSERT_EQ(add_gguf_tokenizer(json, size, {{"eos_token_id", 2}}, header), "");
+  EXPECT_EQ(add_gguf_tokenizer(json, size, {{"eos_token_id", 2}}, header), "");
   const GgufFile file(folder_.write("tokens.gguf", header.bytes()));
-  ASSERT_TRUE(has_gguf_tokenizer(file));
+  EXPECT_TRUE(has_gguf_tokenizer(file));
   const Tokenizer back = load_gguf_tokenizer(file);
   EXPECT_EQ(back.vocab_size(), size);
   EXPECT_EQ(back.end_of_text(), 2);
@@ -394,9 +395,40 @@ TEST_P(GgufTokenizer, EncodesAsTheTokenizerItWasMadeOf) {
       EXPECT_EQ(back.encode(line, specials), tokenizer.encode(line, specials)) << line;
     begin = end + 1;
   }
+  return file.has("tokenizer.ggml.pre") ? file.text("tokenizer.ggml.pre") : "";
+}
+
+class GgufTokenizer : public GgufVocabulary, public testing::WithParamInterface<const char*> {};
+
+TEST_P(GgufTokenizer, EncodesAsTheTokenizerItWasMadeOf) {
+  const std::string content = read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/" + GetParam());
+  const bool model = std::string(GetParam()).ends_with(".model");
+  expect_kept(model ? tokenizer_json_of_sentencepiece(content, GetParam()) : content);
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, GgufTokenizer,
                          testing::Values("tokenizer_small.json", "sentencepiece/bpe.model"));
+
+TEST_F(GgufVocabulary, DeepSeeksWordsAreCutInThreeSteps) {
+  Json root = read_json(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_small.json");
+  const auto split = [](const char* pattern) {
+    return Json{{"type", "Split"},
+                {"pattern", {{"Regex", pattern}}},
+                {"behavior", "Isolated"},
+                {"invert", false}};
+  };
+  root["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array()}};
+  root["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {split("\\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+        split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?"
+              "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"),
+        Json{{"type", "ByteLevel"},
+             {"add_prefix_space", false},
+             {"trim_offsets", true},
+             {"use_regex", false}}}}};
+  EXPECT_EQ(expect_kept(root.dump()), "deepseek-v3");
+}
 
 TEST_F(GgufExport, ATokenizerThatCannotRunThereIsSaid) {
   GgufHeader header;
