@@ -23,6 +23,9 @@ class CliPlan : public Cli {
 };
 
 TEST_F(CliPlan, IsForTheDescribedCoresWhateverThisMachineHas) {
+  // A narrow MLP, beside which the scratch of threads shows.
+  folder_.write("plan.json", R"({"model": {"preset": "gpt2", "intermediate_size": 768},
+                                 "train_micro_batch_size_per_gpu": 1})");
   const Json described = plan({"--hardware", "big.json"}), one = plan({});
   EXPECT_EQ(described["hardware"]["cores"], 192);
   EXPECT_EQ(described["hardware"]["instruction_set"], "AVX3");

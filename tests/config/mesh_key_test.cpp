@@ -99,8 +99,12 @@ TEST(ContextKey, WhatCannotBeIsRefused) {
                "heads cannot be divided by 3", "(data.sequence_length) cannot be divided by 3");
   EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}, {"context", {{"method", "ring"}}}}, 3),
                "cannot be divided by 6, two runs for each rank (context.method ring)");
-  EXPECT_EQ(
-      config_with({{"mesh", {{"context", 2}}}, {"run", {{"device", "cuda"}}}}, 2).mesh.context, 2);
+  EXPECT_EQ(config_with({{"mesh", {{"context", 2}}},
+                         {"data", {{"sequence_length", 64}}},
+                         {"run", {{"device", "cuda"}}}},
+                        2)
+                .mesh.context,
+            2);
   EXPECT_ERROR(config_with({{"mesh", {{"context", 3}}}}, 4),
                "mesh.context is 3, and 4 rank(s) cannot be divided by it");
 }

@@ -211,13 +211,17 @@ TEST_F(Refusals, TargetsBeyondTheClasses) {
 TEST_F(Refusals, TokensOutsideTheVocabulary) {
   if (!test_device_is_cpu()) GTEST_SKIP() << "only the CPU looks";
   const Tensor table = tensor(4, 3), x = tensor(2, 3);
-  for (const int32_t token : {-1, 4}) {
-    const Tensor tokens = copied(row_of(std::vector<int32_t>{0, token}));
-    EXPECT_THROW(kernels().embedding_forward(tokens, table, {}, {0, 2}, x), InternalError);
-    EXPECT_THROW(
-        kernels().embedding_backward(tokens, x, {0, 2}, table, false, {}, false, scratch(4096)),
-        InternalError);
-  }
+  const auto tokens_with = [&](int32_t token) {
+    return copied(row_of(std::vector<int32_t>{0, token}));
+  };
+  for (const int32_t token : {-1, 4})
+    EXPECT_THROW(kernels().embedding_forward(tokens_with(token), table, {}, {0, 2}, x),
+                 InternalError);
+  // Of gradients, the first one behind the table is in another share's.
+  for (const int32_t token : {-1, 5})
+    EXPECT_THROW(kernels().embedding_backward(tokens_with(token), x, {0, 2}, table, false, {},
+                                              false, scratch(4096)),
+                 InternalError);
 }
 
 TEST_F(Refusals, DocumentsThatBeginAfterTheirRows) {

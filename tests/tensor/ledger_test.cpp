@@ -159,7 +159,9 @@ TEST(Ledger, AStepTakesNoFreshMemoryAfterTheFirst) {
       gradients.push_back(ledger.allocate(Kind::gradients, (5 - 2 * (unit % 2)) * kMega, "g"));
       activations.pop_back();
     }
-    if (step > 0) EXPECT_EQ(memory.taken, 0) << "step " << step;
+    if (step > 0) {
+      EXPECT_EQ(memory.taken, 0) << "step " << step;
+    }
   }
 }
 
