@@ -24,7 +24,8 @@ class CliPlan : public Cli {
 
 TEST_F(CliPlan, IsForTheDescribedCoresWhateverThisMachineHas) {
   // A narrow MLP, beside which the scratch of threads shows.
-  folder_.write("plan.json", R"({"model": {"preset": "gpt2", "intermediate_size": 768},
+  folder_.write("plan.json",
+                R"({"model": {"preset": "gpt2", "vocab_size": 512, "intermediate_size": 768},
                                  "train_micro_batch_size_per_gpu": 1})");
   const Json described = plan({"--hardware", "big.json"}), one = plan({});
   EXPECT_EQ(described["hardware"]["cores"], 192);
