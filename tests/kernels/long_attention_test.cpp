@@ -98,7 +98,7 @@ double largest_distance(const HostTensor& a, const HostTensor& b) {
 TEST(LongAttention, InPartsHasTheGradientsOfTheTiledKernels) {
   if (test_device_is_cpu()) GTEST_SKIP() << "the CPU's kernels cut nothing";
   for (const DType dtype : {DType::bf16, DType::f16})
-    for (const Long& l : {Long{24000, 24000, true, dtype}, Long{12000, 30000, false, dtype}}) {
+    for (const Long& l : {Long{36000, 36000, true, dtype}, Long{18000, 72000, false, dtype}}) {
       SCOPED_TRACE(fmt::format("{} over {} in {}", l.queries, l.keys, dtype_name(dtype)));
       ASSERT_GT(cuda::attention_parts(l.shape()).rows, 0);
       ASSERT_LT(2 * cuda::attention_parts(l.shape()).rows, l.keys) << "too few parts";
@@ -122,7 +122,7 @@ TEST(LongAttention, PlansOfLongSequencesStaySmall) {
   EXPECT_LE(shape.heads * parts.rows * parts.rows * 2, int64_t{9} << 28);
   EXPECT_LT(parts.end, int64_t{4} << 30);
   AttentionShape shorter = shape;
-  shorter.query_length = shorter.key_length = 8192;
+  shorter.query_length = shorter.key_length = 16384;
   EXPECT_EQ(cuda::attention_parts(shorter).rows, 0);
 }
 
