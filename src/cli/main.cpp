@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -172,6 +173,8 @@ void prepare_process() {
   open_standard_streams();
   require_stack();
   report_faults_of_maps();
+  // A file that reaches the limit of sizes (ulimit -f) is a write that fails, and is named.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int guarded(const Run& run) {

@@ -190,8 +190,9 @@ int run_train(TrainArguments arguments) {
     }
     const std::string& output = config.run.output;
     const bool writes = !output.empty() && ranks.leads() && !arguments.plan_only;
-    // Before the data is read, which can take long.
-    if (writes && is_folder(output)) lock.emplace(output);
+    // Before the data is read, which can take long. A folder that is no run's gets no lock's file
+    // until it is found free.
+    if (writes && RunFolder::begun(output)) lock.emplace(output);
     candidates = find_checkpoints(arguments, config);
     goes_on = goes_on_in(output, candidates);
     if (writes && !goes_on) RunFolder::require_free(output, arguments.overwrite);

@@ -58,6 +58,11 @@ bool RunFolder::trained() const {
   return path_exists(file(kRunWeights)) || !checkpoints().list().empty();
 }
 
+bool RunFolder::begun(const std::string& path) {
+  const RunFolder folder(path);
+  return path_exists(folder.file(kRunModel)) || folder.trained();
+}
+
 void RunFolder::require_free(const std::string& path, bool overwrite) {
   const RunFolder folder(path);
   // No word of --overwrite: nobody is to lose a model by following a message.

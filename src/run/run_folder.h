@@ -21,6 +21,8 @@ class RunFolder {
   // or stopped run (unless `overwrite`: a run's results are never lost by starting another), or a
   // config.json or tokenizer.json that no run wrote, like those of a Hugging Face model.
   static void require_free(const std::string& path, bool overwrite);
+  // Whether a run has written to `path`, if only its description.
+  static bool begun(const std::string& path);
   // Creates the folder, if it is free, with config.json, model.json, tokenizer.json and what is
   // kept of a Hugging Face model, so that the files in a folder always belong together. What an
   // earlier run has trained is set aside under names that begin with "replaced-", until

@@ -339,6 +339,15 @@ TEST_F(CliSafety, ALowStackLimitEndsNoRunWithoutAWord) {
       << outcome.code << outcome.err;
 }
 
+TEST_F(CliSafety, ALimitOfFileSizesIsAWriteThatFailsByName) {
+  make_run("run");
+  const std::string weights = read("run/weights.safetensors");
+  const Outcome outcome = shell("ulimit -f 20; $onefold train config.json --quiet --overwrite");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("File too large"), std::string::npos) << outcome.err;
+  EXPECT_EQ(read("run/replaced-weights.safetensors"), weights);
+}
+
 TEST_F(CliSafety, BenchmarksLeaveNoFolders) {
   const Outcome outcome =
       onefold({"bench", "checkpoint", "a/b", "--model", "gpt2-tiny", "--repeats", "1"});

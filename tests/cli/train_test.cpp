@@ -198,6 +198,7 @@ TEST_F(Cli, AFolderWithAModelOfAnotherProgramIsNotWrittenTo) {
   folder_.write("run/config.json", "{\"model_type\": \"gpt2\"}");
   expect_error(train({}, {"--quiet", "--overwrite"}), 1, {"run.output", "no run has written"});
   EXPECT_EQ(read("run/config.json"), "{\"model_type\": \"gpt2\"}");
+  EXPECT_FALSE(exists("run/run.lock"));
 }
 
 TEST_F(Cli, JsonLinesTrain) {
