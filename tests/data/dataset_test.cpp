@@ -9,10 +9,10 @@
 namespace onefold {
 namespace {
 
-using Documents = std::vector<std::string>;
+using Texts = std::vector<std::string>;
 
-Documents documents_of(const DataSource& source) {
-  Documents documents;
+Texts texts_of(const DataSource& source) {
+  Texts documents;
   for_each_document(source,
                     [&](const Document& document) { documents.emplace_back(document.text); });
   return documents;
@@ -31,20 +31,19 @@ Dataset numbered(std::initializer_list<int> lengths, int32_t end_of_text = -1) {
 TEST(Documents, TextIsOneDocumentALineOrAParagraph) {
   const ScratchFolder folder;
   const std::string path = folder.write("t.txt", "\none\r\ntwo\n\n  \nthree\nfour\n");
-  EXPECT_EQ(documents_of({.paths = {path}}), Documents{"\none\r\ntwo\n\n  \nthree\nfour\n"});
-  EXPECT_EQ(documents_of({.paths = {path}, .text_documents = TextDocuments::kLine}),
-            (Documents{"one", "two", "  ", "three", "four"}));
-  EXPECT_EQ(documents_of({.paths = {path}, .text_documents = TextDocuments::kBlankLine}),
-            (Documents{"one\r\ntwo", "three\nfour"}));
-  EXPECT_EQ(documents_of({.paths = {path, path}}).size(), 2u);
+  EXPECT_EQ(texts_of({.paths = {path}}), Texts{"\none\r\ntwo\n\n  \nthree\nfour\n"});
+  EXPECT_EQ(texts_of({.paths = {path}, .text_documents = TextDocuments::kLine}),
+            (Texts{"one", "two", "  ", "three", "four"}));
+  EXPECT_EQ(texts_of({.paths = {path}, .text_documents = TextDocuments::kBlankLine}),
+            (Texts{"one\r\ntwo", "three\nfour"}));
+  EXPECT_EQ(texts_of({.paths = {path, path}}).size(), 2u);
 }
 
 TEST(Documents, JsonlHasOneDocumentOnEachLine) {
   const ScratchFolder folder;
   const std::string path = folder.write(
       "d.jsonl", "{\"text\": \"a\\nb\", \"id\": 1}\n\n{\"text\": \"\"}\r\n{\"text\": \"\\u00e9\"}");
-  EXPECT_EQ(documents_of({.paths = {path}, .format = DataFormat::kJsonl}),
-            (Documents{"a\nb", "\u00e9"}));
+  EXPECT_EQ(texts_of({.paths = {path}, .format = DataFormat::kJsonl}), (Texts{"a\nb", "\u00e9"}));
 }
 
 TEST(Documents, JsonlErrorsNameFileAndLine) {
@@ -52,7 +51,7 @@ TEST(Documents, JsonlErrorsNameFileAndLine) {
   const auto error = [&](std::string_view second_line) {
     const std::string path =
         folder.write("d.jsonl", "{\"text\": \"fine\"}\n" + std::string(second_line) + "\n");
-    return user_error_of([&] { documents_of({.paths = {path}, .format = DataFormat::kJsonl}); });
+    return user_error_of([&] { texts_of({.paths = {path}, .format = DataFormat::kJsonl}); });
   };
   expect_in(error("{\"body\": \"x\", \"id\": 2}"),
             {"d.jsonl:2:", "\"text\"", "\"body\"", "\"id\""});
@@ -65,9 +64,9 @@ TEST(Documents, JsonlErrorsNameFileAndLine) {
 TEST(Documents, EmptyAndMissingFilesAreErrors) {
   const ScratchFolder folder;
   const std::string path = folder.write("empty.txt", "");
-  expect_in(user_error_of([&] { documents_of({.paths = {path}}); }), {path, "empty"});
-  expect_in(user_error_of([&] { documents_of({.paths = {folder.path("no.txt")}}); }), {"no.txt"});
-  expect_in(user_error_of([&] { documents_of({}); }), {"no data files"});
+  expect_in(user_error_of([&] { texts_of({.paths = {path}}); }), {path, "empty"});
+  expect_in(user_error_of([&] { texts_of({.paths = {folder.path("no.txt")}}); }), {"no.txt"});
+  expect_in(user_error_of([&] { texts_of({}); }), {"no data files"});
   ThreadPool pool(1);
   const Tokenizer tokenizer = Tokenizer::bytes();
   const std::string blank = folder.write("blank.txt", "\n\n\n");

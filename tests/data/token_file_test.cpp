@@ -199,7 +199,7 @@ TEST_F(DamagedTokenFile, ATokenOutsideTheVocabularyIsFoundWhenRead) {
   expect_in(user_error_of([&] { all_tokens(damaged); }), {path, "token 3", "516", "300"});
 }
 
-std::string long_text() {
+std::string words_of_lines() {
   std::mt19937 random(8);
   std::string text;
   for (int i = 0; i < 30000; ++i)
@@ -211,7 +211,7 @@ std::string long_text() {
 
 TEST(TokenizeToFile, GivesTheTokensOfTheTextForAnyNumberOfThreads) {
   const ScratchFolder folder;
-  const std::string text = long_text(), path = folder.write("text.txt", text);
+  const std::string text = words_of_lines(), path = folder.write("text.txt", text);
   for (const char* name : {"tokenizer_small.json", "tokenizer_llama.json"}) {
     const Tokenizer tokenizer = Tokenizer::load(std::string(ONEFOLD_GOLDEN_DIR) + "/" + name);
     EXPECT_LT(tokenizer.safe_cut(text, 1000), 2000u);  // else there is one chunk only
@@ -251,7 +251,7 @@ TEST(TokenizeToFile, PutsTheTemplateAroundEachDocument) {
 TEST(TokenizeToFile, TellsHowFarItIsAndStopsWithoutAFile) {
   const ScratchFolder folder;
   const DataSource source{
-      .paths = {folder.write("a.txt", long_text()), folder.write("b.txt", long_text())}};
+      .paths = {folder.write("a.txt", words_of_lines()), folder.write("b.txt", words_of_lines())}};
   ThreadPool pool(1);
   std::vector<int64_t> seen;
   int64_t all = 0;
@@ -262,7 +262,7 @@ TEST(TokenizeToFile, TellsHowFarItIsAndStopsWithoutAFile) {
   };
   ASSERT_TRUE(tokenize_to_file(source, Tokenizer::bytes(), pool, folder.path("t.tokens"),
                                {.progress = count}));
-  EXPECT_EQ(all, static_cast<int64_t>(2 * long_text().size()));
+  EXPECT_EQ(all, static_cast<int64_t>(2 * words_of_lines().size()));
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
   EXPECT_GE(seen.size(), 3u);
   EXPECT_LT(seen.front(), all / 2);

@@ -13,7 +13,7 @@ using test::Shape;
 using test::traits_of;
 using Lines = std::vector<std::string>;
 
-Lines lines(const Program& program) {
+Lines described(const Program& program) {
   Lines result;
   for (const Action& action : program.actions)
     result.push_back(describe(action, "u" + std::to_string(action.unit)));
@@ -21,7 +21,7 @@ Lines lines(const Program& program) {
 }
 
 TEST(Program, AUnitThatHasTheLossIsEnteredBackwardsOnly) {
-  EXPECT_EQ(lines(plain_step({.units = 3})),
+  EXPECT_EQ(described(plain_step({.units = 3})),
             (Lines{"forward u0, micro 0", "forward u1, micro 0", "backward u2, micro 0",
                    "squares u2", "backward u1, micro 0", "squares u1", "backward u0, micro 0",
                    "squares u0", "clip", "step u0", "step u1", "step u2"}));
@@ -38,7 +38,7 @@ TEST(Program, SquaresFollowTheLastMicroBatchAndEachUnitStepsOnce) {
 }
 
 TEST(Program, ATableThatTheHeadAddsToWaitsForAllOfItsMicroBatches) {
-  const Lines all = lines(plain_step({.units = 3, .micros = 2, .tied = true}));
+  const Lines all = described(plain_step({.units = 3, .micros = 2, .tied = true}));
   EXPECT_EQ(Lines(all.begin() + 8, all.begin() + 13),
             (Lines{"backward u1, micro 1", "squares u1", "backward u0, micro 0",
                    "backward u0, micro 1", "squares u0"}));
@@ -108,34 +108,34 @@ TEST(Evaluation, KeepsNothing) {
 
 TEST(Recompute, RunsASegmentsForwardsAgainJustBeforeItsLastUnitsBackward) {
   // u1 and u2 are one segment, u3 and u4 another.
-  EXPECT_EQ(lines(plain_step({.units = 6}, true)), (Lines{"forward u0, micro 0",
-                                                          "forward u1, micro 0",
-                                                          "forward u2, micro 0",
-                                                          "forward u3, micro 0",
-                                                          "forward u4, micro 0",
-                                                          "backward u5, micro 0",
-                                                          "squares u5",
-                                                          "forward u3, micro 0",
-                                                          "forward u4, micro 0",
-                                                          "backward u4, micro 0",
-                                                          "squares u4",
-                                                          "backward u3, micro 0",
-                                                          "squares u3",
-                                                          "forward u1, micro 0",
-                                                          "forward u2, micro 0",
-                                                          "backward u2, micro 0",
-                                                          "squares u2",
-                                                          "backward u1, micro 0",
-                                                          "squares u1",
-                                                          "backward u0, micro 0",
-                                                          "squares u0",
-                                                          "clip",
-                                                          "step u0",
-                                                          "step u1",
-                                                          "step u2",
-                                                          "step u3",
-                                                          "step u4",
-                                                          "step u5"}));
+  EXPECT_EQ(described(plain_step({.units = 6}, true)), (Lines{"forward u0, micro 0",
+                                                              "forward u1, micro 0",
+                                                              "forward u2, micro 0",
+                                                              "forward u3, micro 0",
+                                                              "forward u4, micro 0",
+                                                              "backward u5, micro 0",
+                                                              "squares u5",
+                                                              "forward u3, micro 0",
+                                                              "forward u4, micro 0",
+                                                              "backward u4, micro 0",
+                                                              "squares u4",
+                                                              "backward u3, micro 0",
+                                                              "squares u3",
+                                                              "forward u1, micro 0",
+                                                              "forward u2, micro 0",
+                                                              "backward u2, micro 0",
+                                                              "squares u2",
+                                                              "backward u1, micro 0",
+                                                              "squares u1",
+                                                              "backward u0, micro 0",
+                                                              "squares u0",
+                                                              "clip",
+                                                              "step u0",
+                                                              "step u1",
+                                                              "step u2",
+                                                              "step u3",
+                                                              "step u4",
+                                                              "step u5"}));
 }
 
 TEST(Recompute, KeepsTheInputOfASegmentsFirstUnitAndNothingElse) {
@@ -149,7 +149,8 @@ TEST(Recompute, KeepsTheInputOfASegmentsFirstUnitAndNothingElse) {
 }
 
 TEST(Recompute, RunsOfMicroBatchesRecomputeTheLowerUnitsInARun) {
-  const Lines all = lines(plain_step({.units = 4, .micros = 2, .order = Order::unit_first}, true));
+  const Lines all =
+      described(plain_step({.units = 4, .micros = 2, .order = Order::unit_first}, true));
   EXPECT_EQ(Lines(all.begin() + 9, all.begin() + 15),
             (Lines{"forward u1, micro 0", "forward u1, micro 1", "forward u2, micro 0",
                    "backward u2, micro 0", "forward u2, micro 1", "backward u2, micro 1"}));
@@ -164,7 +165,7 @@ TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
   units[1].phases = {3, 2};
   units[2].phases = {1, 2};
   split_phases(program, units);
-  const Lines all = lines(program);
+  const Lines all = described(program);
   EXPECT_EQ(
       Lines(all.begin(), all.begin() + 8),
       (Lines{"forward u0, micro 0, phase 0", "exchange u0, micro 0, after phase 0 of forward",

@@ -79,17 +79,17 @@ Loaded load_on(const CheckpointFolder& folder, int ranks, int stage) {
   return loaded;
 }
 
-struct Layout {
+struct RanksAndStage {
   int ranks, stage;
 };
 
-void reshard(const std::vector<Layout>& from, const std::vector<Layout>& to) {
-  for (const Layout& saving : from) {
+void reshard(const std::vector<RanksAndStage>& from, const std::vector<RanksAndStage>& to) {
+  for (const RanksAndStage& saving : from) {
     const ScratchFolder scratch;
     const CheckpointFolder folder(scratch.path("checkpoints"));
     const State saved = save_on(folder, saving.ranks, saving.stage);
     EXPECT_EQ(saved.size(), 3 * parameters_of(small_model()).size());
-    for (const Layout& loading : to) {
+    for (const RanksAndStage& loading : to) {
       SCOPED_TRACE(fmt::format("{} ranks at stage {} to {} at stage {}", saving.ranks, saving.stage,
                                loading.ranks, loading.stage));
       const Loaded loaded = load_on(folder, loading.ranks, loading.stage);
@@ -106,7 +106,7 @@ TEST(Reshard, AnyLayoutLoadsWhatAnotherSaved) {
 
 TEST(Reshard, EveryLayoutLoadsWhatEveryOtherSaved) {
   if (!std::getenv("ONEFOLD_SLOW_TESTS")) GTEST_SKIP() << "ctest -L slow runs it";
-  std::vector<Layout> all;
+  std::vector<RanksAndStage> all;
   for (const int ranks : {1, 2, 3, 4, 8})
     for (const int stage : {0, 1, 2, 3}) all.push_back({ranks, stage});
   reshard(all, all);

@@ -5,9 +5,9 @@
 namespace onefold {
 namespace {
 
-class Weights : public RunTest {};
+class SavedWeights : public RunTest {};
 
-TEST_F(Weights, OfAnotherModelAreRefused) {
+TEST_F(SavedWeights, OfAnotherModelAreRefused) {
   const EngineOptions options{.threads = 1, .sequence = 8};
   const ModelSpec whole = config().model;
   ModelSpec narrow = whole, shallow = whole, deep = whole;
