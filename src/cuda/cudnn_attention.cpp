@@ -356,13 +356,15 @@ class CudnnAttention final : public LibraryAttention {
 
   void run(const Graph& graph, std::unordered_map<int64_t, void*> tensors, void* scratch,
            cudaStream_t stream) {
-    if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
+    if (stream != stream_ && fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
       internal_error("cuDNN could not take a stream");
+    stream_ = stream;
     if (auto status = graph.execute(handle_, tensors, scratch); status.is_bad())
       internal_error("cuDNN could not compute attention: {}", status.get_message());
   }
 
   cudnnHandle_t handle_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // that the handle has
   std::map<Key, Entry> graphs_;
 };
 
