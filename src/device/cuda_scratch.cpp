@@ -10,8 +10,8 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kAttentionSliceBytes = int64_t{2} << 30;
-// Beyond, a sequence is cut: 16,384 tokens of 32 heads are not. Whole ones were measured; what
-// parts cost was not.
+// Beyond, a sequence is cut: 16,384 tokens of 32 heads are not. What parts cost is in
+// docs/benchmarks.md.
 constexpr int64_t kAttentionWholeBytes = int64_t{18} << 30;
 constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
 constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
