@@ -175,6 +175,8 @@ void measure_step(const StepBench& b, int64_t baseline,
   VerbTimes before{};
   // What the host steps goes on beside the next step: nothing may come between two of them.
   const bool one_after_another = options.offload.any();
+  constexpr int kProbes = 8;  // of products, which take longer than a small step
+  const int probe_every = (b.steps + kProbes - 1) / kProbes;
   for (int step = 0; step < b.warmup + b.steps; ++step) {
     if (step == b.warmup) before = engine.times();
     engine.control().exchange("begin", {});
@@ -184,7 +186,8 @@ void measure_step(const StepBench& b, int64_t baseline,
     if (step >= b.warmup) {
       seconds.push_back(now_seconds() - begin);
       dropped.push_back(dropped_share(result.experts));
-      if (one_after_another && step + 1 < b.warmup + b.steps) continue;
+      const int timed = step + 1 - b.warmup;
+      if (timed < b.steps && (one_after_another || timed % probe_every != 0)) continue;
       // Between the steps, so that other load on the machine slows both alike.
       gemm.push_back(measure_product_gflops(engine.device(), options.precision.compute, 3));
     }
@@ -194,7 +197,9 @@ void measure_step(const StepBench& b, int64_t baseline,
   options.profile->turn(true);
   const double kept = 1 - dropped_share(engine.train_step(micros, 1e-4).experts);
   options.profile->turn(false);
-  const int64_t peak = peak_rss_bytes();  // before the memory probe takes its own
+  // Before the memory probe takes its own.
+  const int64_t peak = peak_rss_bytes();
+  const Device::DriverMemory driver = engine.device().driver_memory();
   if (engine.rank() != 0) return;
   const auto tokens = static_cast<double>(b.batch * b.sequence * b.micros * engine.ranks());
   const double rate = tokens / median(seconds);
@@ -234,6 +239,8 @@ void measure_step(const StepBench& b, int64_t baseline,
                  {"peak_rss_bytes", peak},
                  {"baseline_rss_bytes", baseline},
                  {"ledger_peak_bytes", engine.ledger().peak_bytes()},
+                 {"mapped_bytes", driver.mapped_bytes},
+                 {"driver_bytes", driver.used_bytes},
                  {"ledger_host_bytes", engine.ledger().peak_bytes(Tier::host)},
                  {"ledger_disk_bytes", engine.ledger().peak_bytes(Tier::disk)},
                  {"ledger_activation_bytes", engine.ledger().peak_bytes(Kind::activations)},
@@ -265,9 +272,9 @@ void measure_step(const StepBench& b, int64_t baseline,
                                        per_step(now.communication, before.communication)));
   fmt::print("  optimizer at {:.1f} GB/s = {:.0f} % of the {:.1f} measured for memory\n",
              optimizer_rate, 100 * optimizer_rate / memory_rate, memory_rate);
-  fmt::print("  peak resident set {}, of which the ledger{} holds {}\n\n{}{}", format_bytes(peak),
+  fmt::print("  peak resident set {}, of which the ledger{} holds {}\n{}\n{}{}", format_bytes(peak),
              engine.ranks() > 1 ? " of a rank" : "", format_bytes(engine.ledger().peak_bytes()),
-             engine.ledger().table(), traffic_table(engine));
+             driver_text(driver), engine.ledger().table(), traffic_table(engine));
   fmt::print("\n{}", roofline_table(*options.profile, ceilings));
 }
 

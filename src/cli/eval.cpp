@@ -162,7 +162,7 @@ void require_memory(const Evaluation& evaluation, const Ranks& ranks) {
                                   ranks.scratch_bytes(device), machine);
   const bool on_host = machine.device == "cpu";
   const int64_t needed = plan.peak_bytes * (on_host ? ranks.ranks_here() : 1);
-  const int64_t available = on_host ? available_memory_bytes() : machine.device_bytes;
+  const int64_t available = on_host ? available_memory_bytes() : machine.available_bytes();
   if (available > 0 && needed > available)
     user_error(
         "this evaluation needs {} of memory and {} has {} left; lower --batch or --sequence{}",

@@ -78,6 +78,10 @@ std::string kind_table(const RankPlan& plan) {
                       format_bytes(plan.bytes_at_peak[kind]), format_bytes(plan.kind_peaks[kind]));
   text += fmt::format("  {:<26}{:>14}   at: {}\n", "total", format_bytes(plan.peak_bytes),
                       plan.peak_moment);
+  if (plan.context_bytes > 0)
+    text += fmt::format("  {:<26}{:>14}   of the driver and its libraries: {} in all\n", "context",
+                        format_bytes(plan.context_bytes),
+                        format_bytes(plan.peak_bytes + plan.context_bytes));
   constexpr size_t kMostPlaces = 16;
   const std::vector<int64_t>& peaks = plan.place_peaks;
   for (size_t place = 0; plan.staged() && place < peaks.size() && peaks.size() <= kMostPlaces;
@@ -168,7 +172,7 @@ TierLimits limits_of(const PlanArguments& arguments, const Config& config,
     return described > 0 ? described : used ? Ledger::kNoLimit : 0;
   };
   const int64_t device =
-      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
+      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.available_bytes();
   return {.device = device > 0 ? device : Ledger::kNoLimit,
           .host = limit(arguments.host_memory, "--host-memory", hardware.host_bytes,
                         config.offload.uses(Tier::host)),
@@ -215,7 +219,7 @@ int run_plan(PlanArguments arguments) {
     return run_fit({root, config, context, limits, arguments.output, arguments.json});
   config = settle_layout(config, root, context, limits);
   const ModelSpec spec = planned_model(config);
-  const EngineOptions options = settled_options(config, spec, context, hardware.device_bytes);
+  const EngineOptions options = settled_options(config, spec, context, hardware.available_bytes());
   const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware,
                                   !arguments.hardware.empty());
   if (!arguments.trace.empty()) write_trace(arguments.trace, plan.traces);
@@ -226,7 +230,7 @@ int run_plan(PlanArguments arguments) {
     together = plan_pipeline(spec, options, ranks, context.comm_scratch_bytes, hardware);
   if (!arguments.svg.empty()) write_file(arguments.svg, schedule_svg(*together));
   const int64_t limit =
-      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.device_bytes;
+      config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.available_bytes();
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
   const std::vector<Remedy> ways =
       fits ? std::vector<Remedy>{} : remedies(spec, options, context, limit);

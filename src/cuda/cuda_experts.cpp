@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cuda/axis_kernels.h"
 #include "cuda/experts.h"
 #include "cuda/grouped_wgmma.h"
 #include "cuda/tensor_view.h"
@@ -177,8 +178,11 @@ void run_grouped_gemm(const GroupedGemm& g, cudaStream_t stream) {
 void run_jitter(Tensor x, const Dropout& noise, int64_t length, Tensor dst, cudaStream_t stream) {
   require(dst.rows == x.rows && dst.cols == x.cols && dst.dtype == x.dtype,
           "jitter: {}x{} to {}x{}", x.rows, x.cols, dst.rows, dst.cols);
-  require(length > 0 && noise.places.empty(), "jitter: sequences of {}, or parts of them", length);
-  jitter(view(x), noise.key, noise.samples.i64(), noise.rate, length, view(dst), stream);
+  require(length > 0, "jitter: sequences of {}", length);
+  require_places(noise.places, x.rows);
+  jitter(view(x), {noise.key, noise.samples.i64(), 0, 0},
+         noise.places.empty() ? nullptr : noise.places.i32(), noise.rate, length, view(dst),
+         stream);
 }
 
 }  // namespace onefold::cuda

@@ -166,7 +166,7 @@ class CudaKernels final : public Kernels {
     const AttentionGradients gradients{view(dout), view(dq), view(dk), view(dv), scratch.as_f32()};
     if (LibraryAttention* library = library_attention(q);
         !library || !library->backward(args, gradients, attention_slice(shape),
-                                       attention_parts(shape), bytes, stream_))
+                                       attention_parts(shape), stream_))
       cuda::attention_backward(args, gradients, stream_);
   }
 

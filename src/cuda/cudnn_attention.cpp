@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/plugin.h"
 #include "cuda/attention_sums.h"
+#include "cuda/check.h"
 #include "cuda/library_attention.h"
 
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
@@ -75,7 +76,8 @@ class CudnnAttention final : public LibraryAttention {
     if (!fits(a)) return false;
     const Shape shape = shape_of(a, a.batch);
     const Key key = key_of(shape, a);
-    const Graph* graph = find(key, bytes, [&](Graph& to) { describe_forward(to, shape, a); });
+    const Graph* graph =
+        find(key, shape, bytes, [&](Graph& to) { describe_forward(to, shape, a); });
     if (!graph) return false;
     run(*graph, {{kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kOut, a.out.data}, {kLse, a.lse}},
         scratch, stream);
@@ -83,14 +85,17 @@ class CudnnAttention final : public LibraryAttention {
   }
 
   bool backward(const AttentionArgs& a, const AttentionGradients& g, int64_t slice,
-                const AttentionParts& parts, int64_t bytes, cudaStream_t stream) override {
+                const AttentionParts& parts, cudaStream_t stream) override {
     if (!fits(a) || !takes(g.dout) || !takes(g.dq) || !takes(g.dk) || !takes(g.dv)) return false;
     if (parts.rows > 0) return backward_in_parts(a, g, parts, stream);
     for (int64_t first = 0; first < a.batch; first += slice) {
       Part part = part_from(a, g, first, 0, 0);
       part.args.batch = std::min(slice, a.batch - first);
-      const Graph* graph = graph_of(part, bytes);
+      const float* const lse = part.args.lse;
+      if (a.lse_stride != a.query_length) lay_lse_together(part, parts);
+      const Graph* graph = graph_of(part, parts.lse);
       if (!graph) return false;  // before anything of it was computed: other slices are smaller
+      if (a.lse_stride != a.query_length) copy_lse(part, lse, a.lse_stride, stream);
       run_backward(*graph, part, stream);
     }
     return true;
@@ -132,6 +137,7 @@ class CudnnAttention final : public LibraryAttention {
     part.args.query_length = queries.size(i);
     part.args.key_length = keys.size(j);
     part.args.causal = a.causal && i == j;
+    lay_lse_together(part, parts);
     char* const scratch = reinterpret_cast<char*>(g.scratch);
     const int64_t cols = a.heads * a.head_dim, kv_cols = a.kv_heads * a.head_dim;
     part.gradients.dq = {scratch + parts.dq, queries.size(i), cols, cols, a.q.type};
@@ -140,9 +146,24 @@ class CudnnAttention final : public LibraryAttention {
     return part;
   }
 
+  // A graph's lse must be one block: a part of a longer one's rows is read from the scratch.
+  static void lay_lse_together(Part& part, const AttentionParts& parts) {
+    part.args.lse =
+        reinterpret_cast<float*>(reinterpret_cast<char*>(part.gradients.scratch) + parts.lse);
+    part.args.lse_stride = part.args.query_length;
+  }
+  static void copy_lse(const Part& part, const float* src, int64_t stride, cudaStream_t stream) {
+    const AttentionArgs& a = part.args;
+    const auto bytes = [](int64_t elems) { return static_cast<size_t>(elems) * sizeof(float); };
+    check(
+        cudaMemcpy2DAsync(a.lse, bytes(a.lse_stride), src, bytes(stride), bytes(a.query_length),
+                          static_cast<size_t>(a.batch * a.heads), cudaMemcpyDeviceToDevice, stream),
+        "copy sums of attention");
+  }
+
   const Graph* graph_of(const Part& part, int64_t bytes) {
     const Shape shape = shape_of(part.args, part.args.batch);
-    return find(key_of(shape, part.args, &part.gradients), bytes,
+    return find(key_of(shape, part.args, &part.gradients), shape, bytes,
                 [&](Graph& to) { describe_backward(to, shape, part.args, part.gradients); });
   }
 
@@ -159,11 +180,11 @@ class CudnnAttention final : public LibraryAttention {
       return true;
     };
     // Before anything is computed: whether the library has all of them.
-    const bool has_all = takes_parts(a) && each([&](int64_t b, int64_t i, int64_t j) {
-                           const Part part = part_of(a, g, parts, b, i, j);
-                           return part.args.query_length > 1 && part.args.key_length > 1 &&
-                                  graph_of(part, parts.dk_sums) != nullptr;
-                         });
+    const bool has_all = each([&](int64_t b, int64_t i, int64_t j) {
+      const Part part = part_of(a, g, parts, b, i, j);
+      return part.args.query_length > 1 && part.args.key_length > 1 &&
+             graph_of(part, parts.lse) != nullptr;
+    });
     if (!has_all) return false;
     char* const scratch = reinterpret_cast<char*>(g.scratch);
     const auto add = [&](const Matrix& part, bool first, bool last, int64_t sums,
@@ -173,8 +194,10 @@ class CudnnAttention final : public LibraryAttention {
     };
     return each([&](int64_t b, int64_t i, int64_t j) {
       const Part part = part_of(a, g, parts, b, i, j);
-      const AttentionGradients to = part_from(a, g, b, queries.first(i), keys.first(j)).gradients;
-      run_backward(*graph_of(part, parts.dk_sums), part, stream);
+      const Part at = part_from(a, g, b, queries.first(i), keys.first(j));
+      const AttentionGradients& to = at.gradients;
+      if (j == 0) copy_lse(part, at.args.lse, a.lse_stride, stream);
+      run_backward(*graph_of(part, parts.lse), part, stream);
       add(part.gradients.dq, j == 0, j + 1 == end_key(i), parts.dq_sums, to.dq);
       const bool first = i == (a.causal ? j : 0), last = i == last_query;
       const int64_t of_keys =
@@ -212,7 +235,7 @@ class CudnnAttention final : public LibraryAttention {
            takes(a.v) && takes(a.out);
   }
 
-  // Rows of lse may be some of a longer one's.
+  // Forward, rows of lse may be some of a longer one's.
   static bool takes_parts(const AttentionArgs& a) {
     return a.key_length > 1 && reinterpret_cast<uintptr_t>(a.lse) % 16 == 0;
   }
@@ -296,38 +319,52 @@ class CudnnAttention final : public LibraryAttention {
     output(results[2], kDv, s, g.dv);
   }
 
-  // The graph of this key, made by `describe` where it is new. Only plans that do with the scratch
-  // are taken.
+  // The graph of this shape, made by `describe` where it is new. What the library declines, though
+  // it should take it, is said: slower kernels are many times as slow.
   template <class Describe>
-  const Graph* find(const Key& key, int64_t bytes, const Describe& describe) {
+  const Graph* find(const Key& key, const Shape& s, int64_t bytes, const Describe& describe) {
     const auto [place, is_new] = graphs_.try_emplace(key);
     if (is_new) {
       auto graph = std::make_shared<Graph>();
       describe(*graph);
-      if (plan(*graph, bytes)) place->second.graph = std::move(graph);
+      if (const std::string problem = plan(*graph, bytes); problem.empty())
+        place->second.graph = std::move(graph);
+      else
+        fmt::print(
+            stderr,
+            "attention of {} x {} queries over {} keys, {} heads over {} of {} elements, runs "
+            "on slower kernels: cuDNN {}: {}\n",
+            s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim,
+            fe::detail::get_backend_version(), problem);
     }
     return place->second.graph.get();
   }
 
-  bool plan(Graph& graph, int64_t bytes) {
-    if (graph.validate().is_bad() || graph.build_operation_graph(handle_).is_bad() ||
-        graph.create_execution_plans({fe::HeurMode_t::A}).is_bad())
-      return false;
-    graph.deselect_workspace_greater_than(bytes);
+  // Why there is no plan that does with so much scratch; empty: there is one.
+  std::string plan(Graph& graph, int64_t bytes) {
     int64_t asked = 0;
-    return graph.check_support(handle_).is_good() && graph.build_plans(handle_).is_good() &&
-           graph.get_workspace_size(asked).is_good() && asked <= bytes;
+    auto status = graph.validate();
+    if (status.is_good()) status = graph.build_operation_graph(handle_);
+    if (status.is_good()) status = graph.create_execution_plans({fe::HeurMode_t::A});
+    graph.deselect_workspace_greater_than(bytes);
+    if (status.is_good()) status = graph.check_support(handle_);
+    if (status.is_good()) status = graph.build_plans(handle_);
+    if (status.is_good()) status = graph.get_workspace_size(asked);
+    if (status.is_bad()) return status.get_message();
+    return asked <= bytes ? "" : fmt::format("it asks for {} bytes, and has {}", asked, bytes);
   }
 
   void run(const Graph& graph, std::unordered_map<int64_t, void*> tensors, void* scratch,
            cudaStream_t stream) {
-    if (fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
+    if (stream != stream_ && fe::detail::set_stream(handle_, stream) != CUDNN_STATUS_SUCCESS)
       internal_error("cuDNN could not take a stream");
+    stream_ = stream;
     if (auto status = graph.execute(handle_, tensors, scratch); status.is_bad())
       internal_error("cuDNN could not compute attention: {}", status.get_message());
   }
 
   cudnnHandle_t handle_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // that the handle has
   std::map<Key, Entry> graphs_;
 };
 

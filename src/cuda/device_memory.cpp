@@ -37,6 +37,11 @@ void* DeviceMemory::take(int64_t bytes) {
   return block;
 }
 
+int64_t DeviceMemory::mapped_bytes() {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(granules_.size() + spare_.size()) * memory_.granule_bytes();
+}
+
 // From the smallest free block that holds the request; what is left of it stays free.
 void* DeviceMemory::cut(int64_t bytes) {
   const auto found = by_size_.lower_bound({bytes, nullptr});

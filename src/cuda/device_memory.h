@@ -58,6 +58,8 @@ class DeviceMemory final : public MemorySource {
   int64_t block_bytes(int64_t bytes) const override;
   void* take(int64_t block_bytes) override;
   void give_back(void* block, int64_t block_bytes) override;
+  // What it holds of the card: blocks, and what is free between them.
+  int64_t mapped_bytes();
 
  private:
   using Address = char*;

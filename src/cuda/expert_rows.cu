@@ -106,6 +106,11 @@ __global__ void clear_kernel(View<T> dst, const int32_t* rows_used, bool is_alig
       store_pack<T>(zeros, dst.row(row), col, dst.cols, is_aligned);
 }
 
+__device__ inline float jitter_factor(uint32_t word, float rate) {
+  const float uniform = static_cast<float>(word >> 8) * 0x1p-24f;
+  return 1.0f + rate * (2.0f * uniform - 1.0f);
+}
+
 // A thread has the four elements that share a Philox counter, wherever rows end among them.
 template <class T>
 __global__ void jitter_kernel(View<T> x, Mask noise, float rate, int64_t length, View<T> dst,
@@ -120,14 +125,26 @@ __global__ void jitter_kernel(View<T> x, Mask noise, float rate, int64_t length,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (row >= end) return;
-    const float uniform = static_cast<float>(words[i] >> 8) * 0x1p-24f;
-    const float factor = 1.0f + rate * (2.0f * uniform - 1.0f);
-    dst.row(row)[col] = narrow<T>(widen(x.row(row)[col]) * factor);
+    dst.row(row)[col] = narrow<T>(widen(x.row(row)[col]) * jitter_factor(words[i], rate));
     if (++col == x.cols) {
       col = 0;
       ++row;
     }
   }
+}
+
+// Rows at places of their own: those that follow each other need not lie together in the sample, so
+// a thread has one element, and four of them compute the same words.
+template <class T>
+__global__ void jitter_at_kernel(const int32_t* places, View<T> x, Mask noise, float rate,
+                                 int64_t length, View<T> dst) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = at / x.cols, col = at % x.cols;
+  if (row >= x.rows) return;
+  const auto element = static_cast<uint64_t>(places[row]) * static_cast<uint64_t>(x.cols) +
+                       static_cast<uint64_t>(col);
+  const PhiloxWords words = mask_words(noise, noise.samples[row / length], element / 4);
+  dst.row(row)[col] = narrow<T>(widen(x.row(row)[col]) * jitter_factor(words[element % 4], rate));
 }
 
 }  // namespace
@@ -177,14 +194,16 @@ void clear_rows(Matrix dst, const int32_t* rows_used, cudaStream_t stream) {
   });
 }
 
-void jitter(Matrix x, PhiloxKey key, const int64_t* samples, float rate, int64_t length, Matrix dst,
-            cudaStream_t stream) {
+void jitter(Matrix x, const Mask& noise, const int32_t* places, float rate, int64_t length,
+            Matrix dst, cudaStream_t stream) {
   const int64_t blocks = ceil_div(ceil_div(length * x.cols, 4), kThreads);
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
+    if (places)
+      return launch(jitter_at_kernel<T>, grid_of(ceil_div(x.rows * x.cols, kThreads)), kThreads, 0,
+                    stream, places, view<T>(x), noise, rate, length, view<T>(dst));
     launch(jitter_kernel<T>, grid_of(ceil_div(x.rows, length) * blocks), kThreads, 0, stream,
-           view<T>(x), Mask{key, samples, 0, 0}, rate, length, view<T>(dst),
-           static_cast<uint32_t>(blocks));
+           view<T>(x), noise, rate, length, view<T>(dst), static_cast<uint32_t>(blocks));
   });
 }
 

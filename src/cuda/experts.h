@@ -61,8 +61,9 @@ void weigh_rows(const RoutingArgs& routing, Matrix dy, Matrix x, float* dweights
                 cudaStream_t stream);
 // Of a matrix, those from a number on that is in the card's memory.
 void clear_rows(Matrix dst, const int32_t* rows_used, cudaStream_t stream);
-void jitter(Matrix x, PhiloxKey key, const int64_t* samples, float rate, int64_t length, Matrix dst,
-            cudaStream_t stream);
+// Of `noise`, the key and the samples. `places`: of each row in its sample; null: row % length.
+void jitter(Matrix x, const Mask& noise, const int32_t* places, float rate, int64_t length,
+            Matrix dst, cudaStream_t stream);
 
 // grouped_gemm.cu: plain tiles, which take every type and shape.
 struct GroupedArgs {

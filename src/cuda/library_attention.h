@@ -18,10 +18,9 @@ class LibraryAttention {
   virtual bool forward(const AttentionArgs& args, void* scratch, int64_t bytes,
                        cudaStream_t stream) = 0;
   // The same; sequences are taken `slice` at a time, or, where there are parts, one after the other
-  // in these.
+  // in these. The gradients' scratch is that of `parts`.
   virtual bool backward(const AttentionArgs& args, const AttentionGradients& gradients,
-                        int64_t slice, const AttentionParts& parts, int64_t bytes,
-                        cudaStream_t stream) = 0;
+                        int64_t slice, const AttentionParts& parts, cudaStream_t stream) = 0;
 };
 
 // Null where there is none; `problem` then says why.

@@ -92,45 +92,54 @@ struct ColumnSums {
   float values[kCount][kPacks][kElems] = {};
 };
 
+// Floats from one element's sums of a team to the next one's: neither the lanes that have a column
+// each nor those that have an element each meet in a bank.
+template <class Plan>
+constexpr int kPartialRow = Plan::kTeam + 4;
+
 // The partial sums of a block's teams, added in their order: [count, size], columns as in Packs.
+// All teams leave theirs in shared memory, where a warp's lanes lie side by side; then each thread
+// adds up columns over the teams.
 template <class Plan, int kElems, Sums kSums>
 __device__ void store_partials(const ColumnSums<Plan::kPacks, kElems, kSums>& sums, int size,
                                float* partial) {
   constexpr int kTeam = Plan::kTeam, kPacks = Plan::kPacks,
                 kCount = ColumnSums<kPacks, kElems, kSums>::kCount;
-  const int mine = static_cast<int>(threadIdx.x) % kTeam * kElems;
+  const int thread = static_cast<int>(threadIdx.x) % kTeam;
   if constexpr (Plan::kTeams == 1) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
 #pragma unroll
       for (int k = 0; k < kElems; ++k) {
-        const int col = mine + p * kTeam * kElems + k;
+        const int col = (p * kTeam + thread) * kElems + k;
         if (col >= size) continue;
 #pragma unroll
         for (int i = 0; i < kCount; ++i) partial[i * size + col] = sums.values[i][p][k];
       }
   } else {
-    float* first = shared_floats() + mine;  // of [count, size]
-#pragma unroll 1
-    for (int turn = 0; turn < Plan::kTeams; ++turn) {
-      if (static_cast<int>(threadIdx.x) / kTeam == turn) {
+    // [team, count, pack, element of it, thread of the team]
+    constexpr int kRow = kPartialRow<Plan>, kOfTeam = kCount * kPacks * kElems * kRow;
+    float* own = shared_floats() + static_cast<int>(threadIdx.x) / kTeam * kOfTeam + thread;
 #pragma unroll
-        for (int p = 0; p < kPacks; ++p)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
-          for (int k = 0; k < kElems; ++k) {
-            const int at = p * kTeam * kElems + k;  // a constant: all share one address
-            if (mine + at >= size) continue;
+      for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-              float& sum = first[i * size + at];
-              sum = turn == 0 ? sums.values[i][p][k] : sum + sums.values[i][p][k];
-            }
-          }
+        for (int k = 0; k < kElems; ++k)
+          own[((i * kPacks + p) * kElems + k) * kRow] = sums.values[i][p][k];
+    __syncthreads();
+    for (int col = static_cast<int>(threadIdx.x); col < size; col += Plan::kBlock) {
+      const int p = col / kElems / kTeam, k = col % kElems;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float* of_teams =
+            shared_floats() + ((i * kPacks + p) * kElems + k) * kRow + col / kElems % kTeam;
+        float sum = of_teams[0];
+#pragma unroll
+        for (int team = 1; team < Plan::kTeams; ++team) sum += of_teams[team * kOfTeam];
+        partial[i * size + col] = sum;
       }
-      __syncthreads();
     }
-    for (int i = static_cast<int>(threadIdx.x); i < kCount * size; i += Plan::kBlock)
-      partial[i] = shared_floats()[i];
   }
 }
 
@@ -258,7 +267,8 @@ template <class T, class Plan, bool kCentered, Sums kSums>
 bool launch_fused(const Fused& fused, int64_t chunks, const NormBackward& args, bool whole,
                   cudaStream_t stream) {
   constexpr int64_t shared = FusedRing<T, Plan, true>::kBytes;
-  static_assert(shared >= kFusedSums * Plan::kMost * static_cast<int64_t>(sizeof(float)));
+  static_assert(shared >= kFusedSums * Plan::kTeams * Plan::kPacks * 8 * kPartialRow<Plan> *
+                              static_cast<int64_t>(sizeof(float)));
   if (shared > card_traits().shared_bytes) return false;
   launch(whole ? fused_kernel<T, Plan, true, kCentered, kSums>
                : fused_kernel<T, Plan, false, kCentered, kSums>,

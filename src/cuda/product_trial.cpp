@@ -40,6 +40,13 @@ class Block {
   void* data_ = nullptr;
 };
 
+// Others on the card may be about to take memory: half of what is free is left to them.
+bool has_room_for(int64_t bytes) {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "ask for the card's free memory");
+  return bytes <= static_cast<int64_t>(free / 2);
+}
+
 class Timer {
  public:
   explicit Timer(cudaStream_t stream) : stream_(stream) {
@@ -79,6 +86,9 @@ int fastest_with_the_first_ones_bits(int algorithms, const Gemm& product, bool r
   const Tensor &a = product.a, &b = product.b, &dst = product.dst;
   const Tensor& added = product.residual.empty() ? dst : product.residual;
   const int64_t digest_at = (span_bytes(dst) + 7) / 8 * 8;
+  if (!has_room_for(span_bytes(a) + span_bytes(b) + (reads_added ? span_bytes(added) : 0) +
+                    digest_at))
+    return 0;
   const Block left(span_bytes(a)), right(span_bytes(b)),
       before(reads_added ? span_bytes(added) : 0),
       bias(dst.cols * static_cast<int64_t>(sizeof(float))), result(digest_at + 8);

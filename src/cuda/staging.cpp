@@ -89,19 +89,32 @@ void Staging::write(Tensor dst, const Device::Make& make, Device::Calls calls, T
   std::lock_guard lock(mutex_);
   const Parts parts(dst);
   for (int64_t i = 0; i < parts.count(); ++i) {
-    StagingBuffer& buffer = buffers_[static_cast<size_t>(i % 2)];
-    check(cudaEventSynchronize(buffer.copied), "copy to the card");
-    make_part(parts, i, make, calls, pool, buffer.data);
-    check(
-        cudaMemcpyAsync(parts.at(i), buffer.data, parts.bytes(i), cudaMemcpyHostToDevice, stream_),
-        "copy to the card");
-    check(cudaEventRecord(buffer.copied, stream_), "record an event");
+    std::byte* const data = room(parts.bytes(i));
+    make_part(parts, i, make, calls, pool, data);
+    check(cudaMemcpyAsync(parts.at(i), data, parts.bytes(i), cudaMemcpyHostToDevice, stream_),
+          "copy to the card");
+    check(cudaEventRecord(buffers_[buffer_].copied, stream_), "record an event");
   }
+}
+
+std::byte* Staging::room(size_t bytes) {
+  constexpr size_t kApart = 64;  // of elements of any type
+  if (filled_ + bytes > size_t{kBufferBytes}) {
+    buffer_ = 1 - buffer_;
+    filled_ = 0;
+    check(cudaEventSynchronize(buffers_[buffer_].copied), "copy to the card");
+  }
+  std::byte* const data = buffers_[buffer_].data + filled_;
+  filled_ += (bytes + kApart - 1) / kApart * kApart;
+  return data;
 }
 
 void Staging::read(Tensor src, const Device::Take& take) {
   std::lock_guard lock(mutex_);
-  read_parts(Parts(src), buffers_, stream_, take);
+  const Parts parts(src);
+  filled_ = kBufferBytes;  // if `take` throws, a copy may be under way
+  read_parts(parts, buffers_, stream_, take);
+  if (parts.count() > 0) filled_ = 0;  // all copies before its own are done, too
 }
 
 void read_beside(cudaStream_t stream, Tensor src, const Device::Take& take,

@@ -34,10 +34,15 @@ class Staging {
  private:
   using Buffers = std::array<StagingBuffer, 2>;
   void free();
+  // Room in a buffer that no copy needs any more.
+  std::byte* room(size_t bytes);
 
   cudaStream_t stream_;
   std::mutex mutex_;
   Buffers buffers_;
+  // What is written goes to a buffer behind what was written before, as long as there is room:
+  // small tensors, of which a step begins with several, need not wait for each other.
+  size_t buffer_ = 0, filled_ = 0;
 };
 
 // As Device::read_beside(), in the order of a stream of its own.

@@ -25,14 +25,35 @@ void CUDART_CB wait_for_thread(void* ticket) {
 
 }  // namespace
 
-StreamLane::Event::Event(cudaStream_t stream) {
-  check(cudaEventCreate(&handle), "make an event");
-  const cudaError_t recorded = cudaEventRecord(handle, stream);
-  if (recorded != cudaSuccess) (void)cudaEventDestroy(handle);
-  check(recorded, "record an event");
+StreamLane::Pool::~Pool() {
+  for (const cudaEvent_t event : free_) (void)cudaEventDestroy(event);
 }
 
-StreamLane::Event::~Event() { (void)cudaEventDestroy(handle); }
+cudaEvent_t StreamLane::Pool::take() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      const cudaEvent_t event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "make an event");
+  return event;
+}
+
+void StreamLane::Pool::give_back(cudaEvent_t event) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(event);
+}
+
+StreamLane::Event::Event(std::shared_ptr<Pool> pool, cudaStream_t stream)
+    : handle(pool->take()), pool_(std::move(pool)) {
+  const cudaError_t recorded = cudaEventRecord(handle, stream);
+  if (recorded != cudaSuccess) pool_->give_back(handle);
+  check(recorded, "record an event");
+}
 
 StreamLane::StreamLane(bool urgent) {
   int least = 0, greatest = 0;
@@ -51,21 +72,35 @@ StreamLane::~StreamLane() {
 
 Ticket StreamLane::post(JobLabel label, Job job) {
   const NamedRange range(label.name);
-  SharedEvent begin = record();
+  SharedEvent begin = begin_here();
   job();
   SharedEvent end = record();
+  add_pending({std::move(label), std::move(begin), end});
+  return add_ticket(std::move(end));
+}
+
+StreamLane::SharedEvent StreamLane::begin_here() const {
   {
     std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(label), std::move(begin), end});
+    if (last_ && cudaEventQuery(last_->handle) == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // "not ready" is not the next call's error
+      return last_;
+    }
   }
-  return add_ticket(std::move(end));
+  return record();
+}
+
+void StreamLane::add_pending(Pending pending) {
+  std::lock_guard lock(mutex_);
+  last_ = pending.end;
+  pending_.push_back(std::move(pending));
 }
 
 void StreamLane::after(const Ticket& ticket) {
   if (auto* const issued = dynamic_cast<IssuedLane*>(ticket.lane))
     return after(issued->issued(ticket.number));
   if (!ticket.lane || ticket.lane == this) return;
-  SharedEvent begin = record();
+  SharedEvent begin = begin_here();
   if (const auto* other = dynamic_cast<const StreamLane*>(ticket.lane)) {
     if (const SharedEvent event = other->event_of(ticket.number))
       check(cudaStreamWaitEvent(stream_, event->handle), "let a stream wait for another");
@@ -78,8 +113,7 @@ void StreamLane::after(const Ticket& ticket) {
     awaited.release();  // the callback's
   }
   SharedEvent end = record();
-  std::lock_guard lock(mutex_);
-  pending_.push_back({{}, std::move(begin), std::move(end), ticket.lane});
+  add_pending({{}, std::move(begin), std::move(end), ticket.lane});
 }
 
 void StreamLane::wait(int64_t number) {
@@ -125,10 +159,15 @@ std::vector<LaneSpan> StreamLane::take_spans() {
   check(cudaEventSynchronize(last->handle), "wait for a stream");
   std::vector<LaneSpan> spans;
   spans.reserve(pending.size());
-  for (Pending& one : pending)
-    spans.push_back(
-        {std::move(one.label), seconds_at(*one.begin), seconds_at(*one.end), one.awaited});
-  base_seconds_ = seconds_at(*last);
+  const Event* before = nullptr;
+  double ended = 0;
+  for (Pending& one : pending) {
+    const double begin = one.begin.get() == before ? ended : seconds_at(*one.begin);
+    before = one.end.get();
+    ended = seconds_at(*before);
+    spans.push_back({std::move(one.label), begin, ended, one.awaited});
+  }
+  base_seconds_ = ended;
   base_ = last;
   return spans;
 }

@@ -1,5 +1,7 @@
 // A lane that is a stream: a job's host code runs as it is posted and enqueues work, which the card
-// does in order. Times come from events around each job.
+// does in order. Times come from events around each job; one that is posted while the one before it
+// still runs begins where that ends, and needs no event of its own: a step has hundreds of jobs,
+// and each event is microseconds in which the card computes nothing.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,15 +35,33 @@ class StreamLane final : public LaneQueue {
   std::vector<LaneSpan> take_spans() override;
 
  private:
+  // Events that are not in use: making one takes as long as recording it.
+  class Pool {
+   public:
+    Pool() = default;
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+    cudaEvent_t take();
+    void give_back(cudaEvent_t event);
+
+   private:
+    std::mutex mutex_;
+    std::vector<cudaEvent_t> free_;
+  };
+
   // A place in the stream's order; shared, so that one thread may wait for it while another forgets
   // it.
   class Event {
    public:
-    explicit Event(cudaStream_t stream);
-    ~Event();
+    Event(std::shared_ptr<Pool> pool, cudaStream_t stream);
+    ~Event() { pool_->give_back(handle); }
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
-    cudaEvent_t handle = nullptr;
+    const cudaEvent_t handle;
+
+   private:
+    const std::shared_ptr<Pool> pool_;
   };
   using SharedEvent = std::shared_ptr<const Event>;
 
@@ -51,18 +71,23 @@ class StreamLane final : public LaneQueue {
     const LaneQueue* awaited = nullptr;
   };
 
-  SharedEvent record() const { return std::make_shared<Event>(stream_); }
+  SharedEvent record() const { return std::make_shared<Event>(pool_, stream_); }
+  // Where what is enqueued next begins.
+  SharedEvent begin_here() const;
+  void add_pending(Pending pending);
   Ticket add_ticket(SharedEvent event);
   // When a ticket is done; null: it is.
   SharedEvent event_of(int64_t number) const;
   double seconds_at(const Event& event) const;
 
   cudaStream_t stream_ = nullptr;
+  const std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
   mutable std::mutex mutex_;  // of what follows
   int64_t count_ = 0;
   std::deque<SharedEvent> tickets_;  // the last one's number is count_; the first are done, and
                                      // may have been dropped
   std::vector<Pending> pending_;
+  SharedEvent last_;  // the end of what was added to them last
   // Spans are measured from here. It moves along: the distance between two events is a float.
   SharedEvent base_;
   double base_seconds_ = 0;

@@ -10,8 +10,8 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kAttentionSliceBytes = int64_t{2} << 30;
-// Beyond, a sequence is cut: 16,384 tokens of 32 heads are not. Whole ones were measured; what
-// parts cost was not.
+// Beyond, a sequence is cut: 16,384 tokens of 32 heads are not. What parts cost is in
+// docs/benchmarks.md.
 constexpr int64_t kAttentionWholeBytes = int64_t{18} << 30;
 constexpr int64_t kAttentionSlackBytes = int64_t{1} << 20;  // the library's own small tables
 constexpr int64_t kFloat = sizeof(float), kInt = sizeof(int32_t), kHalf = 2;
@@ -43,10 +43,7 @@ class CudaScratch final : public KernelScratch {
   // The own kernel keeps dout · out of each row.
   int64_t attention_backward_scratch_bytes(const AttentionShape& s) const override {
     const int64_t own = s.batch * s.heads * s.query_length * kFloat;
-    if (s.dtype == DType::f32) return own;
-    const AttentionParts parts = attention_parts(s);
-    return std::max(own,
-                    parts.rows > 0 ? parts.end : attention_library_bytes(s, attention_slice(s)));
+    return s.dtype == DType::f32 ? own : std::max(own, attention_parts(s).end);
   }
   // Counts and ends of tokens; rows by token, unordered and in order.
   int64_t embedding_backward_scratch_bytes(int64_t rows, int64_t vocabulary) const override {
@@ -86,8 +83,12 @@ int64_t attention_library_bytes(const AttentionShape& s, int64_t sequences) {
 }
 
 AttentionParts attention_parts(const AttentionShape& s) {
-  if (score_bytes(s) <= kAttentionWholeBytes) return {};
   constexpr int64_t kUnit = 128, kAlign = 256;
+  if (score_bytes(s) <= kAttentionWholeBytes) {
+    const int64_t slice = attention_slice(s),
+                  lse = round_up(attention_library_bytes(s, slice), kAlign);
+    return {.lse = lse, .end = lse + slice * s.heads * s.query_length * kFloat};
+  }
   const auto most = static_cast<int64_t>(
       std::sqrt(static_cast<double>(kAttentionSliceBytes / (s.heads * kHalf))));
   const int64_t longest = std::max(s.query_length, s.key_length),
@@ -95,7 +96,8 @@ AttentionParts attention_parts(const AttentionShape& s) {
   AttentionParts parts{.rows = round_up((longest + runs - 1) / runs, kUnit)};
   AttentionShape one = s;
   one.query_length = one.key_length = parts.rows;
-  int64_t end = round_up(attention_library_bytes(one, 1), kAlign);
+  parts.lse = round_up(attention_library_bytes(one, 1), kAlign);
+  int64_t end = parts.lse + round_up(s.heads * parts.rows * kFloat, kAlign);
   const auto take = [&](int64_t rows, int64_t heads, int64_t bytes) {
     const int64_t begin = end;
     end += round_up(rows * heads * s.head_dim * bytes, kAlign);

@@ -25,6 +25,12 @@ class Device {
   virtual const char* name() const = 0;
   virtual Kernels& kernels() = 0;
   virtual MemorySource* memory(Tier tier) = 0;  // null: the device lacks this tier
+  // Of a card: what its driver says is in use, by whomever, and what of it this device has mapped
+  // for its ledgers. Both 0 on others.
+  struct DriverMemory {
+    int64_t used_bytes = 0, mapped_bytes = 0;
+  };
+  virtual DriverMemory driver_memory() { return {}; }
 
   // The lane that kernels() computes on; there is one.
   virtual LaneQueue& compute() = 0;

@@ -16,6 +16,9 @@ namespace {
 
 constexpr int kMostCores = 1 << 16;
 
+// As measured on an H200, with all kernels of a step loaded (docs/benchmarks.md).
+constexpr int64_t kContextBytes = int64_t{590} << 20;
+
 // What Onefold reaches on a card, not its data sheet: products about four fifths of it, memory nine
 // tenths. Those of the H200 follow docs/benchmarks.md. Links are NVLink's (or Infinity Fabric's),
 // one way.
@@ -34,7 +37,8 @@ Hardware card(const char* name, double half_tflops, double memory_tb, double lin
           .host_memory_gb_per_s = 130,
           .disk_gb_per_s = 6,
           .disk_write_gb_per_s = 3,
-          .device_bytes = gib << 30};
+          .device_bytes = gib << 30,
+          .context_bytes = kContextBytes};
 }
 
 Hardware processor(const char* name, const char* instruction_set, int cores, double gflops,
@@ -145,6 +149,7 @@ Json Hardware::to_json() const {
           {"disk_gb_per_s", disk_gb_per_s},
           {"disk_write_gb_per_s", disk_write_gb_per_s},
           {"device_memory", device_bytes},
+          {"context", context_bytes},
           {"host_memory", host_bytes},
           {"disk", disk_bytes}};
 }
@@ -167,6 +172,9 @@ Hardware hardware_from_json(const Json& json, const std::string& where) {
     hardware.cores = static_cast<int>(cores);
     read_rates(in, hardware);
     hardware.device_bytes = size(in, "device_memory");
+    hardware.context_bytes = size(in, "context");
+    if (hardware.device_bytes > 0 && hardware.context_bytes >= hardware.device_bytes)
+      in.fail("context", "is a part of device_memory: it must be less");
     hardware.host_bytes = size(in, "host_memory");
     hardware.disk_bytes = size(in, "disk");
     in.finish();
@@ -219,8 +227,8 @@ Hardware shared_out(Hardware machine, int ranks) {
         &machine.host_gb_per_s, &machine.host_memory_gb_per_s, &machine.disk_gb_per_s,
         &machine.disk_write_gb_per_s})
     *rate /= ranks;
-  for (int64_t* bytes :
-       {&machine.cache_bytes, &machine.device_bytes, &machine.host_bytes, &machine.disk_bytes})
+  for (int64_t* bytes : {&machine.cache_bytes, &machine.device_bytes, &machine.context_bytes,
+                         &machine.host_bytes, &machine.disk_bytes})
     *bytes /= ranks;
   return machine;
 }

@@ -3,6 +3,7 @@
 // made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,8 +49,15 @@ struct Hardware {
   double disk_gb_per_s = 2;             // reading
   double disk_write_gb_per_s = 0;       // 0: as reading
   int64_t device_bytes = 0;             // memory by tier; 0: not said
+  // Of device_bytes, what a card's driver and libraries take for themselves: no run gets it.
+  int64_t context_bytes = 0;
   int64_t host_bytes = 0;
   int64_t disk_bytes = 0;
+
+  // What runs may take of the device's memory; 0: not said.
+  int64_t available_bytes() const {
+    return device_bytes == 0 ? 0 : std::max<int64_t>(1, device_bytes - context_bytes);
+  }
 
   Json to_json() const;
 };
@@ -62,7 +70,8 @@ std::vector<std::string> hardware_presets();
 
 // This machine, with `cores` of it for each of `ranks` ranks: what a run is planned for before it
 // starts. Rates are not measured. On cards (device_name.h), device_bytes is what is free for each
-// rank, the least of all cards where they have one each; UserError where they do not get one.
+// rank, beside the context, the least of all cards where they have one each; UserError where they
+// do not get one.
 Hardware this_machine(int cores, const std::string& device = "cpu", int ranks = 1);
 
 // What each of `ranks` ranks that share a machine has of it.

@@ -236,6 +236,10 @@ Hardware measured(Device& device, Hardware described, int repeats) {
   if (is_card(device)) {
     ThreadPool pool(device.threads());
     machine.host_memory_gb_per_s = measure_memory_gb_per_s(pool, repeats);
+    // With the kernels of all these loaded. Nobody else may use the card meanwhile, as for rates.
+    const Device::DriverMemory memory = device.driver_memory();
+    machine.context_bytes = memory.used_bytes - memory.mapped_bytes;
+    machine.device_bytes += machine.context_bytes;  // what was free was beside it
   }
   return machine;
 }

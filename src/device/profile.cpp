@@ -301,6 +301,7 @@ class ProfiledDevice final : public Device {
   const char* name() const override { return inner_->name(); }
   Kernels& kernels() override { return kernels_; }
   MemorySource* memory(Tier tier) override { return inner_->memory(tier); }
+  DriverMemory driver_memory() override { return inner_->driver_memory(); }
   LaneQueue& compute() override { return compute_; }
   std::unique_ptr<LaneQueue> open_lane() override { return inner_->open_lane(); }
   std::unique_ptr<LaneQueue> open_message_lane() override { return inner_->open_message_lane(); }

@@ -68,6 +68,8 @@ class Channels {
   Channel* host_experts() const { return host_experts_ ? host_experts_.get() : experts_.get(); }
   Channel* host_stages() const { return host_stages_ ? host_stages_.get() : stages_.get(); }
   Channel* host_context() const { return host_context_ ? host_context_.get() : context_.get(); }
+  // What a lane's channels exchange, in its order; null where host code reaches it.
+  RankMemory* memory(Lane lane) const { return memory_[static_cast<size_t>(lane)].get(); }
   // Null: on the compute lane.
   LaneQueue* own_lane(Lane lane) const { return lanes_[static_cast<size_t>(lane)].get(); }
 

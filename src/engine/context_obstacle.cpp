@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/lines.h"
 #include "model/head_exchange.h"
 
@@ -53,10 +52,6 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
   if (spec.experts.capacity_factor > 0 && options.training)
     reasons.emplace_back(
         "a capacity of experts (capacity_factor) counts the tokens of whole sequences");
-  if (spec.experts.jitter > 0 && options.training && parse_device(options.device).kind != "cpu")
-    reasons.push_back(fmt::format(
-        "jitter of routers (experts.jitter) is there for parts on the device cpu alone yet, not {}",
-        options.device));
   if (options.compression.any())
     reasons.emplace_back("compression does not go with mesh.context yet");
   if (options.local.on())

@@ -244,11 +244,16 @@ void Executor::gather(const Action& action, Walk& walk) {
   const UnitState& own = state_.unit(action.unit);
   UnitState::NodeCopy kept;
   if (own.in_node() && action.state == State::parameters && !action.inside) kept = own.node_copy();
-  communicate(action, walk, channel, Travel::together, sent_bytes(messages, channel.ranks()),
-              [&channel, kept, messages](const std::string& what) {
-                channel.all_gather(what, messages);
-                if (kept.to != nullptr) std::memcpy(kept.to, kept.from, kept.bytes);
-              });
+  communicate(
+      action, walk, channel, Travel::together, sent_bytes(messages, channel.ranks()),
+      [&channel, kept, messages, memory = channels_.memory(Lane::gather)](const std::string& what) {
+        channel.all_gather(what, messages);
+        if (kept.to == nullptr) return;
+        if (memory)
+          memory->copy(kept.from, kept.to, kept.bytes);
+        else
+          std::memcpy(kept.to, kept.from, static_cast<size_t>(kept.bytes));
+      });
 }
 
 void Executor::reduce(const Action& action, Walk& walk) {

@@ -1,6 +1,5 @@
 // Apart from the rest, because configurations are read where there are no ranks.
 #include "base/text.h"
-#include "device/device_name.h"
 #include "engine/lines.h"
 
 namespace onefold {
@@ -24,9 +23,6 @@ std::string obstacle_to_nodes(const EngineOptions& options, int ranks) {
     reasons.emplace_back("parameters live on another tier (zero_optimization.offload_param)");
   if (!options.compression.weights.none())
     reasons.emplace_back("parameters travel in a wire format (compression.weights)");
-  if (parse_device(options.device).kind != "cpu")
-    reasons.push_back(
-        fmt::format("it is there for the device cpu alone yet, not for {}", options.device));
   if (reasons.empty()) return "";
   return fmt::format("zero_hpz_partition_size is {}, and so many ranks cannot keep parameters: {}",
                      inside, join(reasons, "; "));

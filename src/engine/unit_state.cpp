@@ -116,7 +116,7 @@ Message UnitState::node_message() const {
 UnitState::NodeCopy UnitState::node_copy() const {
   const int64_t part = layout_.elems() / node_ranks_;
   return {node_.data(), parameters_.whole().col_range(rank_ % node_ranks_ * part, part).data,
-          static_cast<size_t>(part * dtype_bytes(homes_.parameters.dtype))};
+          part * dtype_bytes(homes_.parameters.dtype)};
 }
 
 void UnitState::acquire() {

@@ -60,7 +60,7 @@ class UnitState {
   struct NodeCopy {
     void* to = nullptr;
     const void* from = nullptr;
-    size_t bytes = 0;
+    int64_t bytes = 0;
   };
   NodeCopy node_copy() const;
   Tensor param(int index) const {

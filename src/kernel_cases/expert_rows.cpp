@@ -196,23 +196,31 @@ Case sort_case(int64_t rows, int64_t experts) {
   return c;
 }
 
-Case jitter_case(int64_t batch, int64_t length, int64_t cols, float rate, DType dtype) {
+// With `places`, rows are parts of longer sequences, in an order of their own.
+Case jitter_case(int64_t batch, int64_t length, int64_t cols, float rate, DType dtype,
+                 std::vector<int32_t> places = {}) {
   Case c;
   const PhiloxKey key{123, 456};
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < batch; ++i) ids.push_back(7 * i + (int64_t{1} << 33));
   const int x = c.input("x", normals(batch * length, cols, 6, 1).as(dtype));
   const int samples = c.input("samples", row_of(ids));
+  const int at = places.empty() ? -1 : c.input("places", row_of(places));
   const int dst = c.output("dst", HostTensor(batch * length, cols, 2, dtype).clear());
   c.run = [=](Call& call) {
-    call.kernels().jitter(call[x], {.rate = rate, .key = key, .samples = call[samples]}, length,
-                          call[dst]);
+    call.kernels().jitter(call[x],
+                          {.rate = rate,
+                           .key = key,
+                           .samples = call[samples],
+                           .places = at < 0 ? Tensor{} : call[at]},
+                          length, call[dst]);
   };
   c.expected = [=](const Case& in) {
     Doubles values, sizes;
     for (int64_t row = 0; row < batch * length; ++row)
       for (int64_t col = 0; col < cols; ++col) {
-        const auto element = static_cast<uint64_t>((row % length) * cols + col);
+        const int64_t place = at < 0 ? row % length : places[static_cast<size_t>(row)];
+        const auto element = static_cast<uint64_t>(place * cols + col);
         const auto sample = static_cast<uint64_t>(ids[static_cast<size_t>(row / length)]);
         const PhiloxWords words =
             philox(key, {static_cast<uint32_t>(element / 4), static_cast<uint32_t>(element >> 34),
@@ -362,6 +370,11 @@ void add_row_cases(CaseList& list) {
     for (const float rate : {0.01f, 0.9f})
       list.push_back({"experts", fmt::format("jitter 2x3x1031 {}{}", rate, type_suffix(dtype)),
                       [=] { return jitter_case(2, 3, 1031, rate, dtype); }});
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    list.push_back(
+        {"experts", fmt::format("jitter of parts 2x3x1031{}", type_suffix(dtype)), [=] {
+           return jitter_case(2, 3, 1031, 0.3f, dtype, {9, 4, 1'000'003, 0, 70'000'001, 5});
+         }});
 }
 
 void add_grouped_gemm_cases(CaseList& list) {

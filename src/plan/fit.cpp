@@ -157,7 +157,7 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
               "zero_optimization.stage, run.recompute or pipeline.schedule \"1f1b\""
             : "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
               "a shorter data.sequence_length";
-  const bool card_is_full = options.memory_limit_bytes == context.hardware.device_bytes;
+  const bool card_is_full = options.memory_limit_bytes == context.hardware.available_bytes();
   user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
              context.ranks > 1 ? " on each rank" : "",
              card_is_full ? "the card has left" : "run.memory allows",

@@ -78,6 +78,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
                 .place = dry->pipeline().place,
                 .place_peaks = std::move(peaks),
                 .peak_bytes = dry->ledger().peak_bytes(),
+                .context_bytes = hardware.context_bytes,
                 .peak_moment = dry->ledger().peak_moment()};
   for (size_t kind = 0; kind < kKinds; ++kind) {
     plan.bytes_at_peak[kind] = dry->ledger().bytes_at_peak(static_cast<Kind>(kind));
@@ -144,6 +145,7 @@ Hardware with_rates_of(const Hardware& machine, Hardware described) {
   described.multiplies_bf16 = machine.multiplies_bf16;
   described.cores = machine.cores;
   described.device_bytes = machine.device_bytes;
+  described.context_bytes = machine.context_bytes;
   return described;
 }
 
@@ -163,7 +165,7 @@ TierLimits run_limits(const Config& config, const Ranks& ranks, const FitContext
   const auto host =
       static_cast<int64_t>(kShare * static_cast<double>(total_memory_bytes())) / ranks.ranks_here();
   const bool card = context.hardware.device != "cpu";
-  TierLimits limits{.device = card ? context.hardware.device_bytes : host};
+  TierLimits limits{.device = card ? context.hardware.available_bytes() : host};
   if (config.run.memory_bytes > 0) limits.device = config.run.memory_bytes;
   limits.host = card ? host : std::max<int64_t>(0, host - limits.device);
   if (!config.offload.folder.empty()) limits.disk = Ledger::kNoLimit;
@@ -182,7 +184,7 @@ RunPlan plan_run(const Config& config, const Ranks& ranks, const std::string& ra
   plan.threads_by_environment = config.run.threads == 0 && threads_by_environment() > 0;
   if (plan.threads_by_environment) context.hardware.cores = threads_by_environment();
   const int64_t available =
-      on_host ? available_memory_bytes() / ranks.ranks_here() : context.hardware.device_bytes;
+      on_host ? available_memory_bytes() / ranks.ranks_here() : context.hardware.available_bytes();
   plan.options = settled_options(config, plan.model, context, available);
   // A card's memory cannot be exceeded: it is a limit if nothing else is.
   if (!on_host)
@@ -505,6 +507,7 @@ Json rank_json(const RankPlan& plan) {
   Json json = {{"ranks", plan.ranks},
                {"planned_peak_bytes", plan.peak_bytes},
                {"planned_peak_at", plan.peak_moment},
+               {"context_bytes", plan.context_bytes},
                {"planned_bytes", memory},
                {"planned_host_bytes", plan.host_bytes},
                {"planned_disk_bytes", plan.disk_bytes},

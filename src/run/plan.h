@@ -32,6 +32,7 @@ struct RankPlan {
   int place = 0;                     // along a pipeline
   std::vector<int64_t> place_peaks;  // bytes, by place
   int64_t peak_bytes = 0;
+  int64_t context_bytes = 0;                    // beside it, of the card's driver and libraries
   std::string peak_moment;                      // the action at which it occurs
   std::array<int64_t, kKinds> bytes_at_peak{};  // by Kind
   std::array<int64_t, kKinds> kind_peaks{};     // each kind's own peak

@@ -132,4 +132,12 @@ Json traffic_json(const Engine& engine) {
   return list;
 }
 
+std::string driver_text(const Device::DriverMemory& memory) {
+  if (memory.used_bytes == 0) return "";
+  return fmt::format(
+      "  the card's driver says that {} are in use: {} mapped for the ledger, {} beside it\n",
+      format_bytes(memory.used_bytes), format_bytes(memory.mapped_bytes),
+      format_bytes(memory.used_bytes - memory.mapped_bytes));
+}
+
 }  // namespace onefold

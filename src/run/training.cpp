@@ -374,6 +374,7 @@ int64_t Training::planned_peak() const {
 
 Json Training::summary() {
   const int64_t tokens = step_tokens() * (state_.step - first_step_);
+  const Device::DriverMemory driver = engine_.device().driver_memory();
   return {{"steps", state_.step},
           {"new_steps", state_.step - first_step_},
           {"resumed_from_step", first_step_},
@@ -391,6 +392,8 @@ Json Training::summary() {
           {"ranks", engine_.ranks()},
           {"planned_peak_bytes", planned_peak()},
           {"ledger_peak_bytes", engine_.ledger().peak_bytes()},
+          {"mapped_bytes", driver.mapped_bytes},
+          {"driver_bytes", driver.used_bytes},
           {"peak_rss_bytes", peak_rss_bytes()},
           {"communication", traffic_json(engine_)},
           {"checkpoint_stall_seconds", checkpoints_ ? checkpoints_->stalled_seconds() : 0.0},
@@ -401,14 +404,15 @@ std::string Training::report() {
   const std::string earlier =
       first_step_ > 0 ? fmt::format(" ({} since it was resumed)", state_.step - first_step_) : "";
   std::string text =
-      fmt::format("\n{}{} step{}{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}",
+      fmt::format("\n{}{} step{}{} in {}; {}planned peak {}, measured {}, resident {}\n{}{}{}",
                   interrupted_ ? "interrupted after " : "", state_.step,
                   state_.step == 1 ? "" : "s", earlier, format_duration(seconds_),
                   engine_.ranks() == 1  ? ""
                   : plan_.rank.staged() ? "on ranks at the first place "
                                         : "on each rank ",
                   format_bytes(planned_peak()), format_bytes(engine_.ledger().peak_bytes()),
-                  format_bytes(peak_rss_bytes()), engine_.ledger().table(), traffic_table(engine_));
+                  format_bytes(peak_rss_bytes()), driver_text(engine_.device().driver_memory()),
+                  engine_.ledger().table(), traffic_table(engine_));
   if (plan_.rank.predicted && mean_step_seconds() > 0)
     text += fmt::format("a step was predicted to take {:.3f}s, and took {:.3f}s ({:+.0f} %)\n",
                         plan_.rank.predicted->seconds, mean_step_seconds(),

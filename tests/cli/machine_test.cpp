@@ -70,6 +70,8 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
                           "peak_rss_bytes",
                           "baseline_rss_bytes",
                           "ledger_peak_bytes",
+                          "mapped_bytes",
+                          "driver_bytes",
                           "ledger_activation_bytes",
                           "ledger_workspace_bytes",
                           "kernels"})

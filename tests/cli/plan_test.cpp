@@ -44,6 +44,24 @@ TEST_F(CliPlan, TheDescribedMemoryIsTheLimit) {
   EXPECT_EQ(plan({"--hardware", "small.json", "--memory", "64GiB"})["fits"], true);
 }
 
+TEST_F(CliPlan, WhatACardsDriverTakesIsCountedBesideTheRunAndHeldBack) {
+  const Json free = plan({"--hardware", "big.json"});
+  EXPECT_EQ(free["context_bytes"], 0);
+  const auto peak = free["planned_peak_bytes"].get<int64_t>();
+  const auto card = [&](int64_t memory, int64_t context) {
+    folder_.write("card.json", fmt::format(R"({{"cores": 192, "instruction_set": "AVX3",
+                                  "device_memory": {}, "context": {}}})",
+                                           memory, context));
+    return plan({"--hardware", "card.json"});
+  };
+  EXPECT_EQ(card(peak + 1000, 1000)["fits"], true);
+  EXPECT_EQ(card(peak + 1000, 1001)["fits"], false);
+  EXPECT_EQ(card(peak + 1000, 1001)["context_bytes"], 1001);
+  EXPECT_EQ(card(peak + 1000, 1001)["planned_peak_bytes"], peak);  // the ledger's, to the byte
+  const Outcome told = onefold({"plan", "plan.json", "--hardware", "h200"});
+  expect_in(told.out, {"context", "590.0 MiB", "in all"});
+}
+
 TEST_F(CliPlan, HardwareThatIsNotThereIsNamed) {
   const Outcome unknown = onefold({"plan", "plan.json", "--hardware", "server-6"});
   EXPECT_EQ(unknown.code, 1);

@@ -76,6 +76,8 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
                         "ranks",
                         "planned_peak_bytes",
                         "ledger_peak_bytes",
+                        "mapped_bytes",
+                        "driver_bytes",
                         "peak_rss_bytes",
                         "communication",
                         "checkpoint_stall_seconds",
@@ -86,6 +88,7 @@ TEST_F(Cli, JsonIsOneDocumentAloneOnStandardOutput) {
   EXPECT_EQ(summary["output"], "run");
   EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
   EXPECT_GT(summary["peak_rss_bytes"], summary["ledger_peak_bytes"]);
+  EXPECT_EQ(summary["driver_bytes"], 0);  // of a card
   EXPECT_EQ(summary["loss"], lines("run/metrics.jsonl")[2]["loss"]);
 }
 
@@ -160,6 +163,7 @@ TEST_F(Cli, PlanOnlyIsAResultAndTouchesNothing) {
                      "accumulate",
                      "ranks",
                      "planned_peak_bytes",
+                     "context_bytes",
                      "planned_peak_at",
                      "planned_bytes",
                      "planned_traffic_per_step",

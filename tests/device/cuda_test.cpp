@@ -161,7 +161,7 @@ TEST_F(CudaDevice, MemoryThatTheCardDoesNotHaveIsRefusedAndTheDeviceStaysUsable)
 }
 
 TEST_F(CudaDevice, JobsHaveSpansInTheirOrder) {
-  constexpr int64_t kElems = 1 << 24;
+  constexpr int64_t kElems = 1 << 26;
   const Tensor x = filled(kElems, 1);
   const double before = device_->now();
   LaneQueue& lane = device_->compute();
@@ -180,6 +180,7 @@ TEST_F(CudaDevice, JobsHaveSpansInTheirOrder) {
     EXPECT_LT(spans[i].begin, spans[i].end);
     EXPECT_LE(i == 0 ? 0 : spans[i - 1].end, spans[i].begin);
   }
+  EXPECT_EQ(spans[1].end, spans[2].begin);  // posted long before the card came to it
   // The card's clock and the host's were set to each other once: a millisecond apart is far.
   EXPECT_GT(spans[0].begin, before - 1e-3);
   EXPECT_LT(spans[2].end, after + 1e-3);

@@ -105,6 +105,7 @@ TEST(Hardware, ADescriptionIsReadStrictly) {
     return [text] { hardware_from_json(parse_json(text, "h.json"), "h.json"); };
   };
   EXPECT_ERROR(refused(R"({"core": 2})")(), "h.json", "core");
+  EXPECT_ERROR(refused(R"({"device_memory": "1GiB", "context": "1GiB"})")(), "context", "less");
   EXPECT_ERROR(refused(R"({"cores": 0})")(), "cores", "from 1 to");
   EXPECT_ERROR(refused(R"({"product_gflops": -1})")(), "product_gflops", "above 0");
   EXPECT_ERROR(refused(R"({"product_share": 1.5})")(), "product_share", "at most 1");

@@ -477,10 +477,8 @@ TEST(Context, WhatCannotBeDividedIsRefusedWithAllReasons) {
   ModelSpec experts = spec;
   experts.experts.count = 4;
   experts.experts.capacity_factor = 1;
-  experts.experts.jitter = 0.1f;
-  options.device = "cuda";
-  for (const char* reason : {"delay.local_steps does not go", "compression does not go", "zb-h1",
-                             "(capacity_factor)", "jitter of routers"})
+  for (const char* reason :
+       {"delay.local_steps does not go", "compression does not go", "zb-h1", "(capacity_factor)"})
     EXPECT_TRUE(contains(text(experts, options), reason)) << reason;
   EXPECT_ERROR(test::train_on_ranks(spec, parted(4, 0), 4, 1), "mesh.context is 4");
 }

@@ -66,6 +66,7 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
     spec_.dropout =
         spec_.positions == Positions::learned && c.method == ContextMethod::ulysses ? 0.1f : 0;
     if (c.mesh.expert > 1 && c.data > 1) add_all_of_mixtures(spec_);
+    if (c.mesh.context > 1 && spec_.experts.enabled()) spec_.experts.jitter = 0.05f;
   }
 
   EngineOptions options(int stage) const {
@@ -186,6 +187,7 @@ constexpr AxisCase kAxisCases[] = {
     {"llama_pipeline2_data2", "llama-tiny", {.pipeline = 2}, 2},
     {"llama_ring2_tensor2", "llama-tiny", {.tensor = 2, .context = 2}, 1, ContextMethod::ring},
     {"gpt2_pipeline2_ulysses2", "gpt2-tiny", {.context = 2, .pipeline = 2}},
+    {"mixtral_ulysses2", "mixtral-tiny", {.context = 2}},
     {"mixtral_expert2", "mixtral-tiny", {.expert = 2}},
     {"mixtral_expert4", "mixtral-tiny", {.expert = 4}},
     {"mixtral_expert2_data2", "mixtral-tiny", {.expert = 2}, 2},

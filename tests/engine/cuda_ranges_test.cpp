@@ -26,6 +26,8 @@ TEST(CudaRanges, AProfilerSeesEachAction) {
   const std::string problem = error_text([] { open_device("cuda", 1); });
   if (!problem.empty()) GTEST_SKIP() << problem;
   if (std::string(ONEFOLD_RANGE_RECORDER).empty()) GTEST_SKIP() << "built without NVTX's headers";
+  ASSERT_TRUE(std::ifstream(ONEFOLD_RANGE_RECORDER).good())
+      << ONEFOLD_RANGE_RECORDER << " is not there: it is built, and packed, with this program";
   const std::string file = testing::TempDir() + "onefold_ranges";
   testing::FLAGS_gtest_death_test_style = "threadsafe";  // NVTX looks for profilers once
   EXPECT_EXIT(train_under_a_profiler(file), testing::ExitedWithCode(0), "");

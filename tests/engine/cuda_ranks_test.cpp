@@ -326,6 +326,20 @@ TEST_P(CudaRanks, OverNcclEveryStageHasTheBitsOfTheSharedCard) {
   }
 }
 
+TEST_P(CudaRanks, NodesThatKeepParametersHaveTheBitsOfNoneAsPlanned) {
+  const test::RankRun none = test::train_on_ranks(spec_, options(3), kRanks, kSteps);
+  EngineOptions own = options(3);
+  own.zero.node_ranks = 2;
+  for (const bool overlap : {true, false}) {
+    SCOPED_TRACE(overlap ? "lanes" : "no lanes");
+    own.zero.overlap = overlap;
+    const test::RankRun run = test::train_on_ranks(spec_, own, kRanks, kSteps);
+    expect_same(run, none);
+    test::expect_planned(spec_, own, kRanks, run, hardware_named("h200"));
+  }
+  expect_same(test::train_on_ranks(spec_, own, kRanks, kSteps, over_the_double), none);
+}
+
 TEST_P(CudaRanks, FollowTheRanksOfTheHost) {
   if (GetParam().precision.compute != DType::f32) GTEST_SKIP() << "of fp32";
   const test::RankRun card = test::train_on_ranks(spec_, options(3), kRanks, 10);
