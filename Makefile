@@ -35,7 +35,7 @@ test: build  ## Run the test suite (minutes on two cores)
 test-slow: build  ## Run all tests, the slow ones too
 	@ctest --preset slow
 
-# make asan LAYERS="base io" takes the tests of these folders alone.
+# make asan LAYERS="base io.shard0" takes the tests of these folders alone, and of io every fourth.
 LAYERS ?=
 asan: sanitizers  ## Build and run the unit tests under the address and undefined-behaviour sanitizers (LAYERS="io data": of these)
 ifeq ($(LAYERS),)
@@ -51,8 +51,8 @@ tsan: setup  ## Build and run the tests of base, device, comm and engine under t
 empty :=
 layers:
 	@cmake --preset $(PRESET) > build/configure-$(PRESET).log 2>&1 || { cat build/configure-$(PRESET).log; exit 1; }
-	@cmake --build --preset $(PRESET) -j $(JOBS) --target $(LAYERS:=_tests)
-	@ctest --preset $(PRESET) -R '^($(subst $(empty) $(empty),|,$(strip $(LAYERS))))[.]'
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target $(addsuffix _tests,$(basename $(LAYERS)))
+	@ctest --preset $(PRESET) -R '^($(subst $(empty) $(empty),|,$(strip $(LAYERS))))([.]|$$)'
 
 # clang compiles code with these checks in half the time of GCC.
 sanitizers:

@@ -43,7 +43,7 @@ set(ONEFOLD_COMMON_HEADERS <algorithm> <cstdint> <functional> <map> <memory> <op
 
 # Several files at a time share what their headers cost: a clean build takes half the time.
 function(onefold_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ONEFOLD_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ONEFOLD_UNITY} UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
 # A target sees all of src/FOLDER as FOLDER/....

@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <exception>
 
+#include "comm/byte_at.h"
 #include "comm/rank_sum.h"
 #include "comm/rendezvous.h"
 
 namespace onefold {
 namespace {
-
-std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
-const std::byte* at(const void* data, int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
 
 class LocalChannel final : public Channel {
  public:
@@ -61,8 +57,8 @@ class LocalChannel final : public Channel {
         break;
       case Collective::all_to_all:
         for_each_rank([&](int r) {
-          memory_.copy(at(peer_call(r).from, rank() * call.bytes), at(call.to, r * call.bytes),
-                       call.bytes);
+          memory_.copy(byte_at(peer_call(r).from, rank() * call.bytes),
+                       byte_at(call.to, r * call.bytes), call.bytes);
         });
         break;
       case Collective::barrier:
@@ -83,14 +79,14 @@ class LocalChannel final : public Channel {
   void gather(const Message& message, size_t m) {
     const int64_t bytes = message.shard_bytes();
     for_each_rank([&](int r) {
-      memory_.copy(peer_call(r).messages[m].shard, at(message.whole, r * bytes), bytes);
+      memory_.copy(peer_call(r).messages[m].shard, byte_at(message.whole, r * bytes), bytes);
     });
   }
 
   // This rank's piece of rank r's `whole`, from byte `first` on; no other rank reads or writes it.
   std::byte* piece(int r, size_t m, int64_t first = 0) const {
     const Message& message = peer_call(r).messages[m];
-    return at(message.whole, rank() * message.shard_bytes() + first);
+    return byte_at(message.whole, rank() * message.shard_bytes() + first);
   }
 
   // dst = the sum over ranks of so many bytes of this rank's piece.

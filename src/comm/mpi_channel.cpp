@@ -11,6 +11,7 @@
 
 #include "base/say.h"
 #include "base/thread_pool.h"
+#include "comm/byte_at.h"
 #include "kernels/host_memory.h"
 
 namespace onefold {
@@ -30,11 +31,6 @@ constexpr double kCancelSeconds = 1;
 constexpr double kDrainSeconds = 0.3;  // for messages that a closing message may have overtaken
 // Limit on the messages in flight at once, to and from each rank.
 constexpr size_t kPiecesPerRound = 64;
-
-const std::byte* at(const void* data, int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
-std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
 // Paces a loop that polls MPI, which moves data only while it is called, and measures its timeout.
 // pause() returns at once for the first `spin`, then yields while that is cheap (see
@@ -357,7 +353,7 @@ std::vector<MpiChannel::Piece> MpiChannel::next_round(std::span<const Message> m
 void MpiChannel::gather(std::span<const Message> messages) {
   const bool in_place = record_.collective == Collective::all_reduce;
   const auto shard_of = [&](const Message& message) -> void* {
-    return in_place ? at(message.whole, rank() * message.shard_bytes()) : message.shard;
+    return in_place ? byte_at(message.whole, rank() * message.shard_bytes()) : message.shard;
   };
   next_message_ = 0;
   for (int group = 0;; group ^= 1) {
@@ -367,15 +363,15 @@ void MpiChannel::gather(std::span<const Message> messages) {
     for (int i = 1; i < ranks(); ++i)
       for (const Piece& piece : pieces) {
         const Message& message = messages[piece.message];
-        receive(group, at(message.whole, before(i) * message.shard_bytes() + piece.offset),
+        receive(group, byte_at(message.whole, before(i) * message.shard_bytes() + piece.offset),
                 piece.bytes, before(i), kData);
-        send(group, at(shard_of(message), piece.offset), piece.bytes, after(i), kData);
+        send(group, byte_at(shard_of(message), piece.offset), piece.bytes, after(i), kData);
       }
   }
   wait(0);
   wait(1);
   for (const Message& message : messages) {
-    void* place = at(message.whole, rank() * message.shard_bytes());
+    void* place = byte_at(message.whole, rank() * message.shard_bytes());
     copy_bytes(shard_of(message), place, message.shard_bytes());
   }
 }
@@ -400,8 +396,8 @@ void MpiChannel::reduce(std::span<const Message> messages, bool in_place) {
         const Message& message = messages[piece.message];
         receive(group, half(group) + (i - 1) * section + piece.place, piece.bytes, before(i),
                 kData);
-        send(group, at(message.whole, after(i) * message.shard_bytes() + piece.offset), piece.bytes,
-             after(i), kData);
+        send(group, byte_at(message.whole, after(i) * message.shard_bytes() + piece.offset),
+             piece.bytes, after(i), kData);
       }
     wait(group ^ 1);
     sum_round(messages, in_place, rounds[group ^ 1], half(group ^ 1));
@@ -414,8 +410,8 @@ void MpiChannel::sum_round(std::span<const Message> messages, bool in_place,
   const int64_t section = section_bytes();
   for (const Piece& piece : pieces) {
     const Message& message = messages[piece.message];
-    std::byte* own = at(message.whole, rank() * message.shard_bytes() + piece.offset);
-    std::byte* dst = in_place ? own : at(message.shard, piece.offset);
+    std::byte* own = byte_at(message.whole, rank() * message.shard_bytes() + piece.offset);
+    std::byte* dst = in_place ? own : byte_at(message.shard, piece.offset);
     sum_.sum(message.dtype, piece.bytes / dtype_bytes(message.dtype), dst, [&](int r) {
       const int steps = (rank() + ranks() - r) % ranks();  // r == before(steps)
       return steps == 0 ? own : half + (steps - 1) * section + piece.place;
@@ -428,9 +424,9 @@ void MpiChannel::broadcast(const Call& call) {
   for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes, group ^= 1) {
     const int64_t bytes = std::min(kMessageBytes, call.bytes - begin);
     wait(group);
-    if (rank() != call.peer) receive(group, at(call.to, begin), bytes, call.peer, kData);
+    if (rank() != call.peer) receive(group, byte_at(call.to, begin), bytes, call.peer, kData);
     for (int i = 1; i < ranks() && rank() == call.peer; ++i)
-      send(group, at(call.from, begin), bytes, after(i), kData);
+      send(group, byte_at(call.from, begin), bytes, after(i), kData);
   }
   wait(0);
   wait(1);
@@ -442,11 +438,12 @@ void MpiChannel::exchange(const Call& call) {
     const int64_t bytes = std::min(kMessageBytes, call.bytes - begin);
     wait(group);
     for (int i = 1; i < ranks(); ++i) {
-      receive(group, at(call.to, before(i) * call.bytes + begin), bytes, before(i), kData);
-      send(group, at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
+      receive(group, byte_at(call.to, before(i) * call.bytes + begin), bytes, before(i), kData);
+      send(group, byte_at(call.from, after(i) * call.bytes + begin), bytes, after(i), kData);
     }
   }
-  copy_bytes(at(call.from, rank() * call.bytes), at(call.to, rank() * call.bytes), call.bytes);
+  copy_bytes(byte_at(call.from, rank() * call.bytes), byte_at(call.to, rank() * call.bytes),
+             call.bytes);
   wait(0);
   wait(1);
 }
@@ -458,7 +455,8 @@ void MpiChannel::send_message(const Call& call) {
   if (state_.options.check) send(kHeaders, &own, sizeof(own), call.peer, kMessageHeader);
   for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes) {
     wait(0);
-    send(0, at(call.from, begin), std::min(kMessageBytes, call.bytes - begin), call.peer, kMessage);
+    send(0, byte_at(call.from, begin), std::min(kMessageBytes, call.bytes - begin), call.peer,
+         kMessage);
   }
   wait(kHeaders);
   wait(0);
@@ -479,7 +477,7 @@ void MpiChannel::receive_message(const Call& call) {
   }
   for (int64_t begin = 0; begin < call.bytes; begin += kMessageBytes) {
     wait(0);
-    receive(0, at(call.to, begin), std::min(kMessageBytes, call.bytes - begin), call.peer,
+    receive(0, byte_at(call.to, begin), std::min(kMessageBytes, call.bytes - begin), call.peer,
             kMessage);
   }
   wait(0);

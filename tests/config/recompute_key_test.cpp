@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kAll = Recompute::kAll;
 
-Config with(const std::string& value) {
+Config recomputing(const std::string& value) {
   Json root = {{"model", "gpt2"}, {"train_batch_size", 8}};  // 12 blocks
   root["run"]["recompute"] = Json::parse(value);
   const Config config = Config::from_json(root);
@@ -19,7 +19,7 @@ Config with(const std::string& value) {
 }
 
 TEST(RecomputeKey, NamesPolicies) {
-  const auto policy = [](const std::string& value) { return with(value).run.recompute; };
+  const auto policy = [](const std::string& value) { return recomputing(value).run.recompute; };
   for (const char* none : {"false", "\"none\"", "null"}) EXPECT_FALSE(policy(none).any()) << none;
   for (const char* blocks : {"true", "\"blocks\"", "\"full\""})
     EXPECT_EQ(policy(blocks), Recompute(true)) << blocks;
@@ -31,17 +31,18 @@ TEST(RecomputeKey, NamesPolicies) {
   EXPECT_EQ(policy(R"({"attention": 2})"), Recompute(2, 0));
   EXPECT_EQ(policy(R"({"attention": 2, "mlp": 7})"), Recompute(2, 7));
   EXPECT_EQ(policy(R"({"every": 4})"), Recompute::in_segments(4));
-  EXPECT_EQ(with("\"auto\"").run.recompute_by, "auto");
-  EXPECT_EQ(with("\"selective\"").run.recompute_by, "selective");
+  EXPECT_EQ(recomputing("\"auto\"").run.recompute_by, "auto");
+  EXPECT_EQ(recomputing("\"selective\"").run.recompute_by, "selective");
 }
 
 TEST(RecomputeKey, RefusesTheRest) {
   for (const char* value : {"3", "\"some\"", "[]", R"({"blocks": 3, "every": 2})", "{}"})
-    EXPECT_TRUE(contains(error_text([&] { with(value); }), "run.recompute must be true, false"))
+    EXPECT_TRUE(
+        contains(error_text([&] { recomputing(value); }), "run.recompute must be true, false"))
         << value;
-  EXPECT_TRUE(contains(error_text([] { with(R"({"blocks": 0})"); }),
+  EXPECT_TRUE(contains(error_text([] { recomputing(R"({"blocks": 0})"); }),
                        "run.recompute.blocks must be at least 1"));
-  EXPECT_TRUE(contains(error_text([] { with(R"({"mlps": 1})"); }), "did you mean \"mlp\""));
+  EXPECT_TRUE(contains(error_text([] { recomputing(R"({"mlps": 1})"); }), "did you mean \"mlp\""));
 }
 
 }  // namespace
