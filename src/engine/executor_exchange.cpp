@@ -150,7 +150,7 @@ void Executor::exchange_gradients(const Action& action, Walk& walk, Channel* amo
   int64_t elems = 0;
   for (size_t p = 0; p < own.layout().params().size(); ++p) {
     const ParamSpec& param = own.layout().params()[p];
-    if (!(param.summed_over.*over)) continue;
+    if (!(param.summed_over.*over) || !own.trained_layout().holds(static_cast<int>(p))) continue;
     const int64_t count = param.elems() - param.summed_from;
     parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
     elems += count;

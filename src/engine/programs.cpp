@@ -189,7 +189,8 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
     for (int i = 0; i < unit.phases(backward, tokens); ++i)
       (backward ? all.backward : all.forward)
           .push_back(travels(unit.phase(backward, i, tokens).role, model));
-  for (const ParamSpec& param : unit.params()) all.gradients |= param.summed_over.any();
+  for (const ParamSpec& param : unit.params())
+    all.gradients |= param.summed_over.any() && is_saved(model.spec, param);
   return all;
 }
 

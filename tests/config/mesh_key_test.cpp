@@ -306,8 +306,6 @@ TEST(MeshKey, ModelsThatCannotBeDividedAreRefused) {
   const Json change = {{"mesh", {{"tensor", 3}}}};
   EXPECT_ERROR(config_with(change, 3), "mesh.tensor is 3, and the model cannot be divided so",
                "heads cannot be divided by 3");
-  EXPECT_ERROR(config_with({{"mesh", {{"tensor", 2}}}, {"lora", {{"rank", 2}}}}, 2),
-               "adapters (lora) cannot be divided yet");
   EXPECT_EQ(config_with({{"mesh", {{"tensor", 2}}}, {"run", {{"device", "cuda"}}}}, 2).mesh.tensor,
             2);
 }
