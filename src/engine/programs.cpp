@@ -229,6 +229,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     number += unit.part() != BlockPart::none;
     const int64_t tokens = options.tokens();
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
+    for (int i = 0; i < one.phases.backward; ++i)
+      one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
     one.forward_reads.push_back(static_cast<int>(u));

@@ -195,11 +195,6 @@ TEST(MeshKey, ExpertsThatCannotBeDividedAreRefused) {
                "mesh.expert is 2, and the experts of the model cannot be divided so",
                "it has none (model.experts)");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 3}}}}, 3), "there are 4 experts in each");
-  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"pipeline", 2}}},
-                             {"gradient_accumulation_steps", 2},
-                             {"pipeline", {{"schedule", "zb-h1"}}}},
-                            4),
-               "pipeline.schedule zb-h1 does not cut mixtures where rows travel (mesh.expert) yet");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 4}}}}, 6),
                "mesh.expert is 4, and 6 rank(s) cannot be divided by it", "--ranks 4");
 }
