@@ -213,7 +213,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
     if (one.homes.parameters.sharded && options.zero.node_ranks > 1)
-      one.node_ranks = options.zero.node_ranks;
+      one.node_ranks =
+          one.ranks > 0 ? expert_node_ranks(options, all_ranks) : options.zero.node_ranks;
     const SlabOf trained = one.adapted() ? SlabOf::adapters : SlabOf::all;
     const auto whole_elems = [&](OptimizerState::Of of) {
       return whole_layout(unit.params(), align, trained, of).elems();
