@@ -180,6 +180,7 @@ class Executor {
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
   UnitStep unit_step(int unit) const;
+  void step_divided(int unit, const SlabPiece& piece, UnitStep& step) const;
   bool rounds(const UnitState& unit) const;
   SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
   Tensor factor_of(int unit, int param) const;
