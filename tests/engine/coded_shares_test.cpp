@@ -106,7 +106,7 @@ TEST(CodedShares, OfOtherBlocksAreAsNearAsThoseOfOneRank) {
   expect_noise_of_codes(of_experts(), {1, 2, 2, 3});
 }
 
-TEST(CodedShares, HaveTheSameBitsAtEveryStage) {
+TEST(CodedShares, HaveTheSameBitsAtEveryStageAndTier) {
   struct Mesh {
     ModelSpec spec;
     int tensor, expert;
@@ -121,6 +121,11 @@ TEST(CodedShares, HaveTheSameBitsAtEveryStage) {
                                     layout.ranks(), 3);
       };
       const test::RankRun reference = train(first);
+      EngineOptions away = options_of(first, DType::u8, compute);
+      away.offload.optimizer = Tier::host;
+      const test::RankRun offloaded = test::train_on_ranks(mesh.spec, away, first.ranks(), 3);
+      test::expect_same_bits(offloaded.weights, reference.weights);
+      test::expect_planned(mesh.spec, away, first.ranks(), offloaded, test::this_processor());
       for (int stage = 0; stage <= 3; ++stage) {
         Layout layout = first;
         layout.stage = stage;

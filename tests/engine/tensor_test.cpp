@@ -173,6 +173,23 @@ TEST(Tensor, OffloadKeepsTheBits) {
   }
 }
 
+// The host steps, and what comes back from it has rows that no step writes.
+TEST(Tensor, SteppingOnTheHostKeepsTheBits) {
+  for (const std::string preset : {"gpt2-tiny", "llama-tiny"}) {
+    const ModelSpec spec = shape(preset, 6, 6);
+    for (const int stage : {0, 1, 3}) {
+      EngineOptions options = options_of(2, stage);
+      options.precision.compute = DType::bf16;
+      const test::RankRun whole = test::train_on_ranks(spec, options, 4, 3);
+      options.offload.optimizer = Tier::host;
+      const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+      EXPECT_EQ(run.losses, whole.losses) << stage;
+      test::expect_same_bits(run.weights, whole.weights);
+      test::expect_planned(spec, options, 4, run, test::this_processor());
+    }
+  }
+}
+
 TEST(Tensor, SixteenBitsAgreeWithOneRankAndRepeat) {
   for (const bool master : {true, false}) {
     const ModelSpec spec = shape("llama-tiny", 6, 2);
