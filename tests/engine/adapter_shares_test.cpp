@@ -34,7 +34,11 @@ ModelSpec adapted(const SharesCase& c) {
 }
 
 EngineOptions options_of(const SharesCase& c, int stage) {
-  EngineOptions options{.tensor = c.tensor, .threads = 1, .micro_batch = 2, .sequence = 12};
+  EngineOptions options{.device = test::test_device_name(),
+                        .tensor = c.tensor,
+                        .threads = 1,
+                        .micro_batch = 2,
+                        .sequence = 12};
   options.sequence_parallel = c.scattered;
   options.micros = 2;
   options.clipping = 0.5;
@@ -83,7 +87,7 @@ TEST_P(AdapterShares, LearnWhatOneRankLearnsAsPlanned) {
     EXPECT_NEAR(run.losses[step], one.losses[step], 1e-5 * one.losses[step]) << step;
     EXPECT_NEAR(run.norms[step], one.norms[step], 1e-5 * one.norms[step]) << step;
   }
-  test::expect_planned(adapted(c), options, ranks, run, test::this_processor());
+  test::expect_planned(adapted(c), options, ranks, run, test::test_hardware());
 }
 
 TEST_P(AdapterShares, HaveTheSameBitsAtEveryStageAndRecomputed) {
@@ -102,7 +106,7 @@ TEST_P(AdapterShares, HaveTheSameBitsAtEveryStageAndRecomputed) {
       EXPECT_EQ(run.losses, first.losses);
       EXPECT_EQ(run.norms, first.norms);
       test::expect_same_bits(run.weights, first.weights);
-      test::expect_planned(adapted(c), options, ranks, run, test::this_processor());
+      test::expect_planned(adapted(c), options, ranks, run, test::test_hardware());
     }
 }
 
