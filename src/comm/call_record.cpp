@@ -87,4 +87,10 @@ std::string missing_text(std::span<const int> missing, const std::string& call,
                           : "Its own output may show why; if it is only slow, allow more time");
 }
 
+std::string waited_for_text(std::span<const int> ranks) {
+  const bool one = ranks.size() == 1;
+  return fmt::format("{} {} in no call, and all others wait, for {} or for each other: ",
+                     rank_list(ranks), one ? "is" : "are", one ? "it" : "them");
+}
+
 }  // namespace onefold

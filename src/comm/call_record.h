@@ -39,6 +39,10 @@ std::string missing_text(std::span<const int> missing, const std::string& call,
                          const std::string& channel, double seconds, std::span<const int> waiting,
                          const std::string& last);
 
+// "rank 5 is in no call, and all others wait, for it or for each other: ", before a text of a rank
+// that is late because it waits.
+std::string waited_for_text(std::span<const int> ranks);
+
 // FNV-1a.
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed = 14695981039346656037u);
 

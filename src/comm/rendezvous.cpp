@@ -37,7 +37,8 @@ LocalState::LocalState(int ranks, const CommOptions& options)
     : ranks(at_least_one(ranks)),
       options(options),
       all_(all_of(ranks)),
-      joined_(static_cast<size_t>(ranks)),
+      own_threads_(static_cast<size_t>(ranks)),
+      calls_(static_cast<size_t>(ranks)),
       left_(static_cast<size_t>(ranks)) {}
 
 LocalState::~LocalState() = default;
@@ -45,9 +46,20 @@ LocalState::~LocalState() = default;
 void LocalState::join(int rank) {
   require(rank >= 0 && rank < ranks, "rank {} joins a group of {}", rank, ranks);
   const std::lock_guard lock(mutex_);
-  const auto index = static_cast<size_t>(rank);
-  require(!joined_[index], "rank {} joins its group twice", rank);
-  joined_[index] = true;
+  Waiting::Count& own = own_threads_[static_cast<size_t>(rank)];
+  require(own == nullptr, "rank {} joins its group twice", rank);
+  own = Waiting::of_this_thread();
+}
+
+std::vector<int> LocalState::not_waiting() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> list;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    const bool waits = own_threads_[r] != nullptr && *own_threads_[r] > 0 && calls_[r] > 0;
+    if (!waits && !has_left(rank)) list.push_back(rank);
+  }
+  return list;
 }
 
 void LocalState::leave(int rank) noexcept {
@@ -146,12 +158,14 @@ void Rendezvous::enter_call(int rank, const Channel::Call& call) {
   const std::lock_guard lock(s.mutex);
   s.record.assign(call);
   s.has_record = s.in_call = true;
+  ++state_.calls(named(rank));
 }
 
 void Rendezvous::exit_call(int rank) {
   Slot& s = slot(rank);
   const std::lock_guard lock(s.mutex);
   s.in_call = false;
+  --state_.calls(named(rank));
 }
 
 CallRecord Rendezvous::record_of(int rank) {
@@ -193,6 +207,7 @@ bool Rendezvous::missing_rank_left(int64_t round) const {
 }
 
 void Rendezvous::begin_collective(int rank, const Channel::Call& call) {
+  const Waiting waiting;
   enter_call(rank, call);
   const int64_t round = arrive(rank);
   if (!all_arrived(round)) detect_crossed_messages(rank);
@@ -237,28 +252,46 @@ std::string Rendezvous::last_call(int rank) {
 // The error of a rank whose wait at a barrier has failed.
 std::string Rendezvous::missing_at_barrier(int rank, int64_t round) {
   std::vector<int> left, late, waiting;
-  std::vector<std::string> last_of_left, last_of_late;
+  std::vector<std::string> last_of_left;
   for (int r = 0; r < ranks(); ++r) {
     if (slot(r).arrived.load() >= round) {
       waiting.push_back(named(r));
-      continue;
+    } else if (has_left(r)) {
+      left.push_back(named(r));
+      last_of_left.push_back(last_call(r));
+    } else {
+      late.push_back(r);
     }
-    const bool gone = has_left(r);
-    (gone ? left : late).push_back(named(r));
-    (gone ? last_of_left : last_of_late).push_back(last_call(r));
   }
-  const std::vector<int>& missing = left.empty() ? late : left;
-  const std::vector<std::string>& last = left.empty() ? last_of_late : last_of_left;
-  return missing_text(missing, record_of(rank).text(), channel_text(),
-                      left.empty() ? state_.options.timeout_seconds : -1, waiting,
-                      join(last, "; "));
+  if (left.empty()) return late_text(rank, std::move(late), waiting);
+  return missing_text(left, record_of(rank).text(), channel_text(), -1, waiting,
+                      join(last_of_left, "; "));
+}
+
+// Of ranks that are late here, which may themselves wait, in other channels, for one that is not.
+std::string Rendezvous::late_text(int rank, std::vector<int> late, std::span<const int> waiting) {
+  const std::vector<int> others = state_.not_waiting();
+  const auto waits = [&](int r) {
+    return std::find(others.begin(), others.end(), named(r)) == others.end();
+  };
+  const bool elsewhere = std::all_of(late.begin(), late.end(), waits);
+  if (!elsewhere) std::erase_if(late, waits);
+  std::vector<int> names;
+  std::vector<std::string> last;
+  for (const int r : late) {
+    names.push_back(named(r));
+    last.push_back(last_call(r));
+  }
+  const std::string text = missing_text(names, record_of(rank).text(), channel_text(),
+                                        state_.options.timeout_seconds, waiting, join(last, "; "));
+  return elsewhere && !others.empty() ? waited_for_text(others) + text : text;
 }
 
 // ---- Messages between two ranks
 
 std::string Rendezvous::missing_peer(int rank, int peer) {
-  return missing_text({{named(peer)}}, record_of(rank).text(), channel_text(),
-                      has_left(peer) ? -1 : state_.options.timeout_seconds, {{named(rank)}},
+  if (!has_left(peer)) return late_text(rank, {peer}, {{named(rank)}});
+  return missing_text({{named(peer)}}, record_of(rank).text(), channel_text(), -1, {{named(rank)}},
                       last_call(peer));
 }
 
@@ -289,6 +322,7 @@ void Rendezvous::detect_crossed_call(int rank, int peer) {
 }
 
 void Rendezvous::send(int rank, const Channel::Call& call) {
+  const Waiting waiting;
   enter_call(rank, call);
   std::atomic<int>& message = slot(rank).sends_to;
   const int to = call.peer;
@@ -331,6 +365,7 @@ bool Rendezvous::take_message(int from, int rank, const Channel::Call& call, Ran
 }
 
 void Rendezvous::receive(int rank, const Channel::Call& call, RankMemory& memory) {
+  const Waiting waiting;
   enter_call(rank, call);
   Slot& s = slot(rank);
   const int from = call.peer;

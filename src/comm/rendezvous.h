@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/waiting.h"
 #include "comm/call_record.h"
 
 namespace onefold {
@@ -36,6 +37,12 @@ class LocalState {
   void leave(int rank) noexcept;
   bool has_left(int rank) const { return left_[static_cast<size_t>(rank)].load(); }
   bool any_left() const { return left_count_.load() > 0; }
+
+  // How many calls a rank is in, on all of its lanes.
+  std::atomic<int>& calls(int rank) { return calls_[static_cast<size_t>(rank)]; }
+  // Ranks that wait for no other: their own threads, those that have joined, are neither in a call
+  // nor wait for a lane that is in one. Where all others wait, they wait for these.
+  std::vector<int> not_waiting() const;
 
   // The next channel of this rank in a group; the first rank that opens it creates it.
   Rendezvous& open(int rank, std::string_view name, const RankGroup& group);
@@ -59,7 +66,8 @@ class LocalState {
   const RankGroup all_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::vector<int>>, Line> lines_;  // by name and members
-  std::vector<bool> joined_;
+  std::vector<Waiting::Count> own_threads_;                         // of ranks that have joined
+  std::vector<std::atomic<int>> calls_;
   std::vector<std::atomic<bool>> left_;
   std::atomic<int> left_count_{0};
   std::atomic<bool> failed_{false};
@@ -123,6 +131,7 @@ class Rendezvous {
   CallRecord record_of(int rank);
   std::string last_call(int rank);
   std::string missing_at_barrier(int rank, int64_t round);
+  std::string late_text(int rank, std::vector<int> late, std::span<const int> waiting);
   std::string missing_peer(int rank, int peer);
   [[noreturn]] void throw_failure(int rank);
   bool take_message(int from, int rank, const Channel::Call& call, RankMemory& memory);

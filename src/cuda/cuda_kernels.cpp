@@ -184,10 +184,11 @@ class CudaKernels final : public Kernels {
     if (mask.threshold == 0) return residual.empty() ? copy(x, dst) : add(residual, x, dst);
     require_places(dropout.places, x.rows);
     const Matrix all = view_or_null(residual), *added = residual.empty() ? nullptr : &all;
-    if (dropout.places.empty())
-      cuda::dropout(view(x), mask, length, added, view(dst), stream_);
-    else
-      dropout_at(dropout.places.i32(), view(x), mask, length, added, view(dst), stream_);
+    if (dropout.places.empty() && dropout.all_cols == 0)
+      return cuda::dropout(view(x), mask, length, added, view(dst), stream_);
+    const Parts parts{dropout.places.empty() ? nullptr : dropout.places.i32(), dropout.first_col,
+                      dropout.all_cols > 0 ? dropout.all_cols : x.cols};
+    dropout_at(parts, view(x), mask, length, added, view(dst), stream_);
   }
 
   void embedding_forward(Tensor tokens, Tensor table, Tensor position_table,

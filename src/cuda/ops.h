@@ -51,8 +51,13 @@ struct Positions {
   int64_t end;
 };
 
-// parts.cu: rows that are a part of their sequences, and attention over parts of their keys.
-void dropout_at(const int32_t* places, Matrix x, const Mask& mask, int64_t length,
+// parts.cu: rows that are a part of their sequences, or columns of their rows, and attention over
+// parts of their keys.
+struct Parts {
+  const int32_t* places;  // of rows; may be null
+  int64_t first_col, all_cols;
+};
+void dropout_at(const Parts& parts, Matrix x, const Mask& mask, int64_t length,
                 const Matrix* residual, Matrix dst, cudaStream_t stream);
 // lse: [heads, rows], rows a stride apart.
 struct Lse {

@@ -1,5 +1,5 @@
-// Rows that are a part of their sequences, and attention over parts of the keys: dropout by the
-// places of rows, and the joining of two results.
+// Rows that are a part of their sequences, columns that are a part of rows, and attention over
+// parts of the keys: dropout by the places of elements, and the joining of two results.
 #include "cuda/launch.cuh"
 #include "cuda/mask.cuh"
 #include "cuda/pack.cuh"
@@ -10,12 +10,14 @@ namespace {
 // A thread has those of a row's elements that share a Philox counter. `whole`: all four of them are
 // the row's, and can be loaded at once.
 template <class T>
-__global__ void dropout_kernel(const int32_t* places, View<T> x, Mask mask, int64_t length,
-                               View<T> residual, View<T> dst, int64_t counters, bool whole) {
+__global__ void dropout_kernel(Parts parts, View<T> x, Mask mask, int64_t length, View<T> residual,
+                               View<T> dst, int64_t counters, bool whole) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t row = at / counters;
   if (row >= x.rows) return;
-  const int64_t first = places[row] * x.cols;  // of the row's elements in its sample
+  const int64_t place = parts.places ? parts.places[row] : row % length;
+  // Of the row's elements in its sample.
+  const int64_t first = place * parts.all_cols + parts.first_col;
   const int64_t counter = first / 4 + at % counters, begin = 4 * counter - first;  // a column
   if (begin >= x.cols) return;
   const PhiloxWords words =
@@ -65,16 +67,17 @@ __global__ void merge_kernel(View<T> out, Lse lse, View<T> more, Lse more_lse, i
 
 }  // namespace
 
-void dropout_at(const int32_t* places, Matrix x, const Mask& mask, int64_t length,
+void dropout_at(const Parts& parts, Matrix x, const Mask& mask, int64_t length,
                 const Matrix* residual, Matrix dst, cudaStream_t stream) {
   const Matrix added = residual ? *residual : Matrix{nullptr, 0, 0, 0, x.type};
-  const bool whole = x.cols % 4 == 0 && all_aligned(x, added, dst);
+  const bool whole = x.cols % 4 == 0 && parts.all_cols % 4 == 0 && parts.first_col % 4 == 0 &&
+                     all_aligned(x, added, dst);
   // Of rows that begin inside of one, one more.
   const int64_t counters = whole ? x.cols / 4 : ceil_div(x.cols, 4) + 1;
   with_type(x.type, [&](auto element) {
     using T = decltype(element);
     launch(dropout_kernel<T>, grid_of(ceil_div(x.rows * counters, kThreads)), kThreads, 0, stream,
-           places, view<T>(x), mask, length, view<T>(added), view<T>(dst), counters, whole);
+           parts, view<T>(x), mask, length, view<T>(added), view<T>(dst), counters, whole);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/start_thread.h"
+#include "base/waiting.h"
 
 namespace onefold {
 
@@ -53,6 +54,7 @@ Ticket ThreadLane::mark() {
 }
 
 void ThreadLane::wait(int64_t number) {
+  const Waiting waiting;
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return done_ >= number; });
   if (error_) std::rethrow_exception(error_);

@@ -76,6 +76,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
   }
   if (lines.node) node_ = open(*lines.node, device, ledger, Lane::gather, node_scratch_);
+  if (lines.expert_node)
+    expert_node_ = open(*lines.expert_node, device, ledger, Lane::gather, expert_node_scratch_);
   if (lines.experts)
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)

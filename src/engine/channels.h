@@ -43,8 +43,11 @@ class Channels {
   }
   // What this rank has sent between the phases of units, along the axis tensor, context or expert.
   TrafficTable exchanged(Axis axis) const;
-  // Of the lane gather, among the ranks of a node that keep what was gathered; else null.
+  // Of the lane gather, among the ranks of a node that keep what was gathered of a unit, and of
+  // divided experts; else null.
+  Channel& node(const UnitTraits& unit) const { return unit.ranks > 0 ? *expert_node_ : *node_; }
   Channel* node() const { return node_.get(); }
+  Channel* expert_node() const { return expert_node_.get(); }
   // Of the lane reduce, where gradients are compressed between hosts alone: of the ranks of this
   // host, and of those of the same place on every host; else null.
   Channel* inside() const { return inside_.get(); }
@@ -94,8 +97,9 @@ class Channels {
   std::unique_ptr<Channel> host_shares_, host_experts_, host_stages_, host_context_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
   std::array<std::unique_ptr<Channel>, 3> turns_;
-  Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_;
-  std::unique_ptr<Channel> inside_, between_, node_;
+  Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_,
+      expert_node_scratch_;
+  std::unique_ptr<Channel> inside_, between_, node_, expert_node_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

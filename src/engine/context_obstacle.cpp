@@ -56,9 +56,6 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
     reasons.emplace_back("compression does not go with mesh.context yet");
   if (options.local.on())
     reasons.emplace_back("delay.local_steps does not go with mesh.context yet");
-  if (options.pipeline.ranks > 1 && options.pipeline.schedule == PipelineSchedule::zero_bubble)
-    reasons.emplace_back(
-        "pipeline.schedule zb-h1 does not cut units where parts exchange yet; 1f1b does");
   if (reasons.empty()) return "";
   return fmt::format("mesh.context is {}, and sequences cannot be divided so: {}", options.context,
                      join(reasons, "; "));

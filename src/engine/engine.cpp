@@ -159,7 +159,9 @@ TrafficTable Engine::traffic(Lane lane) const {
   if (lane == Lane::compute && &channels_.control() != &channel(lane))
     add_traffic(channels_.control(), table);
   if (const Channel* const same = channels_.same_experts(lane)) add_traffic(*same, table);
-  if (lane == Lane::gather && channels_.node() != nullptr) add_traffic(*channels_.node(), table);
+  if (lane == Lane::gather)
+    for (const Channel* const node : {channels_.node(), channels_.expert_node()})
+      if (node != nullptr) add_traffic(*node, table);
   if (lane == Lane::reduce && channels_.inside() != nullptr) {
     add_traffic(*channels_.inside(), table);
     add_traffic(*channels_.between(), table);

@@ -239,8 +239,8 @@ void Executor::gather(const Action& action, Walk& walk) {
     messages.push_back(action.inside ? state_.unit(unit).node_message()
                                      : state_.unit(unit).gather_message());
   }
-  Channel& channel =
-      action.inside ? *channels_.node() : channels_.of(Lane::gather, traits(action.unit));
+  Channel& channel = action.inside ? channels_.node(traits(action.unit))
+                                   : channels_.of(Lane::gather, traits(action.unit));
   const UnitState& own = state_.unit(action.unit);
   UnitState::NodeCopy kept;
   if (own.in_node() && action.state == State::parameters && !action.inside) kept = own.node_copy();

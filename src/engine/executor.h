@@ -66,7 +66,11 @@ struct Walk {
   std::vector<Held> held = {};         // [unit][micro]
   std::vector<Buffer> gradients = {};  // [micro]: of the residual connection
   Frame frame = {};
+  Later* later = nullptr;  // whose gradient by input is being computed, in the place of `frame`
   std::map<int, Ticket> tickets = {};
+
+  // Of the unit whose phases are under way.
+  const UnitCall& call() const { return later ? *later->frame.call : *frame.call; }
 };
 
 class Executor {
@@ -123,6 +127,7 @@ class Executor {
   void finish_lanes();
   void forward(const Action& action, Walk& walk);
   void backward(const Action& action, Walk& walk);
+  std::unique_ptr<Walk::Later> open_later(const Action& action, Walk& walk);
   void backward_by_input(const Action& action, Walk& walk);
   void backward_by_weights(const Action& action, Walk& walk);
   void run_part(const Action& action, UnitCall& call);
@@ -175,6 +180,7 @@ class Executor {
   void clip(const Walk& walk);
   void step(const Action& action, Walk& walk);
   UnitStep unit_step(int unit) const;
+  void step_divided(int unit, const SlabPiece& piece, UnitStep& step) const;
   bool rounds(const UnitState& unit) const;
   SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
   Tensor factor_of(int unit, int param) const;

@@ -41,7 +41,7 @@ void Executor::exchange(const Action& action, Walk& walk) {
 // Of a forward that is computed again there may be no output, and so nothing that travels.
 void Executor::exchange_shares(const Action& action, Walk& walk, bool sums) {
   Channel& channel = channels_.of(Lane::exchange);
-  const UnitCall& call = *walk.frame.call;
+  const UnitCall& call = walk.call();
   const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
   if (tensor.empty()) return;
   require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
@@ -90,7 +90,7 @@ Tensor Executor::gathered(const Action& action, Walk& walk, const Buffer& run) {
 // What a unit has made for the next one, or for the one before it.
 void Executor::scatter_result(const Action& action, Walk& walk) {
   if (!action.output) return;
-  const UnitCall& call = *walk.frame.call;
+  const UnitCall& call = walk.call();
   if (action.verb == Verb::backward)
     return pass_residual(action, walk, call.dinput,
                          walk.gradients[static_cast<size_t>(action.micro)].data(), false);
@@ -99,14 +99,14 @@ void Executor::scatter_result(const Action& action, Walk& walk) {
 }
 
 Role Executor::role_after(const Action& action, const Walk& walk) const {
-  const int64_t tokens = walk.frame.call->batch.tokens_count();
+  const int64_t tokens = walk.call().batch.tokens_count();
   return unit(action.unit).phase(action.of_backward, action.phase, tokens).role;
 }
 
 // Between parts of the same sequences, or those that divide experts: a block for each.
 void Executor::exchange_blocks(const Action& action, Walk& walk, Channel* channel) {
   if (channel == nullptr) return;  // they are whole
-  const UnitCall& call = *walk.frame.call;
+  const UnitCall& call = walk.call();
   const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
                to = unit(action.unit).arrival(action.of_backward, action.phase, call);
   if (from.empty()) return;
@@ -125,7 +125,7 @@ void Executor::exchange_blocks(const Action& action, Walk& walk, Channel* channe
 void Executor::shift(const Action& action, Walk& walk) {
   const Channel* const parts = channels_.context();
   if (parts == nullptr) return;
-  const UnitCall& call = *walk.frame.call;
+  const UnitCall& call = walk.call();
   const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),
                to = unit(action.unit).arrival(action.of_backward, action.phase, call);
   require(from.contiguous() && to.contiguous() && from.elems() == to.elems(), "{}x{} to {}x{}",
@@ -150,7 +150,7 @@ void Executor::exchange_gradients(const Action& action, Walk& walk, Channel* amo
   int64_t elems = 0;
   for (size_t p = 0; p < own.layout().params().size(); ++p) {
     const ParamSpec& param = own.layout().params()[p];
-    if (!(param.summed_over.*over)) continue;
+    if (!(param.summed_over.*over) || !own.trained_layout().holds(static_cast<int>(p))) continue;
     const int64_t count = param.elems() - param.summed_from;
     parts.push_back(own.grad(static_cast<int>(p)).flat().col_range(param.summed_from, count));
     elems += count;

@@ -101,6 +101,7 @@ void Executor::run_part(const Action& action, UnitCall& call) {
   const Unit& own = unit(action.unit);
   const int64_t tokens = call.batch.tokens_count();
   compute(action, [&] {
+    if (action.phase != Action::kAllPhases) return own.run(true, action.phase, call);
     for (int phase = 0; phase < own.phases(true, tokens); ++phase)
       if (own.phase(true, phase, tokens).by_weights == (action.part == Part::by_weights))
         own.run(true, phase, call);
@@ -109,7 +110,7 @@ void Executor::run_part(const Action& action, UnitCall& call) {
 
 // The gradient of the output stays for the second part, and so does what phases leave in memory of
 // their own.
-void Executor::backward_by_input(const Action& action, Walk& walk) {
+std::unique_ptr<Walk::Later> Executor::open_later(const Action& action, Walk& walk) {
   const auto micro = static_cast<size_t>(action.micro);
   auto later = std::make_unique<Walk::Later>();
   if (!measures_)
@@ -122,10 +123,18 @@ void Executor::backward_by_input(const Action& action, Walk& walk) {
   open_frame(action, walk, later->frame, later->arena);
   add_grads(action.unit, later->frame.grads);
   set_gradients(action, walk, later->frame, later->doutput);
+  return later;
+}
+
+void Executor::backward_by_input(const Action& action, Walk& walk) {
+  std::unique_ptr<Walk::Later>& later = held(walk, action.unit, action.micro).later;
+  if (!later) later = open_later(action, walk);
+  walk.later = later.get();
   run_part(action, *later->frame.call);
+  if (!is_last_phase(action, walk)) return;
+  walk.later = nullptr;
   if (walk.watch) walk.watch(action, *later->frame.call);
-  if (!action.output) walk.gradients[micro] = {};
-  held(walk, action.unit, action.micro).later = std::move(later);
+  if (!action.output) walk.gradients[static_cast<size_t>(action.micro)] = {};
 }
 
 // Parameters and gradients may have been brought anew.

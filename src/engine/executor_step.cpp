@@ -1,6 +1,7 @@
 // The end of a step: squares of gradients, clipping, and the optimizer.
 #include <algorithm>
 
+#include "base/block8.h"
 #include "engine/executor.h"
 
 namespace onefold {
@@ -238,6 +239,33 @@ SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
   return result;
 }
 
+// Rounding draws numbers by an element's place in the whole parameter: a divided one is stepped in
+// pieces that lie together there. Codes of moments have blocks of what is here; where not all such
+// pieces begin with a block, all is stepped together, by numbers that no other share draws, but for
+// heads that several have.
+void Executor::step_divided(int unit, const SlabPiece& piece, UnitStep& step) const {
+  const auto p = static_cast<size_t>(piece.param);
+  const ParamSpec& here = state_.unit(unit).layout().params()[p];
+  const ParamSpec& whole = state_.whole_params(unit)[p];
+  bool begin_blocks = true;  // of all of the parameter, however a stage cuts it
+  for_each_run(here, whole.cols, 0, here.elems(),
+               [&](int64_t at, int64_t, int64_t) { begin_blocks &= at % kBlock8 == 0; });
+  if (options_.precision.moments == DType::u8 && !begin_blocks) {
+    SlabPiece all = piece;
+    int share = here.summed_over.replicas ? 0 : model_.share.index;
+    if (traits(unit).ranks > 0 && !here.summed_over.holders)  // experts
+      share += model_.experts.index * model_.share.count;
+    all.first += share * whole.elems();
+    step.params.push_back(stepped_param(unit, all));
+    return;
+  }
+  for_each_run(here, whole.cols, piece.first, piece.first + piece.elems,
+               [&](int64_t at, int64_t place, int64_t elems) {
+                 step.params.push_back(stepped_param(
+                     unit, {piece.param, place, elems, piece.offset + at - piece.first}));
+               });
+}
+
 UnitStep Executor::unit_step(int unit) const {
   const UnitState& own = state_.unit(unit);
   UnitStep step;
@@ -248,13 +276,7 @@ UnitStep Executor::unit_step(int unit) const {
       step.params.push_back(stepped_param(unit, piece));
       continue;
     }
-    // Rounding draws numbers by an element's place in the whole parameter: a divided one is stepped
-    // in pieces that lie together there.
-    for_each_run(own.layout().params()[p], state_.whole_params(unit)[p].cols, piece.first,
-                 piece.first + piece.elems, [&](int64_t at, int64_t whole_at, int64_t elems) {
-                   step.params.push_back(stepped_param(
-                       unit, {piece.param, whole_at, elems, piece.offset + at - piece.first}));
-                 });
+    step_divided(unit, piece, step);
   }
   if (options_.optimizer.elementwise()) return step;
   const SlabLayout& layout = own.trained_layout();

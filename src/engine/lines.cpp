@@ -31,8 +31,14 @@ void add_node(const EngineOptions& options, const std::vector<int>& sharing, Lin
   if (const std::string why = obstacle_to_nodes(options, lines.all->ranks()); !why.empty())
     user_error("{}", why);
   const int inside = options.zero.node_ranks, first = lines.data->rank() / inside * inside;
-  lines.node =
-      lines.all->group({"node", {sharing.begin() + first, sharing.begin() + first + inside}});
+  const RankGroup node{"node", {sharing.begin() + first, sharing.begin() + first + inside}};
+  lines.node = lines.all->group(node);
+  if (options.expert == 1 || expert_node_ranks(options, lines.all->ranks()) == 0) return;
+  RankGroup same{"same experts of a node", {}};
+  const int expert = lines.mesh.place(Axis::expert, lines.all->rank());
+  for (const int rank : node.members)
+    if (lines.mesh.place(Axis::expert, rank) == expert) same.members.push_back(rank);
+  lines.expert_node = lines.all->group(same);
 }
 
 }  // namespace

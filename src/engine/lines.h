@@ -1,6 +1,7 @@
 // A rank's communicators along the axes of the mesh.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "comm/mesh.h"
@@ -26,6 +27,8 @@ struct Lines {
   // Of those that share state: the ranks of this node, which keep what was gathered
   // (ZeroOptions::node_ranks); else null.
   std::shared_ptr<Communicator> node;
+  // Of these, those that have the same experts, if they keep them (expert_node_ranks).
+  std::shared_ptr<Communicator> expert_node;
   // Of gradients that are compressed between hosts alone: the ranks of this host, and those of the
   // same place on every host; else null.
   std::shared_ptr<Communicator> inside, between;
@@ -86,6 +89,16 @@ inline int summing_ranks(const EngineOptions& options, int ranks) {
 // The same of a mixture whose experts are divided.
 inline int expert_summing_ranks(const EngineOptions& options, int ranks) {
   return summing_ranks(options, ranks) / options.expert;
+}
+
+// How many ranks of a node have the same experts, and keep what of these was gathered; 0: nobody
+// does, because each has others, or because all that have the same are on one node. Successive
+// ranks of a node go along the context axis first, then along that of experts.
+inline int expert_node_ranks(const EngineOptions& options, int ranks) {
+  const int inside = options.zero.node_ranks, apart = options.context * options.expert;
+  const int same =
+      inside % apart == 0 ? inside / options.expert : std::min(inside, options.context);
+  return same > 1 && same < expert_summing_ranks(options, ranks) ? same : 0;
 }
 
 // Whether units have phases after which something travels.

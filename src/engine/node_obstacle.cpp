@@ -17,8 +17,14 @@ std::string obstacle_to_nodes(const EngineOptions& options, int ranks) {
         "the {} rank{} that share{} parameters are no nodes of so many: it must divide their "
         "number, and be less",
         sharing, sharing == 1 ? "" : "s", sharing == 1 ? "s" : ""));
-  if (options.expert > 1)
-    reasons.emplace_back("experts that are divided (mesh.expert) are not kept so yet");
+  const int apart = options.context * options.expert;
+  const bool even = inside % apart == 0 || options.context % inside == 0 ||
+                    (apart % inside == 0 && inside % options.context == 0);
+  if (options.expert > 1 && !even)
+    reasons.push_back(
+        fmt::format("nodes of so many would have some experts of mesh.expert {} more often than "
+                    "others (mesh.context is {})",
+                    options.expert, options.context));
   if (options.offload.parameters != Tier::device)
     reasons.emplace_back("parameters live on another tier (zero_optimization.offload_param)");
   if (!options.compression.weights.none())

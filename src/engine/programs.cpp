@@ -189,7 +189,8 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
     for (int i = 0; i < unit.phases(backward, tokens); ++i)
       (backward ? all.backward : all.forward)
           .push_back(travels(unit.phase(backward, i, tokens).role, model));
-  for (const ParamSpec& param : unit.params()) all.gradients |= param.summed_over.any();
+  for (const ParamSpec& param : unit.params())
+    all.gradients |= param.summed_over.any() && is_saved(model.spec, param);
   return all;
 }
 
@@ -212,7 +213,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.adapter_elems = SlabLayout(unit.params(), ranks, align, SlabOf::adapters).elems();
     one.homes = homes_of(options, one.elems, ranks);
     if (one.homes.parameters.sharded && options.zero.node_ranks > 1)
-      one.node_ranks = options.zero.node_ranks;
+      one.node_ranks =
+          one.ranks > 0 ? expert_node_ranks(options, all_ranks) : options.zero.node_ranks;
     const SlabOf trained = one.adapted() ? SlabOf::adapters : SlabOf::all;
     const auto whole_elems = [&](OptimizerState::Of of) {
       return whole_layout(unit.params(), align, trained, of).elems();
@@ -228,6 +230,8 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     number += unit.part() != BlockPart::none;
     const int64_t tokens = options.tokens();
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
+    for (int i = 0; i < one.phases.backward; ++i)
+      one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
     one.forward_reads.push_back(static_cast<int>(u));

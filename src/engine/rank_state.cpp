@@ -18,6 +18,10 @@ Tensor as_numbers(Tensor slab) {
   return slab.dtype == DType::u8 ? matrix(slab.data, 1, slab.elems() / 4, DType::f32) : slab;
 }
 
+Moment8 moment_of(const std::string& state) {
+  return state == "moment2" ? Moment8::second : Moment8::first;
+}
+
 using FillPiece = std::function<void(int64_t first, std::span<float> dst)>;
 
 // Calls take(first, values) with whole blocks of elements [begin, end) of `elems` in all, as `fill`
@@ -365,8 +369,8 @@ void RankState::write_state(int u, int index, const SlabPiece& piece, const Fill
     return write_values(tiers_, tier, state.name, param, dst, piece.first, values);
   const Tensor scales = own.state(index + 1).at_home().col_range(piece.offset / kBlock8,
                                                                  blocks_of(piece.elems, kBlock8));
-  write_codes(tiers_, tier, state.name == "moment2" ? Moment8::second : Moment8::first, dst, scales,
-              piece.first, param.elems(), values);
+  write_codes(tiers_, tier, moment_of(state.name), dst, scales, piece.first,
+              own.layout().params()[static_cast<size_t>(piece.param)].elems(), values);
 }
 
 std::vector<std::string> RankState::own_states(int index) const {
@@ -404,6 +408,18 @@ void RankState::write_own_states(const FillState& fill) {
   }
 }
 
+std::vector<OptimizerState> RankState::as_saved(int index, const ParamSpec& param,
+                                                std::vector<OptimizerState> kept) const {
+  const std::vector<ParamSpec>& here = model_.units[static_cast<size_t>(index)]->params();
+  const auto found = std::find_if(here.begin(), here.end(),
+                                  [&](const ParamSpec& one) { return one.name == param.name; });
+  if (found->boxes.empty()) return kept;
+  std::erase_if(kept, [](const OptimizerState& state) { return state.block > 1; });
+  for (OptimizerState& state : kept)
+    if (state.dtype == DType::u8) state.dtype = DType::f32;
+  return kept;
+}
+
 std::vector<OptimizerState> RankState::saved_states(int index, const ParamSpec& param) const {
   const UnitState& own = unit(index);
   if (!keeps(index)) return {};
@@ -416,33 +432,41 @@ std::vector<OptimizerState> RankState::saved_states(int index, const ParamSpec& 
     for (const OptimizerState& state : kept_states(options_, traits(index).has_hidden))
       if (trained && state.name != kMaster && state.elements(shape_of(param)) > 0)
         states.push_back(state);
-    return states;
+    return as_saved(index, param, std::move(states));
   }
   std::vector<OptimizerState> states{{kParameters, own.exact_parameters().home().dtype}};
   for (int i = 0; i < own.states(); ++i)
     if (i != own.master() && own.kept(i).elements(shape_of(param)) > 0)
       states.push_back(own.kept(i));
-  return states;
+  return as_saved(index, param, std::move(states));
 }
 
 std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   const UnitState& own = unit(index);
   std::vector<SavedPiece> pieces;
   if (!keeps(index) || !traits(index).here()) return pieces;
-  const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of) {
+  const auto divided = [&](const SlabPiece& piece) {
+    return !own.layout().params()[static_cast<size_t>(piece.param)].boxes.empty();
+  };
+  const auto add = [&](const std::string& state, const Slab& slab, const auto& part_of,
+                       const Slab* scales = nullptr) {
     // What each rank has of its own: the first one's stands for all.
     if (options_.local.on() && among_all_ > 0) return;
     for (SlabPiece piece : own.trained_layout().shard_pieces(own.rank())) {
       const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
       piece.elems = std::min(piece.elems, here.own_elems() - piece.first);
       if (piece.elems <= 0) continue;  // another share saves it
-      if (const Tensor part = part_of(piece); !part.empty())
-        pieces.push_back({&whole_params(index)[static_cast<size_t>(piece.param)], state,
-                          piece.first, piece.elems,
-                          here.boxes.empty()
-                              ? std::vector<Box>{}
-                              : boxes_of(here, piece.first, piece.first + piece.elems),
-                          slab.home().tier, part});
+      const Tensor part = part_of(piece);
+      if (part.empty()) continue;
+      pieces.push_back({&whole_params(index)[static_cast<size_t>(piece.param)], state, piece.first,
+                        piece.elems,
+                        here.boxes.empty() ? std::vector<Box>{}
+                                           : boxes_of(here, piece.first, piece.first + piece.elems),
+                        slab.home().tier, part});
+      if (scales == nullptr || !divided(piece)) continue;
+      pieces.back().scales =
+          scales->home_shard().col_range(piece.offset / kBlock8, blocks_of(piece.elems, kBlock8));
+      pieces.back().moment = moment_of(state);
     }
   };
   const Slab& parameters = own.exact_parameters();
@@ -455,11 +479,14 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
     const Tensor slab =
         of == OptimizerState::Of::all ? own.state(i).home_shard() : own.state(i).at_home();
     const size_t before = pieces.size();
-    add(own.kept(i).name, own.state(i), [&](const SlabPiece& piece) {
+    const auto part_of = [&](const SlabPiece& piece) {
       // Whoever has a matrix's beginning saves its factors.
       if (of == OptimizerState::Of::factors && piece.first > 0) return Tensor{};
+      if (own.kept(i).block > 1 && divided(piece)) return Tensor{};  // saved with their codes
       return own.part_of(i, slab, piece);
-    });
+    };
+    add(own.kept(i).name, own.state(i), part_of,
+        own.kept(i).dtype == DType::u8 ? &own.state(i + 1) : nullptr);
     for (size_t j = before; j < pieces.size(); ++j)
       pieces[j].whole = of == OptimizerState::Of::factors;
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/block8.h"
 #include "device/device.h"
 #include "engine/channels.h"
 #include "engine/options.h"
@@ -83,6 +84,10 @@ class RankState {
     Tier tier;
     Tensor data;
     bool whole = false;  // of rows and columns, or of its own: `data` is all there is of the state
+    // Of codes of a divided parameter, whose blocks are of what is here: their scales. The values
+    // that they stand for are saved, which any other division can read.
+    Tensor scales = {};
+    Moment8 moment = Moment8::first;
   };
   std::vector<SavedPiece> saved_pieces(int unit) const;
   // The states that are saved of a unit's parameter.
@@ -118,6 +123,10 @@ class RankState {
   void visit_parameter(int unit, int param, Tensor values, const VisitWhole& visit) const;
   void visit_whole(const ParamSpec& param, Tensor values, const VisitWhole& visit) const;
   std::vector<float> joined(int unit, int param, std::span<const float> mine) const;
+  // The states that are saved of a parameter, of those that are kept of it: of a divided one, the
+  // values of codes.
+  std::vector<OptimizerState> as_saved(int unit, const ParamSpec& param,
+                                       std::vector<OptimizerState> kept) const;
   // What fills elements of a parameter as they are here.
   std::function<void(int64_t first, std::span<float> dst)> filler(int unit, int param,
                                                                   const Fill& fill) const;

@@ -1,13 +1,13 @@
 // Apart from the rest, because configurations are read where there are no ranks.
+#include "base/block8.h"
 #include "base/text.h"
 #include "engine/lines.h"
+#include "model/unit.h"
 
 namespace onefold {
 
 void refuse_what_knows_whole_tensors(const EngineOptions& options,
                                      std::vector<std::string>& reasons) {
-  if (options.precision.moments == DType::u8)
-    reasons.emplace_back("moments of 8 bits (data_types) cannot be divided yet");
   if (!options.optimizer.elementwise())
     reasons.emplace_back(
         "its optimizer steps whole tensors, which are divided; AdamW, Adam, SGD and Lion step each "
@@ -19,6 +19,23 @@ void refuse_what_knows_whole_tensors(const EngineOptions& options,
 }
 
 namespace {
+
+// What several shares hold must be coded alike by all of them: in blocks that hold nothing else.
+void refuse_blocks_of_copies(const ModelSpec& spec, const EngineOptions& options,
+                             std::vector<std::string>& reasons) {
+  if (options.precision.moments != DType::u8 || !reasons.empty()) return;
+  const Share first{0, options.tensor};
+  const auto attention = spec.parallel == Parallel::no ? make_attention(spec, 0, first)
+                                                       : make_parallel(spec, 0, first);
+  for (const ParamSpec& param : attention->params())
+    if (param.summed_over.replicas && is_saved(spec, param) && param.summed_from % kBlock8 != 0) {
+      reasons.push_back(fmt::format(
+          "key and value heads that several ranks hold share blocks of {} moments of 8 bits "
+          "(data_types) with queries that one of them holds",
+          kBlock8));
+      return;
+    }
+}
 
 // Shares make parts of sums, which are added where units end: what comes after a sum inside of a
 // unit must be linear.
@@ -45,6 +62,7 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
   if (options.tensor == 1) return "";
   std::vector<std::string> reasons = obstacles_to_shares(spec, options.tensor);
   refuse_what_knows_whole_tensors(options, reasons);
+  refuse_blocks_of_copies(spec, options, reasons);
   if (options.sequence_parallel) refuse_what_is_not_linear(spec, options, reasons);
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,

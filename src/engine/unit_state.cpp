@@ -1,6 +1,7 @@
 #include "engine/unit_state.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/options.h"
 #include "tensor/convert.h"
@@ -72,6 +73,11 @@ UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const Pa
     const Home home{homes_.optimizer.sharded, homes_.optimizer.tier, homes_.parameters.dtype};
     outbox_.emplace(ledger, layout_, home, Kind::parameters, rank, name);
     outbox_->hold();
+    // Padding, and the rows of zeros behind a share's vocabulary, travel with the rest: no step
+    // writes them. The host's memory; null of a plan.
+    const Tensor all = outbox_->at_home();
+    if (all.data != nullptr)
+      std::memset(all.data, 0, static_cast<size_t>(all.elems() * dtype_bytes(all.dtype)));
   }
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {

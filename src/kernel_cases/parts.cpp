@@ -1,5 +1,7 @@
 // Kernels on rows that are a part of their sequences, by the places of these: dropout, rotary and
 // learned positions.
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernel_cases/families.h"
@@ -14,7 +16,8 @@ constexpr float kPartRate = 0.3f;
 struct Part {
   int64_t batch, whole, length, cols;  // sequences, their rows, those that are here, columns
   DType dtype = DType::f32;
-  bool documents = false;  // two in each sequence
+  bool documents = false;               // two in each sequence
+  int64_t first_col = 0, all_cols = 0;  // of dropout, as Dropout's
 
   int64_t rows() const { return batch * length; }
   // Runs from both ends of a sequence, and not in order: a kernel may take no order for granted.
@@ -57,16 +60,21 @@ Case dropped_part(const Part& p) {
             places = c.input("places", row_of(p.places())),
             dst = c.output("dst", HostTensor(p.rows(), p.cols, 1, p.dtype).clear());
   c.run = [=](Call& call) {
-    call.kernels().dropout(call[x], {kPartRate, kPartKey, call[samples], call[places]}, p.length,
-                           {}, call[dst]);
+    Dropout dropout{kPartRate, kPartKey, call[samples], {}, p.first_col, p.all_cols};
+    if (p.whole != p.length) dropout.places = call[places];
+    call.kernels().dropout(call[x], dropout, p.length, {}, call[dst]);
   };
   c.expected = [=](const Case&) {
     Doubles values;
     for (int64_t row = 0; row < p.rows(); ++row)
-      for (int64_t col = 0; col < p.cols; ++col)
+      for (int64_t col = 0; col < p.cols; ++col) {
+        const int64_t place =
+            p.whole == p.length ? row % p.length : p.places()[static_cast<size_t>(row)];
+        const int64_t element = place * std::max(p.cols, p.all_cols) + p.first_col + col;
         values.push_back(dropout_multiplier(
             kPartKey, static_cast<uint64_t>(ids[static_cast<size_t>(row / p.length)]),
-            static_cast<uint64_t>(p.places()[static_cast<size_t>(row)] * p.cols + col), kPartRate));
+            static_cast<uint64_t>(element), kPartRate));
+      }
     return std::vector{stored(p.dtype, exactly(dst, values))};
   };
   return c;
@@ -216,6 +224,18 @@ void add_part_cases(CaseList& list) {
       add_part(list, {3, 28, 7, 34, dtype, documents});
       add_part(list, {2, 400, 100, 66, dtype, documents});
     }
+  // Columns that are a part of rows, at any alignment to the blocks of four that words are drawn
+  // for; of whole sequences, and of parts of them.
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t length : {9, 5})
+      for (const auto [cols, first, all] :
+           {std::array<int64_t, 3>{6, 0, 12}, {6, 6, 12}, {7, 3, 11}, {8, 16, 24}, {32, 4, 40}}) {
+        const Part p{2, 9, length, cols, dtype, false, first, all};
+        list.push_back({"parts",
+                        fmt::format("dropout of {} rows of 9, {} columns from {} of {}{}", length,
+                                    cols, first, all, type_suffix(dtype)),
+                        [=] { return dropped_part(p); }});
+      }
   add_full_attention_cases(list);
   add_joined_attention_cases(list);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})

@@ -67,9 +67,16 @@ struct Dropout {
   Tensor samples = {};  // [1, batch] i64: ids of the sequences in this micro-batch
   // [1, rows] i32, or empty: the place of each row in its sample, where rows are a part of it.
   Tensor places = {};
+  // Where columns are a part of a row: the first of them, and how many the row has; 0: all are
+  // here.
+  int64_t first_col = 0, all_cols = 0;
 
   int64_t place_of(int64_t row, int64_t length) const {
     return places.empty() ? row % length : places.i32()[row];
+  }
+  // Of a row's first element of `cols`, in its sample.
+  int64_t element_of(int64_t row, int64_t length, int64_t cols) const {
+    return place_of(row, length) * (all_cols > 0 ? all_cols : cols) + first_col;
   }
 };
 

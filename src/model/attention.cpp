@@ -76,8 +76,8 @@ class Attention final : public Branch {
     out_ = add_divided(true, in + "out.weight", d, s.query_size(), Init::residual, true,
                        {{0, first_head_ * s.head_dim, d, spec_.query_size()}});
     out_bias_ = add(s.attention_out_bias, in + "out.bias", 1, d, Init::zeros, false);
-    qkv_adapters_ = add_adapters("attention.qkv.weight");
-    out_adapters_ = add_adapters("attention.out.weight");
+    qkv_adapters_ = add_adapters("attention.qkv.weight", qkv_);
+    out_adapters_ = add_adapters("attention.out.weight", out_);
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {

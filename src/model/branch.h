@@ -23,6 +23,8 @@ struct Adapter {
   int a, b;  // places in call.params
   int64_t first = 0, rows = 0;
   uint32_t site = 0;  // of its dropout
+  // Where shares divide its inputs: the first that is here, and how many there are in all.
+  int64_t first_input = 0, all_inputs = 0;
 };
 
 // Cuts a flat block into aligned tensors. Over an empty one it only counts.
@@ -183,29 +185,23 @@ class Branch : public Unit {
     weight_gradient(call, x, dy, weight, norm_sums_doutput(call) ? -1 : bias);
   }
 
-  // Adds the parameters of what spec_.lora has beside a projection ("attention.qkv.weight"). After
-  // all others of the unit.
-  std::vector<Adapter> add_adapters(const std::string& projection) {
-    // Beyond the places of a block's own parameters, whatever is adapted.
-    constexpr uint32_t kFirstPlace = 1024;
+  // Adds the parameters of what spec_.lora has beside a projection ("attention.qkv.weight"), the
+  // parameter at `place`. After all others of the unit.
+  //
+  // Shares that divide a projection's outputs divide B as they do, and have all of A, of which each
+  // makes a part of the gradient. Those that divide its inputs divide A, and have all of B: what
+  // each adds to the projection's result is summed with it, and each makes a part of B's gradient.
+  std::vector<Adapter> add_adapters(const std::string& projection, int place) {
     std::vector<Adapter> adapters;
     if (!spec_.lora.enabled()) return adapters;
-    const auto add_matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init,
-                                uint32_t place) {
-      const int index = add(true, name, rows, cols, init, true);
-      params_.back().adapter = true;
-      params_.back().place_key = kFirstPlace + place;
-      return index;
-    };
-    for (const LoraModule& module : lora_modules(spec_)) {
-      if (module.parameter != projection || !is_adapted(spec_, block(), module)) continue;
-      const LoraNames names = lora_names(block(), module);
-      const int a =
-          add_matrix(names.a, spec_.lora.rank, module.cols, Init::fan_in, 2 * module.place);
-      const int b =
-          add_matrix(names.b, module.rows, spec_.lora.rank, Init::zeros, 2 * module.place + 1);
-      adapters.push_back({a, b, module.first_row, module.rows,
-                          static_cast<uint32_t>(DropoutSite::adapters) + module.place});
+    for (const LoraModule& module : lora_modules(whole_)) {
+      if (module.parameter != projection || !is_adapted(whole_, block(), module)) continue;
+      // A copy: parameters are added.
+      const ParamSpec beside = params_[static_cast<size_t>(place)];
+      const bool outputs = beside.boxes.empty() || beside.cols == module.cols;
+      adapters.push_back(outputs ? add_adapter_of_outputs(module, beside)
+                                 : add_adapter_of_inputs(module, beside.boxes.front()));
+      adapters.back().site = static_cast<uint32_t>(DropoutSite::adapters) + module.place;
     }
     return adapters;
   }
@@ -310,9 +306,65 @@ class Branch : public Unit {
     return dst;
   }
 
+  // One of an adapter's two matrices; `second`: B.
+  int add_matrix(const LoraModule& module, bool second, const std::vector<Box>& boxes) {
+    // Beyond the places of a block's own parameters, whatever is adapted.
+    constexpr uint32_t kFirstPlace = 1024;
+    const LoraNames names = lora_names(block(), module);
+    const std::string& name = second ? names.b : names.a;
+    const Init init = second ? Init::zeros : Init::fan_in;
+    const int64_t rank = spec_.lora.rank;
+    const int index = boxes.empty() ? add(true, name, second ? module.rows : rank,
+                                          second ? rank : module.cols, init, true)
+                                    : add_boxes(name, boxes.front().cols, init, true, boxes);
+    params_.back().adapter = true;
+    params_.back().place_key = kFirstPlace + 2 * module.place + (second ? 1 : 0);
+    return index;
+  }
+
+  // Of the module's outputs that are here, which lie together: those of each box of the projection.
+  Adapter add_adapter_of_outputs(const LoraModule& module, const ParamSpec& projection) {
+    const int a = add_matrix(module, false, {});
+    sum_over_shares(a);
+    if (projection.boxes.empty())
+      return {a, add_matrix(module, true, {}), module.first_row, module.rows};
+    std::vector<Box> boxes;
+    int64_t first = -1, rows = 0, row = 0;  // of those that are here
+    for (const Box& box : projection.boxes) {
+      const int64_t from = std::max(box.row, module.first_row),
+                    to = std::min(box.row + box.rows, module.first_row + module.rows);
+      if (from < to) {
+        if (first < 0) first = row + from - box.row;
+        rows += to - from;
+        boxes.push_back({from - module.first_row, 0, to - from, spec_.lora.rank});
+      }
+      row += box.rows;
+    }
+    const int b = add_matrix(module, true, boxes);
+    // Rows of heads that several shares hold, as those of the projection.
+    const int64_t copied =
+        std::clamp<int64_t>(projection.summed_from / projection.cols - first, 0, rows);
+    if (projection.summed_over.replicas && copied < rows) {
+      ParamSpec& param = params_.back();
+      param.summed_from = copied * spec_.lora.rank;
+      param.summed_over.replicas = true;
+      if (projection.own >= 0) param.own = param.summed_from;
+    }
+    return {a, b, first, rows};
+  }
+
+  Adapter add_adapter_of_inputs(const LoraModule& module, const Box& here) {
+    const int a = add_matrix(module, false, {{0, here.col, spec_.lora.rank, here.cols}});
+    const int b = add_matrix(module, true, {});
+    sum_over_shares(b);
+    return {a, b, module.first_row, module.rows, 0, here.col, module.cols};
+  }
+
   Dropout dropout_of(const UnitCall& call, const Adapter& adapter) const {
     Dropout dropout = call.dropout_at(layer_, adapter.site);
     dropout.rate = call.training ? spec_.lora.dropout : 0;
+    dropout.first_col = adapter.first_input;
+    dropout.all_cols = adapter.all_inputs;
     return dropout;
   }
 

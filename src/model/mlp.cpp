@@ -31,8 +31,8 @@ class Mlp final : public Branch {
     down_ = add_divided(true, in + "down.weight", d, n, Init::residual, true,
                         {{0, mine.first, d, mine.size}});
     down_bias_ = add(s.mlp_bias, in + "down.bias", 1, s.hidden_size, Init::zeros, false);
-    up_adapters_ = add_adapters("mlp.up.weight");
-    down_adapters_ = add_adapters("mlp.down.weight");
+    up_adapters_ = add_adapters("mlp.up.weight", up_);
+    down_adapters_ = add_adapters("mlp.down.weight", down_);
   }
 
   int64_t saved_bytes(int64_t batch, int64_t sequence, DType type) const override {

@@ -96,7 +96,6 @@ std::vector<std::string> obstacles_to_shares(const ModelSpec& spec, int shares) 
         fmt::format("its vocabulary of {} leaves nothing to some of them", spec.vocab_size));
   if (spec.qk_norm_whole)
     reasons.push_back("its norms of queries and keys go over all heads (qk_norm_whole)");
-  if (spec.lora.enabled()) reasons.push_back("adapters (lora) cannot be divided yet");
   return reasons;
 }
 

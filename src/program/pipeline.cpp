@@ -99,7 +99,8 @@ class PipelineBuilder {
   bool later() const { return own_.schedule == PipelineSchedule::zero_bubble; }
   bool waits_whole(int unit) const { return later() && unit == lowest_; }
   bool leaves_weights(int unit) const {
-    return later() && !traits(unit).has_loss && !traits(unit).frozen;
+    return later() && !traits(unit).has_loss && !traits(unit).frozen &&
+           traits(unit).phases.cut_in_two();
   }
 
   void weights(int stage, int micro) {

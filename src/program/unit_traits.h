@@ -2,6 +2,7 @@
 // are numbers here; what they compute is the model's affair.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +32,20 @@ struct Homes {
 // Into how many phases a unit's computation can be cut.
 struct PhaseCounts {
   int forward = 1, backward = 1;
+  // Which of backward's make gradients of weights alone, and may come later; empty: not known here.
+  std::vector<bool> by_weights = {};
+
+  // Whether a backward can be cut into gradients by input and, later, those of weights.
+  bool cut_in_two() const {
+    return by_weights.empty() ||
+           std::find(by_weights.begin(), by_weights.end(), true) != by_weights.end();
+  }
+  // The first phase from `phase` on that is not one of these.
+  int by_input_from(int phase) const {
+    while (static_cast<size_t>(phase) < by_weights.size() && by_weights[static_cast<size_t>(phase)])
+      ++phase;
+    return phase;
+  }
 };
 
 // Where a unit is a share of one: after which phases of forward and of backward something travels

@@ -383,20 +383,27 @@ class Verifier {
     const Travels& travels = traits(action.unit).travels;
     const bool of_backward = action.verb == Verb::backward;
     if (action.phase == Action::kAllPhases) {
-      expect(!travels.any(), "is not cut where something travels");
+      expect(!travels.any() || action.part == Part::by_weights,
+             "is not cut where something travels");
       return true;
     }
-    expect(action.phase == own.next_phase, "phase {} comes where phase {} is due", action.phase,
-           own.next_phase);
-    expect(action.phase == 0 || !travels.after(of_backward, action.phase - 1) ||
-               own.exchanged == action.phase - 1,
-           "what phase {} leaves has not travelled", action.phase - 1);
+    // Phases that come later are left out.
+    const auto due = [&](int phase) {
+      return action.part == Part::by_input ? traits(action.unit).phases.by_input_from(phase)
+                                           : phase;
+    };
+    const int before = own.next_phase - 1;
+    expect(action.phase == due(own.next_phase), "phase {} comes where phase {} is due",
+           action.phase, due(own.next_phase));
+    expect(before < 0 || !travels.after(of_backward, before) || own.exchanged == before,
+           "what phase {} leaves has not travelled", before);
     own.exchanged = -1;
     const Action* next = nullptr;
     for (size_t i = position_ + 1; i < program_.actions.size() && !next; ++i)
       if (computes(program_.actions[i])) next = &program_.actions[i];
     const bool more = next && next->verb == action.verb && next->unit == action.unit &&
-                      next->micro == action.micro && next->phase == action.phase + 1;
+                      next->micro == action.micro && next->part == action.part &&
+                      next->phase == due(action.phase + 1);
     own.next_phase = more ? action.phase + 1 : 0;
     return !more;
   }

@@ -1,6 +1,7 @@
 #include "run/checkpoint_writer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/start_thread.h"
@@ -20,7 +21,7 @@ std::string stored_dtype(DType dtype) {
 SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
   SafetensorsEntry entry;
   entry.name = piece_name(piece.state, piece.param->name);
-  entry.dtype = stored_dtype(piece.data.dtype);
+  entry.dtype = stored_dtype(piece.scales.empty() ? piece.data.dtype : DType::f32);
   entry.shape = piece.data.cols == piece.param->elems() ? file_shape(*piece.param)
                                                         : std::vector<int64_t>{piece.data.cols};
   return entry;
@@ -29,14 +30,41 @@ SafetensorsEntry entry_of(const RankState::SavedPiece& piece) {
 // Two halves: one is written while the other is copied.
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
 
+using TakeBytes = std::function<void(int64_t first, std::span<const std::byte> bytes)>;
+
+void read_state(Engine& engine, Tier tier, Tensor data, const Buffer& staging,
+                const TakeBytes& take) {
+  if (tier != Tier::device) return engine.tiers().read(tier, data, take);
+  engine.device().read_beside(
+      data, take, {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
+}
+
+// What codes stand for.
+void write_decoded(Engine& engine, const RankState::SavedPiece& piece, const Buffer& staging,
+                   const std::string& name, SafetensorsWriter& writer) {
+  std::vector<float> scales(static_cast<size_t>(piece.scales.elems())), values;
+  read_state(engine, piece.tier, piece.scales, staging,
+             [&](int64_t first, std::span<const std::byte> bytes) {
+               std::memcpy(scales.data() + first, bytes.data(), bytes.size());
+             });
+  read_state(engine, piece.tier, piece.data, staging,
+             [&](int64_t first, std::span<const std::byte> codes) {
+               values.clear();
+               for (const std::byte code : codes) {
+                 const int64_t at = first + static_cast<int64_t>(values.size());
+                 values.push_back(decode8(piece.moment, std::to_integer<uint8_t>(code),
+                                          scales[static_cast<size_t>(at / kBlock8)]));
+               }
+               writer.write(name, std::as_bytes(std::span(values)));
+             });
+}
+
 void write_piece(Engine& engine, const RankState::SavedPiece& piece, const Buffer& staging,
                  SafetensorsWriter& writer) {
   const std::string name = piece_name(piece.state, piece.param->name);
-  const auto take = [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); };
-  if (piece.tier != Tier::device) return engine.tiers().read(piece.tier, piece.data, take);
-  engine.device().read_beside(
-      piece.data, take,
-      {static_cast<std::byte*>(staging.data()), static_cast<size_t>(staging.bytes())});
+  if (!piece.scales.empty()) return write_decoded(engine, piece, staging, name, writer);
+  read_state(engine, piece.tier, piece.data, staging,
+             [&](int64_t, std::span<const std::byte> bytes) { writer.write(name, bytes); });
 }
 
 Json piece_json(const RankState::SavedPiece& piece) {

@@ -195,11 +195,6 @@ TEST(MeshKey, ExpertsThatCannotBeDividedAreRefused) {
                "mesh.expert is 2, and the experts of the model cannot be divided so",
                "it has none (model.experts)");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 3}}}}, 3), "there are 4 experts in each");
-  EXPECT_ERROR(experts_with({{"mesh", {{"expert", 2}, {"pipeline", 2}}},
-                             {"gradient_accumulation_steps", 2},
-                             {"pipeline", {{"schedule", "zb-h1"}}}},
-                            4),
-               "pipeline.schedule zb-h1 does not cut mixtures where rows travel (mesh.expert) yet");
   EXPECT_ERROR(experts_with({{"mesh", {{"expert", 4}}}}, 6),
                "mesh.expert is 4, and 6 rank(s) cannot be divided by it", "--ranks 4");
 }
@@ -306,8 +301,6 @@ TEST(MeshKey, ModelsThatCannotBeDividedAreRefused) {
   const Json change = {{"mesh", {{"tensor", 3}}}};
   EXPECT_ERROR(config_with(change, 3), "mesh.tensor is 3, and the model cannot be divided so",
                "heads cannot be divided by 3");
-  EXPECT_ERROR(config_with({{"mesh", {{"tensor", 2}}}, {"lora", {{"rank", 2}}}}, 2),
-               "adapters (lora) cannot be divided yet");
   EXPECT_EQ(config_with({{"mesh", {{"tensor", 2}}}, {"run", {{"device", "cuda"}}}}, 2).mesh.tensor,
             2);
 }

@@ -349,13 +349,12 @@ TEST(Experts, WhatCannotBeDividedIsRefusedWithAllReasons) {
                        "has none (model.experts)"));
   EXPECT_TRUE(contains(text(mixture(), options_of(3, 0)), "there are 4 experts in each"));
   EngineOptions options = options_of(2, 0);
-  options.precision.moments = DType::u8;
   options.optimizer.type = OptimizerSpec::Type::lamb;
   options.clip_rule.value = 1;
   options.local.steps = 4;
   options.compression.gradients = {.type = WireFormat::Type::int8};
-  for (const char* reason : {"moments of 8 bits", "steps whole tensors", "single tensors",
-                             "delay.local_steps", "(compression)"})
+  for (const char* reason :
+       {"steps whole tensors", "single tensors", "delay.local_steps", "(compression)"})
     EXPECT_TRUE(contains(text(mixture(), options), reason)) << reason;
   EXPECT_ERROR(Engine::plan(mixture(), options_of(3, 0), 3), "mesh.expert is 3",
                "there are 4 experts in each");

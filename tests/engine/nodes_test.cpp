@@ -55,6 +55,39 @@ TEST(Nodes, HaveTheBitsOfNoneAsPlanned) {
   }
 }
 
+// Experts that are divided beside a node, within one, and over parts of sequences: those that a
+// node has once are gathered as ever.
+TEST(Nodes, OfDividedExpertsHaveTheBitsOfNoneAsPlanned) {
+  ModelSpec spec = shape();
+  spec.num_layers = 2;
+  spec.experts = {.count = 4, .intermediate_size = 24, .shared_intermediate_size = 8, .every = 2};
+  struct Way {
+    int expert, context, node_ranks, ranks, kept;  // by how many of a node experts are kept
+  };
+  for (const Way& way : {Way{2, 1, 2, 8, 0}, Way{2, 1, 4, 8, 2}, Way{4, 1, 2, 8, 0},
+                         Way{2, 2, 2, 8, 2}, Way{2, 2, 4, 16, 2}, Way{2, 1, 6, 12, 3}}) {
+    SCOPED_TRACE(fmt::format("expert {} x context {}, nodes of {}", way.expert, way.context,
+                             way.node_ranks));
+    EngineOptions options = options_of(1);
+    options.expert = way.expert;
+    options.context = way.context;
+    const test::RankRun none = test::train_on_ranks(spec, options, way.ranks, 3);
+    options.zero.node_ranks = way.node_ranks;
+    EXPECT_EQ(expert_node_ranks(options, way.ranks), way.kept);
+    const test::RankRun run = test::train_on_ranks(spec, options, way.ranks, 3);
+    EXPECT_EQ(run.losses, none.losses);
+    EXPECT_EQ(run.norms, none.norms);
+    test::expect_same_bits(run.weights, none.weights);
+    test::expect_planned(spec, options, way.ranks, run, test::this_processor());
+    const auto plan = Engine::plan(spec, options, way.ranks);
+    for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter})
+      EXPECT_EQ(plan->traffic(Lane::gather)[static_cast<size_t>(collective)].bytes_sent,
+                run.traffic[static_cast<size_t>(Lane::gather)][static_cast<size_t>(collective)]
+                        .bytes_sent /
+                    3);
+  }
+}
+
 // The first gather of a step is among all N ranks, later ones among the H of a node. Each rank
 // holds an H-th of what is sharded, besides its N-th.
 TEST(Nodes, MemoryAndVolumeAreThoseOfTheFormulas) {
@@ -114,12 +147,13 @@ TEST(Nodes, WhatCannotBeIsRefusedWithAllReasons) {
   EXPECT_EQ(obstacle_to_nodes(options_of(2), 4), "");
   EngineOptions options = options_of(4);
   options.zero.stage = 2;
-  options.expert = 2;
+  options.expert = 3;
   options.offload.parameters = Tier::host;
   options.compression.weights = {.type = WireFormat::Type::int8};
   for (const char* reason :
        {"zero_hpz_partition_size is 4", "whole on each rank at stage 2", "the 6 ranks that share",
-        "(mesh.expert)", "offload_param", "(compression.weights)"})
+        "some experts of mesh.expert 3 more often than others", "offload_param",
+        "(compression.weights)"})
     EXPECT_TRUE(contains(obstacle_to_nodes(options, 6), reason)) << reason;
   EXPECT_ERROR(Engine::plan(shape(), options_of(4), 4), "it must divide their number, and be less");
 }

@@ -93,6 +93,21 @@ INSTANTIATE_TEST_SUITE_P(
                     TensorCase{"bloom-tiny", 6, 6, 3, 2}),
     name_of);
 
+// AdamW divides a gradient by its own size, down to eps: one that is next to nothing, and so mostly
+// rounding, makes a step as large as any other. With a larger eps nothing but rounding is left, of
+// some 2e-8 of a weight in each of 20 steps.
+TEST(Tensor, BesideDataDiffersByRoundingAlone) {
+  const ModelSpec spec = shape("qwen3-tiny", 4, 4);
+  for (const uint64_t seed : {0, 1, 2})
+    for (const int tensor : {2, 4}) {
+      EngineOptions options = options_of(tensor, 2);
+      options.seed = seed;
+      options.optimizer.eps = 1e-4;
+      const test::RankRun run = test::train_on_ranks(spec, options, 2 * tensor, 20);
+      EXPECT_LT(distance(run.weights, alone(spec, options, 2, 20).weights), 20 * 2e-8) << seed;
+    }
+}
+
 TEST(Tensor, StartsFromTheWeightsOfTheWholeModel) {
   for (const std::string preset : {"gpt2-tiny", "llama-tiny"}) {
     const ModelSpec spec = shape(preset, 6, preset == "llama-tiny" ? 2 : 6);
@@ -155,6 +170,23 @@ TEST(Tensor, OffloadKeepsTheBits) {
     EXPECT_EQ(run.losses, whole.losses);
     test::expect_same_bits(run.weights, whole.weights);
     test::expect_planned(spec, options, 6 * data, run, test::this_processor());
+  }
+}
+
+// The host steps, and what comes back from it has rows that no step writes.
+TEST(Tensor, SteppingOnTheHostKeepsTheBits) {
+  for (const std::string preset : {"gpt2-tiny", "llama-tiny"}) {
+    const ModelSpec spec = shape(preset, 6, 6);
+    for (const int stage : {0, 1, 3}) {
+      EngineOptions options = options_of(2, stage);
+      options.precision.compute = DType::bf16;
+      const test::RankRun whole = test::train_on_ranks(spec, options, 4, 3);
+      options.offload.optimizer = Tier::host;
+      const test::RankRun run = test::train_on_ranks(spec, options, 4, 3);
+      EXPECT_EQ(run.losses, whole.losses) << stage;
+      test::expect_same_bits(run.weights, whole.weights);
+      test::expect_planned(spec, options, 4, run, test::this_processor());
+    }
   }
 }
 
@@ -254,13 +286,12 @@ TEST(Tensor, ModelsThatCannotBeDividedAreRefusedWithAllReasons) {
   spec = shape("llama-tiny", 6, 2);
   spec.vocab_size = 7;
   EXPECT_TRUE(contains(text(spec, 6), "vocabulary of 7 leaves nothing to some"));
-  spec.vocab_size = 101;
-  spec.lora.rank = 2;
-  EXPECT_TRUE(contains(text(spec, 2), "adapters (lora) cannot be divided yet"));
   EngineOptions options = options_of(2, 0);
   options.precision.moments = DType::u8;
-  EXPECT_TRUE(
-      contains(obstacle_to_tensor(shape("llama-tiny", 6, 2), options), "moments of 8 bits"));
+  EXPECT_EQ(obstacle_to_tensor(shape("llama-tiny", 6, 2), options), "");
+  EXPECT_TRUE(contains(obstacle_to_tensor(shape("llama-tiny", 6, 1), options),
+                       "key and value heads that several ranks hold share blocks of 256 moments of "
+                       "8 bits (data_types) with queries"));
   options = options_of(2, 0);
   options.optimizer.type = OptimizerSpec::Type::muon;
   EXPECT_TRUE(

@@ -61,6 +61,18 @@ TEST(Shares, MakeUpTheWholeModel) {
   }
 }
 
+TEST(Shares, OfAdaptersMakeUpTheWholeOnes) {
+  for (const std::string preset : {"gpt2-tiny", "llama-tiny", "qwen3-tiny", "neox-tiny"})
+    for (const int count : {1, 2, 4, 8}) {
+      ModelSpec spec = shaped(preset, 8, preset == "gpt2-tiny" || preset == "neox-tiny" ? 8 : 2);
+      // As Hugging Face's, whose names adapters have.
+      spec.hidden_size = spec.num_heads * spec.head_dim;
+      spec.qkv_bias = spec_from_preset(preset, "test").qkv_bias;
+      spec.lora = {.rank = 3, .targets = {"all-linear"}};
+      expect_whole(spec, count);
+    }
+}
+
 TEST(Shares, RunsOfARangeAreItsBoxesInOrder) {
   const ModelSpec spec = shaped("llama-tiny", 6, 2);
   const Model whole(spec), share(spec, kLogitsBytes, {1, 2});

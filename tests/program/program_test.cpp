@@ -175,6 +175,21 @@ TEST(SplitPhases, CutsEachComputationAndPutsAnExchangeBetweenTwoPhases) {
   EXPECT_EQ(problems_of(program, units, 1), Lines{});
 }
 
+// Of a backward in two parts, what travels does so in the first.
+TEST(SplitPhases, LeavesGradientsOfWeightsThatComeLaterWhole) {
+  Program program{.units = 1, .micros = 1, .actions = {}};
+  for (const Part part : {Part::by_input, Part::by_weights})
+    program.actions.push_back({.verb = Verb::backward, .unit = 0, .micro = 0, .part = part});
+  std::vector<UnitTraits> units = traits_of({.units = 1}, 0);
+  units[0].phases = {1, 4, {false, true, false, false}};
+  units[0].travels = {{false}, {true, false, false, false}};
+  split_phases(program, units);
+  EXPECT_EQ(lines(program), (Lines{"backward u0, micro 0, phase 0",
+                                   "exchange u0, micro 0, after phase 0 of backward",
+                                   "backward u0, micro 0, phase 2", "backward u0, micro 0, phase 3",
+                                   "backward u0, micro 0, by weights"}));
+}
+
 // A step whose units are shares: the middle one sums after two of its phases, and its gradients.
 struct SharedStep {
   Program program = plain_step({.units = 3, .micros = 2});

@@ -64,7 +64,7 @@ void dropout(ThreadPool& pool, Tensor x, const Dropout& dropout, int64_t length,
   const auto drop_row = HWY_DYNAMIC_DISPATCH(DropRow);
   for_each_piece(pool, x.rows, x.cols, [&](int64_t row, int64_t begin, int64_t end) {
     drop_row(dropout.key, dropout.samples.i64()[row / length], dropout.rate,
-             static_cast<uint64_t>(dropout.place_of(row, length) * x.cols + begin),
+             static_cast<uint64_t>(dropout.element_of(row, length, x.cols) + begin),
              piece_of(x, row, begin, end), piece_of(residual, row, begin, end),
              piece_of(dst, row, begin, end));
   });

@@ -29,11 +29,17 @@ void split_phases(Program& program, const std::vector<UnitTraits>& units) {
     }
     const bool backward = action.verb == Verb::backward;
     const UnitTraits& unit = units[static_cast<size_t>(action.unit)];
-    const int count = backward ? unit.phases.backward : unit.phases.forward;
+    // Nothing travels between gradients of weights that come later: they stay one action.
+    const bool later = action.part == Part::by_weights;
+    if (later) actions.push_back(action);
+    const int count = later ? 0 : backward ? unit.phases.backward : unit.phases.forward;
+    bool first = true;
     for (int phase = 0; phase < count; ++phase) {
+      if (action.part == Part::by_input && unit.phases.by_input_from(phase) != phase) continue;
       Action one = action;
       one.phase = phase;
-      if (phase > 0) one.waits.clear();
+      if (!first) one.waits.clear();
+      first = false;
       actions.push_back(std::move(one));
       if (phase + 1 < count && travels_after(unit, backward, phase))
         actions.push_back({.verb = Verb::exchange,
