@@ -205,7 +205,8 @@ void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, 
   std::vector<Fold> folds;
   for (const PackedMessage& packed : messages) {
     clear_gaps(packed);
-    folds.push_back({own_scale(packed, packed.kept ? correction.limit : 0), correction.momentum});
+    folds.push_back({correction.share * own_scale(packed, packed.kept ? correction.limit : 0),
+                     correction.momentum});
   }
   for (int destination = 0; destination < channel_.ranks(); ++destination) {
     std::byte* packet = rooms.made + destination * rooms.block_bytes;

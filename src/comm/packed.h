@@ -24,9 +24,11 @@ struct SlabGap {
   int64_t begin = 0, end = 0;
 };
 
-// Deep Gradient Compression (Lin et al. 2018): momentum before the sum, of what was not sent too.
+// Momentum before the sum, of what was not sent too: Deep Gradient Compression's (Lin et al. 2018),
+// and the one that 1-bit Adam sends (Tang et al. 2021).
 struct MomentumCorrection {
   float momentum = 0;
+  float share = 1;    // of a gradient in it: Adam's is a running mean
   bool masks = true;  // the momentum of what was sent ends there
   float limit = 0;    // of the norm of a slab's own gradient, before all else; 0: none
 };

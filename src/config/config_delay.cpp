@@ -15,6 +15,11 @@ void read_one_step(JsonObject& in, Config& config) {
               fmt::format("is true: gradients of AdamW, Adam, SGD and Lion can wait, those of {} "
                           "cannot",
                           optimizer_json(config)["type"].get<std::string>()));
+  if (config.delay.one_step &&
+      (config.compression.corrects_momentum || config.optimizer.variance_scaler > 0))
+    in.refuse(Group::missing, "one_step",
+              "is true, which does not go with momentum or gradients that travel in turns "
+              "(compression.momentum_correction, var_update_scaler)");
 }
 
 // All that would have to know of the other ranks in every step.

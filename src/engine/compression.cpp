@@ -5,8 +5,10 @@
 
 namespace onefold {
 
-WireFormat CompressionOptions::gradients_after(int64_t steps) const {
+WireFormat CompressionOptions::gradients_after(int64_t steps,
+                                               const OptimizerSpec& optimizer) const {
   if (steps < whole_steps) return {};
+  if (optimizer.variance_scaler > 0 && optimizer.takes_squares(steps + 1)) return {};
   WireFormat format = gradients;
   if (const int64_t done = steps - whole_steps; format.sparse() && done < density_steps) {
     // Four stages of equal length: a quarter of the elements, a sixteenth, ...

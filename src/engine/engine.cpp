@@ -199,9 +199,16 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   const int parts = options_.micros * data_ranks() * options_.context;
   executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
   if (options_.local.on() && steps_done_ == 0) begin_local_steps();
+  StepRates rates_here = rates;
+  const CompressionOptions& compression = options_.compression;
+  if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
+      steps_done_ >= compression.whole_steps) {
+    rates_here.momentum_arrives = true;
+    if (steps_done_ == compression.whole_steps) begin_own_momentum(result.loss_scale);
+  }
   Walk walk{.micros = batches,
             .training = true,
-            .rates = rates,
+            .rates = rates_here,
             .loss_scale = result.loss_scale,
             .clip_limit = clip_limit(),
             .updates = updates_done()};

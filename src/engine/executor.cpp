@@ -95,7 +95,7 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   walk.gradients.resize(walk.micros.size());
   if (reduces_.calls)  // a plan is of a step among others
     reduces_.set(device_.dry() ? options_.compression.gradients
-                               : options_.compression.gradients_after(step));
+                               : options_.compression.gradients_after(step, options_.optimizer));
   try {
     for (const Action& action : program.actions) {
       ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,

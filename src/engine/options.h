@@ -67,12 +67,14 @@ struct CompressionOptions {
   // Ranks that share a host, as they are numbered: they sum gradients as they are, and packets
   // travel between hosts alone.
   int host_ranks = 1;
-  bool corrects_momentum = false;  // Deep Gradient Compression; SGD's momentum is then here
+  // After the whole steps, whose momentum is the optimizer's, each rank's own momentum travels.
+  bool corrects_momentum = false;
   MomentumCorrection correction;
 
   bool any() const { return !gradients.none() || !weights.none(); }
-  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`.
-  WireFormat gradients_after(int64_t steps) const;
+  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`. What
+  // the second moment takes in between whole steps (0/1 Adam) travels whole.
+  WireFormat gradients_after(int64_t steps, const OptimizerSpec& optimizer = {}) const;
   // States of each rank's own, one element for each of a trained parameter: names in checkpoints.
   std::vector<std::string> own_states(int ranks) const;
 };

@@ -389,6 +389,8 @@ std::string compression_text(const EngineOptions& options) {
       text += fmt::format(", with momentum {:g} before the sum", compression.correction.momentum);
     if (compression.whole_steps > 0)
       text += fmt::format("; whole in the first {}", counted(compression.whole_steps, "step"));
+    if (options.optimizer.variance_scaler > 0)
+      text += "; whole where the second moment takes them in";
     if (compression.density_steps > 0)
       text += fmt::format("; more of them in {}", counted(compression.density_steps, "step"));
     text += ": this changes results\n";

@@ -108,9 +108,18 @@ TEST(CompressionKeys, MomentumIsTakenBeforeTheSum) {
   EXPECT_FLOAT_EQ(options.compression.correction.momentum, 0.9f);
   EXPECT_FLOAT_EQ(options.compression.correction.limit, 0.5f);
   EXPECT_FALSE(options.compression.correction.masks);
-  EXPECT_ERROR(compressed(section), "the optimizer must be SGD with momentum");
-  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"momentum_correction", true}}, sgd),
-               "of what a sparse format keeps back");
+  EXPECT_ERROR(compressed(section), "AdamW and LAMB need optimizer.params.freeze_step");
+  EXPECT_ERROR(compressed(section, {{"optimizer", {{"type", "Lion"}}}}),
+               "the optimizer must be SGD with momentum");
+  EXPECT_ERROR(compressed({{"momentum_correction", true}}, sgd), "gradients must be compressed");
+  EXPECT_ERROR(
+      compressed({{"gradients", "int8"}, {"momentum_correction", true}, {"momentum_masking", true}},
+                 sgd),
+      "compression.momentum_masking is of what was sent");
+  // Until then it is the optimizer's.
+  Json later = section;
+  later["warmup_steps"] = 5;
+  EXPECT_EQ(engine_options(compressed(later, sgd)).optimizer.momentum, 0.9);
 }
 
 TEST(CompressionKeys, WeightsAreOfStageThree) {

@@ -28,6 +28,10 @@ inline std::vector<NamedCompression> all_compressions() {
   CompressionOptions dgc = gradients({.type = Type::topk, .density = 0.02});
   dgc.corrects_momentum = true;
   dgc.correction = {.momentum = 0.9f, .masks = true, .limit = 0.5f};
+  CompressionOptions one_bit = gradients({.type = Type::sign});
+  one_bit.whole_steps = 1;
+  one_bit.corrects_momentum = true;
+  one_bit.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
   return {
       {"bf16", gradients({.type = Type::bf16})},
       {"int8", gradients({.type = Type::int8})},
@@ -41,7 +45,8 @@ inline std::vector<NamedCompression> all_compressions() {
       {"randomk", gradients({.type = Type::randomk, .density = 0.05})},
       {"blocks", gradients({.type = Type::blocks, .block = 16, .density = 0.1})},
       {"warm_topk", warm},
-      {"dgc", dgc}};
+      {"dgc", dgc},
+      {"one_bit", one_bit}};
 }
 
 }  // namespace onefold::test

@@ -22,7 +22,8 @@ using test::StateCollector;
 EngineOptions compressed_options(const CompressionOptions& compression, int stage) {
   EngineOptions options = test::options_of(stage);
   options.compression = compression;
-  if (compression.corrects_momentum) options.optimizer = {.type = OptimizerSpec::Type::sgd};
+  if (compression.corrects_momentum && compression.whole_steps == 0)
+    options.optimizer = {.type = OptimizerSpec::Type::sgd};
   return options;
 }
 
