@@ -41,7 +41,9 @@ struct PackedMessage {
   float* kept = nullptr;
   float* velocity = nullptr;           // of MomentumCorrection, likewise; needs `kept`
   std::span<const SlabGap> gaps = {};  // count as 0
-  PhiloxKey key;                       // of this slab and step
+  // Where rows begin, of each rank's shard (WireDraw::rows); empty: nobody asks.
+  std::span<const std::vector<int64_t>> rows = {};
+  PhiloxKey key;  // of this slab and step
 };
 
 // Who exchanges packets: the ranks of a channel, one on each host, and how many ranks a host has.

@@ -45,17 +45,20 @@ void read_compressed_gradients(JsonObject& in, CompressionOptions& compression) 
   read_wire_format(in, compression.gradients);
   if (compression.gradients.none()) {
     for (const char* key :
-         {"error_feedback", "warmup_steps", "density_warmup_steps", "ranks_per_host"})
+         {"error_feedback", "warmup_steps", "density_warmup_steps", "ranks_per_host", "adaptive"})
       in.no_effect(key, "gradients are not compressed");
     return;
   }
   compression.feedback = in.get<bool>("error_feedback", compression.feedback);
   compression.whole_steps = in.at_least("warmup_steps", 0, compression.whole_steps);
   compression.host_ranks = static_cast<int>(in.at_least("ranks_per_host", 1, 1));
-  if (compression.gradients.sparse())
+  if (compression.gradients.sparse()) {
     compression.density_steps = in.at_least("density_warmup_steps", 0, 0);
-  else
-    in.no_effect("density_warmup_steps", "it is for sparse formats");
+    compression.adaptive = in.get<bool>("adaptive", false);
+  } else {
+    for (const char* key : {"density_warmup_steps", "adaptive"})
+      in.no_effect(key, "it is for sparse formats");
+  }
 }
 
 // What keeps a rank from taking the momentum itself; "" if nothing does.
@@ -171,7 +174,7 @@ void read_compression(JsonObject& root, Config& config) {
   };
   format_of("gradients",
             {"none", "bf16", "int8", "int4", "1bit", "topk", "topk_sampled", "threshold", "randomk",
-             "blocks"},
+             "blocks", "rows", "importance"},
             "zero_optimization.zero_quantized_gradients", compression.gradients);
   format_of("weights", {"none", "bf16", "int8", "int4"}, "zero_optimization.zero_quantized_weights",
             compression.weights);
@@ -196,6 +199,7 @@ void read_compression(JsonObject& root, Config& config) {
 OptimizerSpec engine_optimizer(const Config& config) {
   OptimizerSpec optimizer = config.optimizer;
   optimizer.delayed = config.delay.one_step;
+  if (optimizer.delayed) optimizer.delayed_after = config.delay.whole_steps;
   if (config.compression.corrects_momentum && config.compression.whole_steps == 0)
     optimizer.momentum = 0;
   return optimizer;
@@ -216,6 +220,7 @@ Json compression_json(const Config& config) {
   json["warmup_steps"] = compression.whole_steps;
   if (compression.host_ranks > 1) json["ranks_per_host"] = compression.host_ranks;
   if (format.sparse()) json["density_warmup_steps"] = compression.density_steps;
+  if (compression.adaptive) json["adaptive"] = true;
   if (!compression.corrects_momentum) return json;
   json["momentum_correction"] = true;
   json["momentum_masking"] = compression.correction.masks;

@@ -130,11 +130,18 @@ LionStep lion_step(const OptimizerSpec& spec, int64_t, const StepRates& rates,
 }
 
 // The gradients of the step before, which have been clipped; then this step's take their place. SGD
-// without a rate moves nothing, and its momentum begins as the gradient times its factor.
+// without a rate moves nothing, and its momentum begins as the gradient times its factor. The first
+// step after those without delay applies nothing.
 void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                   const StepRates& rates, const StepControl& control, const UnitStep& unit) {
   require(spec.elementwise(), "delayed gradients of an optimizer that knows whole tensors");
+  OptimizerSpec plain = spec;
+  plain.delayed = false;
   UnitStep before = unit;
+  if (step <= spec.delayed_after) {
+    for (SteppedParam& param : before.params) param.state.pop_back();
+    return optimizer_step(tools, plain, step, rates, control, before);
+  }
   std::vector<SgdStep> keep;
   for (SteppedParam& param : before.params) {
     const Tensor delayed = param.state.back().flat();
@@ -149,9 +156,7 @@ void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t ste
     param.stepped.grads = delayed;
     param.stepped.factor = tools.one;
   }
-  OptimizerSpec plain = spec;
-  plain.delayed = false;
-  if (step > 1) optimizer_step(tools, plain, step - 1, rates, control, before);
+  if (step > spec.delayed_after + 1) optimizer_step(tools, plain, step - 1, rates, control, before);
   tools.kernels.sgd(control, keep);
 }
 

@@ -80,8 +80,10 @@ struct OptimizerSpec {
   double adam_rate = 1;  // Muon: AdamW's rate for the rest, by the learning rate
 
   // Each step applies the gradients of the one before, and keeps its own for the next: nothing
-  // that a step computes with waits for its gradients. Of elementwise() ones.
+  // that a step computes with waits for its gradients. Of elementwise() ones. The first
+  // `delayed_after` steps apply their own.
   bool delayed = false;
+  int64_t delayed_after = 0;
 
   std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
 

@@ -139,6 +139,41 @@ TEST(CompressionVolume, IsThatOfTheFormula) {
   }
 }
 
+// As many elements in all as with one density, more where gradients are larger, within bounds.
+TEST(CompressionDensities, FollowTheNormsOfGradients) {
+  const std::vector<int64_t> elems = {1000, 1000, 5000, 40, 3000};
+  const std::vector<double> squares = {1.0, 16.0, 5.0, 1e9, 0.0};
+  const std::vector<double> found = CompressionOptions::densities(0.02, squares, elems);
+  double sum = 0, even = 0;
+  for (size_t u = 0; u < elems.size(); ++u) {
+    EXPECT_LE(found[u], 0.08);
+    EXPECT_GE(found[u], 0.02 / 4 - 1.0 / static_cast<double>(elems[u]));
+    sum += static_cast<double>(sent_elems(found[u], elems[u]));
+    even += static_cast<double>(sent_elems(0.02, elems[u]));
+  }
+  EXPECT_LE(sum, even);
+  EXPECT_GE(sum, 0.9 * even);
+  EXPECT_EQ(found[3], 0.075);  // 3 of 40: the most
+  EXPECT_NEAR(found[4], 0.005, 1e-3);
+  EXPECT_GT(found[1], 1.5 * found[0]);
+  EXPECT_NEAR(found[0], found[2], 2e-3);  // of one mean square
+  EXPECT_EQ(CompressionOptions::densities(0.02, std::vector<double>(5), elems),
+            std::vector<double>(5, 0.02));
+}
+
+TEST(CompressionDensities, SendNoMoreThanOneDensityAndChangeResults) {
+  CompressionOptions even;
+  even.gradients = {.type = Type::topk, .density = 0.02};
+  CompressionOptions adaptive = even;
+  adaptive.adaptive = true;
+  const RankRun a = train_on_ranks(packed_model(), packed_options(adaptive, 2), 3, 4),
+                e = train_on_ranks(packed_model(), packed_options(even, 2), 3, 4);
+  EXPECT_LE(reduce_lane_bytes(a), reduce_lane_bytes(e));
+  EXPECT_GE(reduce_lane_bytes(a), reduce_lane_bytes(e) * 9 / 10);
+  EXPECT_EQ(a.losses[1], e.losses[1]);  // of one step: nothing was known before it
+  EXPECT_NE(a.losses[3], e.losses[3]);
+}
+
 std::vector<NamedCompression> between_hosts() {
   std::vector<NamedCompression> all;
   for (NamedCompression one : all_compressions()) {

@@ -32,6 +32,8 @@ inline std::vector<NamedCompression> all_compressions() {
   one_bit.whole_steps = 1;
   one_bit.corrects_momentum = true;
   one_bit.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
+  CompressionOptions adaptive = gradients({.type = Type::topk, .density = 0.05});
+  adaptive.adaptive = true;
   return {
       {"bf16", gradients({.type = Type::bf16})},
       {"int8", gradients({.type = Type::int8})},
@@ -44,6 +46,10 @@ inline std::vector<NamedCompression> all_compressions() {
       {"threshold", gradients({.type = Type::threshold, .density = 0.05, .least = 1e-4})},
       {"randomk", gradients({.type = Type::randomk, .density = 0.05})},
       {"blocks", gradients({.type = Type::blocks, .block = 16, .density = 0.1})},
+      {"rows", gradients({.type = Type::rows, .density = 0.1})},
+      {"importance", gradients({.type = Type::importance, .density = 0.05})},
+      {"importance_lost", gradients({.type = Type::importance, .density = 0.05}, false)},
+      {"adaptive", adaptive},
       {"warm_topk", warm},
       {"dgc", dgc},
       {"one_bit", one_bit}};

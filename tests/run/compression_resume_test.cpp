@@ -115,6 +115,20 @@ TEST(LocalStepsResume, HasTheBitsOfARunThatWasNotStopped) {
     }
 }
 
+// Old weights of each rank's own, while the checkpoint is written behind the next steps.
+TEST(StaleStepsResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int stage : {0, 1, 2})
+    for (const int before : {2, 3, 4}) {
+      const ScratchFolder scratch;
+      const CheckpointFolder folder(scratch.path("checkpoints"));
+      EngineOptions options = compressed_options({}, stage);
+      options.stale = {.bound = 3, .compensation = 10};
+      const State whole = train_and_save(options, 2, before, folder, 5);
+      expect_same_state(load_and_train(options, 2, folder, 5), whole);
+      EXPECT_ERROR(load_and_train(options, 3, folder, 1), "goes on with as many");
+    }
+}
+
 // The sum over ranks of what they keep back, by parameter.
 std::map<std::string, std::vector<double>> kept_by_all(const State& state) {
   std::map<std::string, std::vector<double>> sums;
