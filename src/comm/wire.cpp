@@ -19,7 +19,7 @@ struct Nanoseconds {
 };
 constexpr std::array<Nanoseconds, 12> kNanoseconds = {
     Nanoseconds{}, {0.9, 0.25, 1.2}, {1.1, 0.2, 1.2}, {1.2, 0.2, 1.2}, {1.0, 0.2},  {1.2, 0.05},
-    {1.1, 0.05},   {1.0, 0.05},      {1.0, 0.05},     {0.8, 0.05},     {0.9, 0.05}, {4.5, 0.05}};
+    {1.1, 0.05},   {1.0, 0.05},      {1.0, 0.05},     {0.8, 0.05},     {0.9, 0.05}, {3.0, 0.05}};
 
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;
