@@ -76,10 +76,10 @@ std::string obstacle_to_own_momentum(const Config& config) {
     return "AdamW and LAMB need optimizer.params.freeze_step, of at most warmup_steps steps: "
            "squares of what travels then do not count";
   if (optimizer.variance_scaler > 0) return "optimizer.params.var_update_scaler must be left out";
-  if (compression.whole_steps > 0 && config.precision.moments != DType::f32)
+  if (adam && config.precision.moments != DType::f32)
     return "moments must be fp32, for they become the ranks' own";
-  if (compression.whole_steps > 0 && config.offload.optimizer == Tier::disk)
-    return "with warmup_steps the optimizer's states cannot be on a disk";
+  if (adam && config.offload.optimizer == Tier::disk)
+    return "the moments of AdamW and LAMB, which become the ranks' own, cannot be on a disk";
   if (config.schedule.cycles_momentum())
     return "the schedule may not change momentum (cycle_momentum)";
   return "";
@@ -200,8 +200,7 @@ OptimizerSpec engine_optimizer(const Config& config) {
   OptimizerSpec optimizer = config.optimizer;
   optimizer.delayed = config.delay.one_step;
   if (optimizer.delayed) optimizer.delayed_after = config.delay.whole_steps;
-  if (config.compression.corrects_momentum && config.compression.whole_steps == 0)
-    optimizer.momentum = 0;
+  if (config.compression.corrects_momentum) optimizer.momentum = 0;
   return optimizer;
 }
 

@@ -202,21 +202,17 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
   if (local.on() && steps_done_ == local.whole_steps) begin_local_steps();
   StepRates rates_here = rates;
-  double limit = clip_limit();
   const CompressionOptions& compression = options_.compression;
   if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
       steps_done_ >= compression.whole_steps) {
     rates_here.momentum_arrives = true;
-    // Of equal gradients momentum is so many times one.
-    const MomentumCorrection& own = compression.correction;
-    limit *= double{own.share} / (1 - double{own.momentum});
     if (steps_done_ == compression.whole_steps) begin_own_momentum(result.loss_scale);
   }
   Walk walk{.micros = batches,
             .training = true,
             .rates = rates_here,
             .loss_scale = result.loss_scale,
-            .clip_limit = limit,
+            .clip_limit = clip_limit(),
             .updates = updates_done(),
             .sums = sums,
             .stale = begin_stale_step()};

@@ -14,9 +14,10 @@ void Engine::begin_own_momentum(double loss_scale) {
   const auto part = static_cast<float>(loss_scale / sources);
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
-    if (own.own_states() < 2) continue;
+    const int first = own.master() + 1;  // state after the master copy, which comes first
+    if (own.own_states() < 2 || own.states() <= first) continue;
     const Tensor velocity = own.own_state(1);
-    const Tensor momentum = own.state(own.master() < 0 ? 0 : own.master() + 1).at_home();
+    const Tensor momentum = own.state(first).at_home();
     if (own.homes().optimizer.sharded) {
       const Message message{velocity.data, momentum.data, momentum.elems(), DType::f32};
       channel.all_gather(

@@ -124,10 +124,6 @@ TEST(CompressionKeys, MomentumIsTakenBeforeTheSum) {
       compressed({{"gradients", "int8"}, {"momentum_correction", true}, {"momentum_masking", true}},
                  sgd),
       "compression.momentum_masking is of what was sent");
-  // Until then it is the optimizer's.
-  Json later = section;
-  later["warmup_steps"] = 5;
-  EXPECT_EQ(engine_options(compressed(later, sgd)).optimizer.momentum, 0.9);
 }
 
 TEST(CompressionKeys, WeightsAreOfStageThree) {
