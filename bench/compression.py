@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-FORMATS = ["none", "bf16", "int8", "int4", "1bit", "topk", "topk_sampled", "randomk", "blocks"]
+FORMATS = ["none", "bf16", "int8", "int4", "1bit", "topk", "topk_sampled", "randomk", "blocks", "rows", "importance"]
 GBITS = [1, 10, 100]
 
 

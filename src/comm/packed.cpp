@@ -144,7 +144,10 @@ WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int desti
   const auto place = static_cast<uint32_t>(inside_ ? inside_->rank() : 0);
   const PhiloxWords own = philox(packed.key, {1, to, from, place});
   const PhiloxWords common = philox(packed.key, {2, to, 0, place});
-  return {.own = {own[0], own[1]}, .common = {common[0], common[1]}};
+  WireDraw draw{.own = {own[0], own[1]}, .common = {common[0], common[1]}};
+  if (!packed.rows.empty())
+    draw.rows = packed.rows[static_cast<size_t>(destination * ranks().inside) + place];
+  return draw;
 }
 
 // The factor of this rank's own gradient, whose norm is limited.
@@ -205,7 +208,8 @@ void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, 
   std::vector<Fold> folds;
   for (const PackedMessage& packed : messages) {
     clear_gaps(packed);
-    folds.push_back({own_scale(packed, packed.kept ? correction.limit : 0), correction.momentum});
+    folds.push_back({correction.share * own_scale(packed, packed.kept ? correction.limit : 0),
+                     correction.momentum});
   }
   for (int destination = 0; destination < channel_.ranks(); ++destination) {
     std::byte* packet = rooms.made + destination * rooms.block_bytes;

@@ -24,9 +24,11 @@ struct SlabGap {
   int64_t begin = 0, end = 0;
 };
 
-// Deep Gradient Compression (Lin et al. 2018): momentum before the sum, of what was not sent too.
+// Momentum before the sum, of what was not sent too: Deep Gradient Compression's (Lin et al. 2018),
+// and the one that 1-bit Adam sends (Tang et al. 2021).
 struct MomentumCorrection {
   float momentum = 0;
+  float share = 1;    // of a gradient in it: Adam's is a running mean
   bool masks = true;  // the momentum of what was sent ends there
   float limit = 0;    // of the norm of a slab's own gradient, before all else; 0: none
 };
@@ -39,7 +41,9 @@ struct PackedMessage {
   float* kept = nullptr;
   float* velocity = nullptr;           // of MomentumCorrection, likewise; needs `kept`
   std::span<const SlabGap> gaps = {};  // count as 0
-  PhiloxKey key;                       // of this slab and step
+  // Where rows begin, of each rank's shard (WireDraw::rows); empty: nobody asks.
+  std::span<const std::vector<int64_t>> rows = {};
+  PhiloxKey key;  // of this slab and step
 };
 
 // Who exchanges packets: the ranks of a channel, one on each host, and how many ranks a host has.

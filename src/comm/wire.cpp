@@ -9,17 +9,17 @@ namespace {
 
 using Type = WireFormat::Type;
 
-constexpr std::array<const char*, 10> kNames = {"none",    "bf16",  "int8",         "int4",
-                                                "1bit",    "topk",  "topk_sampled", "threshold",
-                                                "randomk", "blocks"};
+constexpr std::array<const char*, 12> kNames = {"none",    "bf16",   "int8",         "int4",
+                                                "1bit",    "topk",   "topk_sampled", "threshold",
+                                                "randomk", "blocks", "rows",         "importance"};
 
 // For each element, by format.
 struct Nanoseconds {
   double pack = 0, unpack = 0, draw = 0;
 };
-constexpr std::array<Nanoseconds, 10> kNanoseconds = {
-    Nanoseconds{}, {0.9, 0.25, 1.2}, {1.1, 0.2, 1.2}, {1.2, 0.2, 1.2}, {1.0, 0.2},
-    {1.2, 0.05},   {1.1, 0.05},      {1.0, 0.05},     {1.0, 0.05},     {0.8, 0.05}};
+constexpr std::array<Nanoseconds, 12> kNanoseconds = {
+    Nanoseconds{}, {0.9, 0.25, 1.2}, {1.1, 0.2, 1.2}, {1.2, 0.2, 1.2}, {1.0, 0.2},  {1.2, 0.05},
+    {1.1, 0.05},   {1.0, 0.05},      {1.0, 0.05},     {0.8, 0.05},     {0.9, 0.05}, {3.0, 0.05}};
 
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;
@@ -124,6 +124,10 @@ std::unique_ptr<Wire> make_wire(const WireFormat& format) {
       return wire::make_randomk(format);
     case Type::blocks:
       return wire::make_blocks(format);
+    case Type::rows:
+      return wire::make_rows(format);
+    case Type::importance:
+      return wire::make_importance(format);
   }
   internal_error("there is no packet of format {}", wire_name(format.type));
 }

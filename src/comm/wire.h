@@ -33,7 +33,9 @@ struct WireFormat {
     sampled,    // those above a threshold that a sample gives, up to as many
     threshold,  // those from a given threshold on, up to as many
     randomk,    // one out of each of equal stretches, drawn alike on all ranks
-    blocks      // the blocks with the largest norms
+    blocks,     // the blocks with the largest norms
+    rows,       // the rows of matrices with the largest norms
+    importance  // drawn in proportion to their magnitudes
   };
   Type type = Type::none;
   int64_t block = 256;      // elements that share a scale, or that are sent together
@@ -53,9 +55,11 @@ WireFormat::Type wire_type(const std::string& name);
 // "int8 in blocks of 256", "topk, 1 % of the elements"
 std::string describe(const WireFormat& format);
 
-// Random numbers of one packet: this rank's own, and those that all ranks have alike.
+// Random numbers of one packet: this rank's own, and those that all ranks have alike; and, alike
+// too, the elements with which rows of matrices begin, from 0 on, where that is known.
 struct WireDraw {
   PhiloxKey own, common;
+  std::span<const int64_t> rows = {};
 };
 
 class Wire {

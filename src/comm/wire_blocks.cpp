@@ -3,8 +3,6 @@
 //
 // Error: none of what is sent; the rest decodes to 0. What subtract leaves is exact, as with other
 // sparse packets.
-#include <cmath>
-
 #include "comm/wire_parts.h"
 
 namespace onefold::wire {
@@ -61,14 +59,10 @@ class BlockWire final : public Wire {
  private:
   int64_t room_for(int64_t elems) const { return sent_elems(density_, blocks_of(elems, block_)); }
 
-  // As the magnitude of a float, whose range would not hold every sum of squares: its root. A block
-  // with something that is not finite comes first.
   uint32_t norm_of(std::span<const float> values, int64_t block) const {
     const auto first = static_cast<size_t>(block * block_);
-    const auto part =
-        values.subspan(first, std::min(static_cast<size_t>(block_), values.size() - first));
-    if (const uint32_t most = largest_magnitude(part); most >= kInfinity) return most;
-    return std::min(magnitude(static_cast<float>(std::sqrt(sum_of_squares(part)))), kInfinity - 1);
+    return norm_magnitude(
+        values.subspan(first, std::min(static_cast<size_t>(block_), values.size() - first)));
   }
 
   const int64_t block_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -66,6 +67,13 @@ inline Cut cut_of(std::span<const uint32_t> magnitudes, int64_t k) {
   }
   cut.magnitude = static_cast<uint32_t>(known);
   return cut;
+}
+
+// The norm of numbers as the magnitude of a float, whose range would not hold every sum of squares:
+// its root. Numbers of which one is not finite come before all others.
+inline uint32_t norm_magnitude(std::span<const float> values) {
+  if (const uint32_t most = largest_magnitude(values); most >= kInfinity) return most;
+  return std::min(magnitude(static_cast<float>(std::sqrt(sum_of_squares(values)))), kInfinity - 1);
 }
 
 // Numbers and their places, which sparse packets are made of: first all numbers, then all places.
@@ -151,5 +159,7 @@ std::unique_ptr<Wire> make_sampled(const WireFormat& format);
 std::unique_ptr<Wire> make_threshold(const WireFormat& format);
 std::unique_ptr<Wire> make_randomk(const WireFormat& format);
 std::unique_ptr<Wire> make_blocks(const WireFormat& format);
+std::unique_ptr<Wire> make_rows(const WireFormat& format);
+std::unique_ptr<Wire> make_importance(const WireFormat& format);
 
 }  // namespace onefold::wire

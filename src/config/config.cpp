@@ -208,6 +208,7 @@ EngineOptions engine_options(const Config& config) {
           .offload = config.offload,
           .compression = config.compression,
           .local = config.delay.local,
+          .stale = config.delay.stale,
           .optimizer = engine_optimizer(config),
           .precision = config.precision,
           .loss_scale = config.loss_scale,

@@ -96,6 +96,9 @@ struct BatchScaling {
 struct DelayConfig {
   bool one_step = false;  // gradients are applied one step later
   LocalOptions local;     // ranks step by themselves, and are averaged now and then
+  StaleOptions stale;     // ranks go on with old weights
+  // So many steps are without any of these, first of all.
+  int64_t whole_steps = 0;
 };
 
 struct Config {

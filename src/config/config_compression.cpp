@@ -45,39 +45,70 @@ void read_compressed_gradients(JsonObject& in, CompressionOptions& compression) 
   read_wire_format(in, compression.gradients);
   if (compression.gradients.none()) {
     for (const char* key :
-         {"error_feedback", "warmup_steps", "density_warmup_steps", "ranks_per_host"})
+         {"error_feedback", "warmup_steps", "density_warmup_steps", "ranks_per_host", "adaptive"})
       in.no_effect(key, "gradients are not compressed");
     return;
   }
   compression.feedback = in.get<bool>("error_feedback", compression.feedback);
-  compression.whole_steps = in.at_least("warmup_steps", 0, 0);
+  compression.whole_steps = in.at_least("warmup_steps", 0, compression.whole_steps);
   compression.host_ranks = static_cast<int>(in.at_least("ranks_per_host", 1, 1));
-  if (compression.gradients.sparse())
+  if (compression.gradients.sparse()) {
     compression.density_steps = in.at_least("density_warmup_steps", 0, 0);
-  else
-    in.no_effect("density_warmup_steps", "it is for sparse formats");
+    compression.adaptive = in.get<bool>("adaptive", false);
+  } else {
+    for (const char* key : {"density_warmup_steps", "adaptive"})
+      in.no_effect(key, "it is for sparse formats");
+  }
 }
 
-// Deep Gradient Compression. Momentum is the optimizer's: it is taken before the sum, not after.
+// What keeps a rank from taking the momentum itself; "" if nothing does.
+std::string obstacle_to_own_momentum(const Config& config) {
+  const CompressionOptions& compression = config.compression;
+  const OptimizerSpec& optimizer = config.optimizer;
+  const bool sgd = optimizer.type == OptimizerSpec::Type::sgd;
+  const bool adam = (optimizer.type == OptimizerSpec::Type::adamw && !optimizer.l2) ||
+                    optimizer.type == OptimizerSpec::Type::lamb;
+  if (compression.gradients.none() || !compression.feedback)
+    return "gradients must be compressed, with error_feedback";
+  if (!adam && (!sgd || optimizer.momentum == 0 || optimizer.nesterov))
+    return "the optimizer must be SGD with momentum (not Nesterov's), AdamW or LAMB";
+  if (adam && (optimizer.freeze_step == 0 || optimizer.freeze_step > compression.whole_steps))
+    return "AdamW and LAMB need optimizer.params.freeze_step, of at most warmup_steps steps: "
+           "squares of what travels then do not count";
+  if (optimizer.variance_scaler > 0) return "optimizer.params.var_update_scaler must be left out";
+  if (adam && config.precision.moments != DType::f32)
+    return "moments must be fp32, for they become the ranks' own";
+  if (adam && config.offload.optimizer == Tier::disk)
+    return "the moments of AdamW and LAMB, which become the ranks' own, cannot be on a disk";
+  if (config.schedule.cycles_momentum())
+    return "the schedule may not change momentum (cycle_momentum)";
+  return "";
+}
+
+// Momentum is the optimizer's: it is taken before the sum, not after.
 void read_momentum_correction(JsonObject& in, Config& config) {
   CompressionOptions& compression = config.compression;
-  compression.corrects_momentum = in.get<bool>("momentum_correction", false);
+  compression.corrects_momentum =
+      in.get<bool>("momentum_correction", compression.corrects_momentum);
   if (!compression.corrects_momentum) {
     for (const char* key : {"momentum_masking", "local_clipping"})
       in.no_effect(key, "it belongs to momentum_correction");
     return;
   }
-  MomentumCorrection& correction = compression.correction;
-  correction.masks = in.get<bool>("momentum_masking", true);
-  correction.limit = static_cast<float>(in.non_negative("local_clipping", 0));
-  correction.momentum = static_cast<float>(config.optimizer.momentum);
   const OptimizerSpec& optimizer = config.optimizer;
-  if (!compression.gradients.sparse() || !compression.feedback)
-    in.refuse(Group::conflict, "momentum_correction",
-              "is true: it is of what a sparse format keeps back, with error_feedback");
-  if (optimizer.type != OptimizerSpec::Type::sgd || optimizer.momentum == 0 || optimizer.nesterov)
-    in.refuse(Group::conflict, "momentum_correction",
-              "is true: the optimizer must be SGD with momentum, and not Nesterov's");
+  const bool sgd = optimizer.type == OptimizerSpec::Type::sgd;
+  MomentumCorrection& correction = compression.correction;
+  const bool sparse = compression.gradients.sparse();
+  correction.masks = in.get<bool>("momentum_masking", sparse);
+  if (correction.masks && !sparse)
+    in.refuse(Group::conflict, "momentum_masking",
+              "is of what was sent, and the format sends something of everything: set it to false");
+  correction.limit = static_cast<float>(in.non_negative("local_clipping", 0));
+  const double momentum = sgd ? optimizer.momentum : optimizer.beta1;
+  correction.momentum = static_cast<float>(momentum);
+  if (!sgd) correction.share = static_cast<float>(1 - momentum);
+  if (const std::string why = obstacle_to_own_momentum(config); !why.empty())
+    in.refuse(Group::conflict, "momentum_correction", "is true: " + why);
 }
 
 // Hosts are ranks that follow each other, and all of one size.
@@ -136,15 +167,16 @@ void read_compression(JsonObject& root, Config& config) {
     const std::string name = in.choice(key, names, wire_name(format.type));
     if (!format.none() && name != wire_name(format.type))
       in.refuse(Group::conflict, key,
-                fmt::format("is {}, and zero_optimization.{} asks for {}: keep one", name,
-                            quantized, wire_name(format.type)));
+                fmt::format("is {}, and {} asks for {}: keep one", name,
+                            format.type == Wired::sign ? "optimizer.type" : quantized,
+                            wire_name(format.type)));
     format.type = wire_type(name);
   };
   format_of("gradients",
             {"none", "bf16", "int8", "int4", "1bit", "topk", "topk_sampled", "threshold", "randomk",
-             "blocks"},
-            "zero_quantized_gradients", compression.gradients);
-  format_of("weights", {"none", "bf16", "int8", "int4"}, "zero_quantized_weights",
+             "blocks", "rows", "importance"},
+            "zero_optimization.zero_quantized_gradients", compression.gradients);
+  format_of("weights", {"none", "bf16", "int8", "int4"}, "zero_optimization.zero_quantized_weights",
             compression.weights);
   read_compressed_gradients(in, compression);
   read_momentum_correction(in, config);
@@ -167,6 +199,7 @@ void read_compression(JsonObject& root, Config& config) {
 OptimizerSpec engine_optimizer(const Config& config) {
   OptimizerSpec optimizer = config.optimizer;
   optimizer.delayed = config.delay.one_step;
+  if (optimizer.delayed) optimizer.delayed_after = config.delay.whole_steps;
   if (config.compression.corrects_momentum) optimizer.momentum = 0;
   return optimizer;
 }
@@ -186,6 +219,7 @@ Json compression_json(const Config& config) {
   json["warmup_steps"] = compression.whole_steps;
   if (compression.host_ranks > 1) json["ranks_per_host"] = compression.host_ranks;
   if (format.sparse()) json["density_warmup_steps"] = compression.density_steps;
+  if (compression.adaptive) json["adaptive"] = true;
   if (!compression.corrects_momentum) return json;
   json["momentum_correction"] = true;
   json["momentum_masking"] = compression.correction.masks;

@@ -1,6 +1,7 @@
 // "optimizer", and with it "scheduler" (config_schedule.cpp): either may set the learning rate.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -19,6 +20,16 @@ constexpr std::pair<std::string_view, Type> kOptimizers[] = {
     {"Lion", Type::lion},   {"Lamb", Type::lamb},          {"Lars", Type::lars},
     {"Muon", Type::muon},   {"Adafactor", Type::adafactor}};
 
+// DeepSpeed's that send momentum, or gradients, in one bit: these, with "compression".
+constexpr std::pair<std::string_view, Type> kOneBit[] = {
+    {"OneBitAdam", Type::adamw}, {"OneBitLamb", Type::lamb}, {"ZeroOneAdam", Type::adamw}};
+
+std::optional<Type> one_bit_type(const std::string& type) {
+  for (const auto& [name, named] : kOneBit)
+    if (lower(std::string(name)) == type) return named;
+  return std::nullopt;
+}
+
 std::string_view name_of(const OptimizerSpec& spec) {
   if (spec.l2) return "Adam";
   for (const auto& [name, type] : kOptimizers)
@@ -35,21 +46,12 @@ std::string optimizer_type(JsonObject& optimizer) {
     names.emplace_back(name);
     if (lower(names.back()) == type) return type;
   }
-  // Their gradients travel compressed.
-  static constexpr std::array<std::string_view, 3> kCompressing = {"onebitadam", "onebitlamb",
-                                                                   "zerooneadam"};
+  for (const auto& [name, ignored] : kOneBit) names.emplace_back(name);
+  if (one_bit_type(type)) return type;
   static constexpr std::array<std::string_view, 5> kOthers = {"muadam", "muadamw", "musgd",
                                                               "adagrad", "rmsprop"};
   const std::string there = join(names, ", ");
-  if (std::find(kCompressing.begin(), kCompressing.end(), type) != kCompressing.end())
-    optimizer.refuse(Group::missing, "type",
-                     fmt::format("is \"{0}\", which sends moments compressed to 1 bit, which is "
-                                 "not supported; use {1}, with compression.gradients 1bit and as "
-                                 "many compression.warmup_steps as freeze_step{2}, which sends "
-                                 "gradients so",
-                                 given, type == "onebitlamb" ? "Lamb" : "Adam",
-                                 type == "onebitadam" ? " (which Adam has too)" : ""));
-  else if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
+  if (std::find(kOthers.begin(), kOthers.end(), type) != kOthers.end())
     optimizer.refuse(
         Group::missing, "type",
         fmt::format("is \"{}\", an optimizer that is not supported; there are {}", given, there));
@@ -71,6 +73,12 @@ void read_betas(JsonObject& params, OptimizerSpec& spec) {
   spec.beta2 = betas[1];
 }
 
+void refuse_amsgrad(JsonObject& params) {
+  if (params.get<bool>("amsgrad", false))
+    params.refuse(Group::missing, "amsgrad", "must be false: AMSGrad is not supported");
+  params.idle("amsgrad");
+}
+
 void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec) {
   read_betas(params, spec);
   spec.eps = params.positive("eps", 1e-8);
@@ -80,11 +88,11 @@ void read_adam(JsonObject& params, const std::string& type, OptimizerSpec& spec)
     params.refuse(Group::conflict, "adam_w_mode", "has no effect on AdamW; use the type \"Adam\"");
   spec.bias_correction = params.get<bool>("bias_correction", true);
   spec.freeze_step = params.at_least("freeze_step", 0, 0);
-  if (params.get<bool>("amsgrad", false))
-    params.refuse(Group::missing, "amsgrad", "must be false: AMSGrad is not supported");
+  spec.variance_scaler = params.at_least("var_update_scaler", 0, 0);
+  refuse_amsgrad(params);
   // Ways to compute the same: moments are in fp32, and each optimizer has one implementation.
   for (const std::string_view key :
-       {"amsgrad", "torch_adam", "fp32_optimizer_states", "set_grad_none", "foreach", "fused"}) {
+       {"torch_adam", "fp32_optimizer_states", "set_grad_none", "foreach", "fused"}) {
     params.get<bool>(key, false);
     params.idle(key);
   }
@@ -106,9 +114,49 @@ void read_lamb(JsonObject& params, OptimizerSpec& spec) {
   spec.most_trust = params.positive("max_coeff", 10);
   if (spec.least_trust > spec.most_trust)
     params.refuse(Group::conflict, "min_coeff", "is more than max_coeff");
-  if (params.get<bool>("amsgrad", false))
-    params.refuse(Group::missing, "amsgrad", "must be false: AMSGrad is not supported");
-  params.idle("amsgrad");
+  spec.freeze_step = params.at_least("freeze_step", 0, 0);
+  refuse_amsgrad(params);
+}
+
+// Gradients that travel whole until the second moment stays as it is, and then momentum in one bit
+// (1-bit Adam, 1-bit LAMB); or gradients in one bit between steps that the second moment takes in
+// (0/1 Adam). None corrects its moments for their beginning, whatever bias_correction says.
+void read_one_bit(JsonObject& params, const std::string& type, Config& config) {
+  OptimizerSpec& spec = config.optimizer;
+  CompressionOptions& compression = config.compression;
+  const std::optional<Type> named = one_bit_type(type);
+  spec.type = *named;
+  read_betas(params, spec);
+  spec.eps = params.positive("eps", 1e-8);
+  spec.bias_correction = false;
+  if (type == "zerooneadam") {
+    spec.freeze_step = params.at_least("var_freeze_step", 1, 100000);
+    spec.variance_scaler = params.at_least("var_update_scaler", 1, 16);
+    for (const char* key : {"local_step_scaler", "local_step_clipper"}) {
+      params.at_least(key, 1, 1);
+      params.idle(key);  // ranks exchange in every step
+    }
+  } else {
+    spec.freeze_step = params.at_least("freeze_step", 1, 100000);
+    compression.whole_steps = spec.freeze_step;
+    compression.corrects_momentum = true;
+  }
+  if (spec.type == Type::lamb) {
+    spec.least_trust = params.non_negative("min_coeff", 0.01);
+    spec.most_trust = params.positive("max_coeff", 10);
+    for (const char* key : {"coeff_beta", "factor_max", "factor_min", "factor_threshold"}) {
+      params.get<double>(key, 0);
+      params.idle(key);  // ratios are of each step's own norms
+    }
+  }
+  refuse_amsgrad(params);
+  for (const char* key : {"bias_correction", "eps_inside_sqrt", "cuda_aware"}) {
+    params.get<bool>(key, false);
+    params.idle(key);
+  }
+  params.get<std::string>("comm_backend_name", "");
+  params.idle("comm_backend_name");
+  compression.gradients.type = WireFormat::Type::sign;
 }
 
 void read_lars(JsonObject& params, OptimizerSpec& spec) {
@@ -156,14 +204,9 @@ void read_sgd(JsonObject& params, OptimizerSpec& spec) {
 // default, which changes them gently.
 double automatic_rate(const Config& config) { return config.model_weights.empty() ? 1e-3 : 5e-5; }
 
-void read_params(JsonObject& params, const std::string& type, Config& config) {
+// What each has beside its rate and its decay.
+void read_params_of(JsonObject& params, const std::string& type, Config& config) {
   OptimizerSpec& spec = config.optimizer;
-  config.learning_rate =
-      params.positive("lr", params.is_auto("lr") ? automatic_rate(config) : 1e-3);
-  spec.weight_decay = params.non_negative("weight_decay", 0);
-  spec.decay_all = params.choice("decay", {"matrices", "all"}, "matrices") == "all";
-  for (const auto& [name, named] : kOptimizers)
-    if (lower(std::string(name)) == type) spec.type = named;
   switch (spec.type) {
     case Type::adamw:
       read_adam(params, type, spec);
@@ -187,6 +230,20 @@ void read_params(JsonObject& params, const std::string& type, Config& config) {
       read_muon(params, config);
       break;
   }
+}
+
+void read_params(JsonObject& params, const std::string& type, Config& config) {
+  OptimizerSpec& spec = config.optimizer;
+  config.learning_rate =
+      params.positive("lr", params.is_auto("lr") ? automatic_rate(config) : 1e-3);
+  spec.weight_decay = params.non_negative("weight_decay", 0);
+  spec.decay_all = params.choice("decay", {"matrices", "all"}, "matrices") == "all";
+  for (const auto& [name, named] : kOptimizers)
+    if (lower(std::string(name)) == type) spec.type = named;
+  if (one_bit_type(type))
+    read_one_bit(params, type, config);
+  else
+    read_params_of(params, type, config);
   params.no_effect("max_grad_norm", "clipping is set by gradient_clipping at the top");
   params.finish();
 }
@@ -214,6 +271,10 @@ void read_optimizer(JsonObject& root, Config& config) {
                      "is a detail of DeepSpeed's CUDA optimizers; leave it out");
   JsonObject params = optimizer.object("params");
   params.allow_auto({"lr", "betas", "eps", "weight_decay"});
+  if (one_bit_type(type) && !config.compression.gradients.none())
+    optimizer.refuse(Group::conflict, "type",
+                     "sends one bit, and zero_optimization.zero_quantized_gradients asks for int4: "
+                     "keep one");
   if (!type.empty()) read_params(params, type, config);
   read_batch_scaling(optimizer, config);
   read_scheduler(root, params.has("lr"), config);
@@ -232,6 +293,7 @@ Json optimizer_json(const Config& config) {
   if (spec.l2) params["adam_w_mode"] = false;
   if (!spec.bias_correction) params["bias_correction"] = false;
   if (spec.freeze_step > 0) params["freeze_step"] = spec.freeze_step;
+  if (spec.variance_scaler > 0) params["var_update_scaler"] = spec.variance_scaler;
   if (spec.type == Type::lamb) {
     if (spec.eps_inside) params["eps_inside_sqrt"] = true;
     params["min_coeff"] = spec.least_trust;

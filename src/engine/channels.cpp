@@ -108,6 +108,19 @@ TrafficTable Channels::exchanged(Axis axis) const {
   return table;
 }
 
+void sum_over_ranks(Channel& channel, std::string_view what, std::span<float> values) {
+  const auto ranks = static_cast<size_t>(channel.ranks());
+  const size_t shard = values.size() / ranks, rest = values.size() % ranks;
+  std::vector<float> tail(ranks);
+  std::copy_n(values.end() - static_cast<ptrdiff_t>(rest), rest, tail.begin());
+  std::vector<Message> messages;
+  if (shard > 0)
+    messages.push_back({values.data(), nullptr, static_cast<int64_t>(shard), DType::f32});
+  if (rest > 0) messages.push_back({tail.data(), nullptr, 1, DType::f32});
+  channel.all_reduce(what, messages);
+  std::copy_n(tail.begin(), rest, values.end() - static_cast<ptrdiff_t>(rest));
+}
+
 void add_traffic(const Channel& channel, TrafficTable& table) {
   add_traffic(channel.traffic(), table);
 }

@@ -103,6 +103,9 @@ class Channels {
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 
+// values = their sum over the ranks of a channel, in rank order; of any number of elements.
+void sum_over_ranks(Channel& channel, std::string_view what, std::span<float> values);
+
 void add_traffic(const Channel& channel, TrafficTable& table);
 void add_traffic(const TrafficTable& more, TrafficTable& table);
 

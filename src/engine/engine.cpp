@@ -193,20 +193,31 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
                steps_done_ + 1);
   const std::vector<UnitBatch> batches = batches_.upload(micros);
   result.loss_scale = loss_scale_.scale();
-  // With local steps a gradient is the mean over this rank's targets.
-  const double summed =
-      options_.local.on() ? std::max(valid, 1.0) : static_cast<double>(result.valid_targets);
+  // With local steps a gradient is the mean over this rank's targets. A plan is of a step among
+  // others.
+  const LocalOptions& local = options_.local;
+  const bool sums = !local.on() || (steps_done_ < local.whole_steps && !device_->dry());
+  const double summed = sums ? static_cast<double>(result.valid_targets) : std::max(valid, 1.0);
   const auto loss_scale = static_cast<float>(result.loss_scale / summed);
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
   const int parts = options_.micros * data_ranks() * options_.context;
   executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
-  if (options_.local.on() && steps_done_ == 0) begin_local_steps();
+  if (local.on() && steps_done_ == local.whole_steps) begin_local_steps();
+  StepRates rates_here = rates;
+  const CompressionOptions& compression = options_.compression;
+  if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
+      steps_done_ >= compression.whole_steps) {
+    rates_here.momentum_arrives = true;
+    if (steps_done_ == compression.whole_steps) begin_own_momentum(result.loss_scale);
+  }
   Walk walk{.micros = batches,
             .training = true,
-            .rates = rates,
+            .rates = rates_here,
             .loss_scale = result.loss_scale,
             .clip_limit = clip_limit(),
-            .updates = updates_done()};
+            .updates = updates_done(),
+            .sums = sums,
+            .stale = begin_stale_step()};
   executor_.run(training_, walk, steps_done_);
   const StepScalars::Values values = executor_.scalars().read();
   result.experts = executor_.expert_load().read(parts);
@@ -216,6 +227,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
   result.loss = values.loss_sum / static_cast<double>(result.valid_targets);
+  if (!result.skipped) executor_.take_unit_squares();
   count_clipped(walk, result);
   if (options_.clip_rule.percentile > 0 && !result.skipped) {
     norms_.push_back(result.gradient_norm);
@@ -223,7 +235,9 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
       norms_.erase(norms_.begin());
   }
   ++steps_done_;
-  if (options_.local.on() && steps_done_ % options_.local.steps == 0) average_local_steps();
+  if (local.on() && steps_done_ > local.whole_steps &&
+      (steps_done_ - local.whole_steps) % local.steps == 0)
+    average_local_steps();
   return result;
 }
 
@@ -365,7 +379,10 @@ void Engine::report_divergence(const Walk& failed) {
             .loss_scale = failed.loss_scale,
             .clip_limit = failed.clip_limit,
             .updates = failed.updates,
+            .sums = failed.sums,
+            .stale = failed.stale,
             .watch = [&](const Action& action, const UnitCall& call) { first.look(action, call); }};
+  if (failed.stale) executor_.swap_stale();
   executor_.run(training_, walk, steps_done_);
   const double mine = first.position();
   const std::vector<double> positions = control_.exchange("diverged", {&mine, 1});

@@ -151,6 +151,10 @@ class Engine {
   // Of local steps: where ranks begin, and their average.
   void begin_local_steps();
   void average_local_steps();
+  // Whether this rank computes with old weights.
+  bool begin_stale_step();
+  // Where each rank's own momentum begins: its part of the optimizer's.
+  void begin_own_momentum(double loss_scale);
   double clip_limit() const;
   void count_clipped(const Walk& walk, StepResult& result) const;
   [[noreturn]] void report_divergence(const Walk& failed);

@@ -93,9 +93,7 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   step_ = step;
   walk.held.resize(model_.units.size() * walk.micros.size());
   walk.gradients.resize(walk.micros.size());
-  if (reduces_.calls)  // a plan is of a step among others
-    reduces_.set(device_.dry() ? options_.compression.gradients
-                               : options_.compression.gradients_after(step));
+  if (reduces_.calls) set_formats(step);
   try {
     for (const Action& action : program.actions) {
       ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,
@@ -262,6 +260,7 @@ void Executor::reduce(const Action& action, Walk& walk) {
   for (const int unit : units_of(action)) {
     state_.unit(unit).begin_reduce();
     messages.push_back(state_.unit(unit).reduce_message());
+    if (walk.stale) compensate(unit);
   }
   // Where every rank updates everything, every rank needs the whole sum.
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;

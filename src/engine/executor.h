@@ -60,6 +60,8 @@ struct Walk {
   double loss_scale = 1;
   double clip_limit = 0;  // of the norm; 0: none
   int64_t updates = 0;    // steps before this one that changed the weights
+  bool sums = true;       // gradients; false: of local steps, which are this rank's own
+  bool stale = false;     // computes with old weights, until `clip`
   // After each unit's forward or backward, if set: for looking at what it computed.
   std::function<void(const Action&, const UnitCall&)> watch = {};
 
@@ -84,6 +86,13 @@ class Executor {
   void open_packing(std::span<const Program* const> programs);
   // What the lanes gather and reduce have packed; null: nothing.
   const PackWork* packed(Lane lane) const;
+  // Old weights change places with the newest, which are this rank's own state meanwhile.
+  void swap_stale();
+  // Of adaptive compression: running means of the squares of each unit's gradient, which all ranks
+  // have alike; none before the first step. After a step they take in what its sums were.
+  const std::vector<double>& unit_squares() const { return unit_squares_; }
+  void set_unit_squares(std::vector<double> squares) { unit_squares_ = std::move(squares); }
+  void take_unit_squares();
 
   // The scratch arena, whose size a dry run has measured, and that of each unit whose backward is
   // computed in two parts; without them, arenas that measure.
@@ -174,6 +183,10 @@ class Executor {
   void release_activations(const Action& action, Walk& walk) const;
   void move(const Action& action, Walk& walk);
   std::vector<Transfer> move_activations(const Action& action, Walk& walk);
+  // Of ranks that step by themselves, in a step in which they do not.
+  void sum_over_ranks(int unit);
+  // What a gradient of old weights lacks, to first order.
+  void compensate(int unit);
   void squares(const Action& action, const Walk& walk);
   void clamp(int unit, double limit);
   void weigh(int unit);
@@ -230,6 +243,8 @@ class Executor {
     void set(const WireFormat& now);
   };
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
+  // The formats of this step.
+  void set_formats(int64_t step);
   PackedMessage packed_message(int unit, const Message& message) const;
   // Of a gradient, or of parameters, wherever they are.
   Message size_of(const Action& action, int unit) const;
@@ -253,6 +268,10 @@ class Executor {
   std::unique_ptr<StepRanks> step_ranks_;
   Packing gathers_, reduces_;
   std::vector<std::vector<SlabGap>> gaps_;  // by unit: of gradients
+  // By unit and shard: where rows begin; empty where the format does not ask.
+  std::vector<std::vector<std::vector<int64_t>>> rows_;
+  std::vector<double> unit_squares_;
+  std::vector<std::unique_ptr<Wire>> unit_wires_;  // by unit; empty: all have that of reduces_
   Arena arena_;
   bool measures_ = true;
   std::vector<int64_t> later_bytes_;  // by unit

@@ -43,6 +43,33 @@ void Executor::Packing::set(const WireFormat& now) {
   wire = now.none() ? nullptr : make_wire(now);
 }
 
+// A plan is of a step among others.
+void Executor::set_formats(int64_t step) {
+  const CompressionOptions& compression = options_.compression;
+  reduces_.set(device_.dry() ? compression.gradients
+                             : compression.gradients_after(step, options_.optimizer));
+  unit_wires_.clear();
+  if (!compression.adaptive || device_.dry() || !reduces_.wire || unit_squares_.empty()) return;
+  std::vector<int64_t> elems;
+  for (int u = 0; u < state_.units(); ++u)
+    elems.push_back(state_.unit(u).trained_layout().shard_elems());
+  WireFormat format = reduces_.format;
+  for (const double density : CompressionOptions::densities(format.density, unit_squares_, elems)) {
+    format.density = density;
+    unit_wires_.push_back(make_wire(format));
+  }
+}
+
+void Executor::take_unit_squares() {
+  if (!options_.compression.adaptive || !reduces_.calls || device_.dry()) return;
+  constexpr double kKept = 0.9;
+  const double* const now = scalars_.sums().f64();
+  const auto units = static_cast<size_t>(state_.units());
+  if (unit_squares_.empty()) unit_squares_.assign(now, now + units);
+  for (size_t u = 0; u < units; ++u)
+    unit_squares_[u] = kKept * unit_squares_[u] + (1 - kKept) * now[u];
+}
+
 Message Executor::size_of(const Action& action, int unit) const {
   const UnitState& own = state_.unit(unit);
   if (action.verb == Verb::gather)
@@ -57,6 +84,12 @@ void Executor::open_packing(std::span<const Program* const> programs) {
   require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
   for (int u = 0; u < state_.units(); ++u)
     gaps_.push_back(gaps_of(state_.unit(u).trained_layout()));
+  if (compression.gradients.type == WireFormat::Type::rows && !device_.dry())
+    for (int u = 0; u < state_.units(); ++u) {
+      const SlabLayout& layout = state_.unit(u).trained_layout();
+      std::vector<std::vector<int64_t>>& shards = rows_.emplace_back();
+      for (int rank = 0; rank < layout.ranks(); ++rank) shards.push_back(layout.row_starts(rank));
+    }
   for (const Lane lane : {Lane::gather, Lane::reduce}) {
     if ((lane == Lane::gather ? compression.weights : compression.gradients).none()) continue;
     Packing& own = packing(lane);
@@ -64,9 +97,12 @@ void Executor::open_packing(std::span<const Program* const> programs) {
     Channel& channel = inside ? *channels_.between() : channels_.of(lane);
     const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);
     // The longest packets are those of the first packed step.
-    const std::unique_ptr<Wire> wire =
-        make_wire(lane == Lane::gather ? compression.weights
-                                       : compression.gradients_after(compression.whole_steps));
+    WireFormat longest = lane == Lane::gather
+                             ? compression.weights
+                             : compression.gradients_after(compression.whole_steps);
+    if (lane == Lane::reduce && compression.adaptive)
+      longest.density = std::min(1.0, CompressionOptions::kMostDensity * longest.density);
+    const std::unique_ptr<Wire> wire = make_wire(longest);
     int64_t bytes = 0;
     for (const Program* program : programs)
       for (const Action& action : program->actions) {
@@ -125,13 +161,15 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
     own.begin_reduce();
     PackedMessage packed = packed_message(u, own.reduce_message());
     packed.gaps = gaps_[static_cast<size_t>(u)];
+    if (!rows_.empty()) packed.rows = rows_[static_cast<size_t>(u)];
     if (own.own_states() > 0) packed.kept = static_cast<float*>(own.own_state(0).data);
     if (own.own_states() > 1) packed.velocity = static_cast<float*>(own.own_state(1).data);
     messages.push_back(packed);
   }
   const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
   PackedCalls& calls = *reduces_.calls;
-  Wire& wire = *reduces_.wire;
+  Wire& wire =
+      unit_wires_.empty() ? *reduces_.wire : *unit_wires_[static_cast<size_t>(action.unit)];
   Channel* const inside = channels_.inside();
   const Channel& channel = inside ? *channels_.between() : channels_.of(Lane::reduce);
   const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);

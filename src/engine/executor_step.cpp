@@ -46,6 +46,7 @@ std::unique_ptr<StepRanks> Executor::make_step_ranks(const Channels& channels) {
 // wherever the gradient lives.
 void Executor::squares(const Action& action, const Walk& walk) {
   const ClipRule& rule = options_.clip_rule;
+  if (options_.local.on() && walk.sums) sum_over_ranks(action.unit);
   if (rule.value > 0) clamp(action.unit, rule.value * walk.loss_scale);
   const UnitState& own = state_.unit(action.unit);
   Kernels& kernels = device_.kernels();
@@ -111,6 +112,7 @@ void Executor::weigh(int unit) {
 // As PyTorch's clip_grad_norm_: the small constant keeps a norm of exactly the limit from dividing
 // up.
 void Executor::clip(const Walk& walk) {
+  if (walk.stale) swap_stale();  // steps are of the newest
   Kernels& kernels = device_.kernels();
   // All shares have the same losses, and one of them counts; of a pipeline the last stage has them.
   const bool counts = model_.share.first() && traits(model_.head()).here();

@@ -13,20 +13,6 @@ std::span<float> numbers_of(Tensor tensor) {
   return {tensor.f32(), static_cast<size_t>(tensor.elems())};
 }
 
-// The sum over ranks, in their order; of any number of elements.
-void sum_over_ranks(Channel& channel, std::string_view what, std::span<float> values) {
-  const auto ranks = static_cast<size_t>(channel.ranks());
-  const size_t shard = values.size() / ranks, rest = values.size() % ranks;
-  std::vector<float> tail(ranks);
-  std::copy_n(values.end() - static_cast<ptrdiff_t>(rest), rest, tail.begin());
-  std::vector<Message> messages;
-  if (shard > 0)
-    messages.push_back({values.data(), nullptr, static_cast<int64_t>(shard), DType::f32});
-  if (rest > 0) messages.push_back({tail.data(), nullptr, 1, DType::f32});
-  channel.all_reduce(what, messages);
-  std::copy_n(tail.begin(), rest, values.end() - static_cast<ptrdiff_t>(rest));
-}
-
 // What computes has the type of activations; what is stepped is fp32.
 void round_parameters(const UnitState& own) {
   if (own.master() < 0) return;
@@ -40,6 +26,20 @@ void round_parameters(const UnitState& own) {
 }
 
 }  // namespace
+
+// As they are everywhere after it: every rank takes the same step.
+void Executor::sum_over_ranks(int unit) {
+  if (device_.dry()) return;
+  const Tensor gradient = state_.unit(unit).gradients_to_step();
+  const std::span<std::byte> bytes(
+      static_cast<std::byte*>(gradient.data),
+      static_cast<size_t>(gradient.elems() * dtype_bytes(gradient.dtype)));
+  std::vector<float> wide(static_cast<size_t>(gradient.elems()));
+  widen(gradient.dtype, bytes, wide);
+  onefold::sum_over_ranks(channels_.of(Lane::compute),
+                          fmt::format("sum {}, step {}", this->unit(unit).name(), step_ + 1), wide);
+  narrow(gradient.dtype, wide, bytes);
+}
 
 void Engine::begin_local_steps() {
   if (device_->dry()) return;

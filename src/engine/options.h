@@ -64,15 +64,26 @@ struct CompressionOptions {
   int64_t whole_steps = 0;        // so many steps send gradients as they are, first of all
   // Sparse: over so many further steps the density falls, a quarter at a time, to the format's.
   int64_t density_steps = 0;
+  // Sparse: each unit has a density of its own, by the norms of past gradients, for as many bytes.
+  bool adaptive = false;
   // Ranks that share a host, as they are numbered: they sum gradients as they are, and packets
   // travel between hosts alone.
   int host_ranks = 1;
-  bool corrects_momentum = false;  // Deep Gradient Compression; SGD's momentum is then here
+  // After the whole steps, whose momentum is the optimizer's, each rank's own momentum travels.
+  bool corrects_momentum = false;
   MomentumCorrection correction;
 
   bool any() const { return !gradients.none() || !weights.none(); }
-  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`.
-  WireFormat gradients_after(int64_t steps) const;
+  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`. What
+  // the second moment takes in between whole steps (0/1 Adam) travels whole.
+  WireFormat gradients_after(int64_t steps, const OptimizerSpec& optimizer = {}) const;
+  // The densities of units whose shards have so many elements, where these are their gradients'
+  // squares: in proportion to the root of the mean square, but within kLeastDensity and
+  // kMostDensity times `density`, and as many elements in all as with that alone. By operations
+  // that IEEE fixes, for all ranks must have the same.
+  static constexpr double kLeastDensity = 0.25, kMostDensity = 4;
+  static std::vector<double> densities(double density, std::span<const double> squares,
+                                       std::span<const int64_t> shard_elems);
   // States of each rank's own, one element for each of a trained parameter: names in checkpoints.
   std::vector<std::string> own_states(int ranks) const;
 };
@@ -82,11 +93,27 @@ struct CompressionOptions {
 // gradient (local SGD: rate 1 and no momentum; DiLoCo: Nesterov's). All state is whole on each
 // rank.
 struct LocalOptions {
-  int64_t steps = 1;  // from one average to the next; 1: gradients are summed, as ever
+  int64_t steps = 1;        // from one average to the next; 1: gradients are summed, as ever
+  int64_t whole_steps = 0;  // so many steps sum gradients, first of all
   float rate = 0.7f, momentum = 0.9f;
   bool nesterov = true;
 
   bool on() const { return steps > 1; }
+};
+
+// Workers that do not wait for each other, in logical time: a rank goes on with the weights it has
+// for some steps, and then takes the newest. For how many follows from the seed, the rank and the
+// step at which it took them, and is at most `bound`; so a run has the same bits whenever it is
+// repeated. Gradients of all ranks are summed in every step, whatever the age of the weights that
+// they are of.
+struct StaleOptions {
+  int64_t bound = 0;        // the greatest age of weights, in steps; 0: none is old
+  float compensation = 0;   // times g² (w - old w) is added to a rank's gradient g (DC-ASGD)
+  int64_t whole_steps = 0;  // so many steps use the newest weights, first of all
+
+  bool on() const { return bound > 0; }
+  // The age of what a rank computes with in the step after so many.
+  int64_t age(uint64_t seed, int rank, int64_t steps) const;
 };
 
 // What becomes of gradients between their sum and the step, beside EngineOptions::clipping.
@@ -149,6 +176,7 @@ struct EngineOptions {
   OffloadOptions offload;
   CompressionOptions compression;
   LocalOptions local;
+  StaleOptions stale;
   OptimizerSpec optimizer;
   Precision precision;
   LossScaleConfig loss_scale;
@@ -174,6 +202,7 @@ struct EngineOptions {
 inline std::vector<std::string> own_states_of(const EngineOptions& options, int summing_ranks) {
   if (!options.training) return {};
   if (options.local.on()) return {"anchor", "outer_momentum"};
+  if (options.stale.on()) return {"stale"};
   return options.compression.own_states(summing_ranks);
 }
 

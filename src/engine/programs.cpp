@@ -92,7 +92,9 @@ void apply_homes(Program& program, const std::vector<UnitTraits>& units,
         {.max_live_elems = zero.max_live_elems, .max_reuse_distance = zero.max_reuse_distance});
   if (zero.node_ranks > 1) gather_inside(program, units);
   if (ranks > 1) {
-    bucket(program, units, zero.reduce_bucket_elems, zero.gather_bucket_elems);
+    // Where units have packets of their own kinds, each travels alone.
+    bucket(program, units, options.compression.adaptive ? 0 : zero.reduce_bucket_elems,
+           zero.gather_bucket_elems);
     compress(program, {.gradients = !options.compression.gradients.none(),
                        .parameters = !options.compression.weights.none()});
   }

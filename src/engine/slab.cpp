@@ -29,6 +29,21 @@ Tensor SlabLayout::view(Tensor slab, int param) const {
   return slab.col_range(offset(param), spec.elems()).reshaped(spec.rows, spec.cols);
 }
 
+std::vector<int64_t> SlabLayout::row_starts(int rank) const {
+  std::vector<int64_t> starts = {0};
+  const auto add = [&](int64_t at) {
+    if (at > starts.back() && at < shard_elems()) starts.push_back(at);
+  };
+  for (const SlabPiece& piece : shard_pieces(rank)) {
+    const int64_t cols = params_[static_cast<size_t>(piece.param)].cols;
+    add(piece.offset);
+    for (int64_t at = piece.first / cols * cols + cols; at < piece.first + piece.elems; at += cols)
+      add(piece.offset + at - piece.first);
+    add(piece.offset + piece.elems);
+  }
+  return starts;
+}
+
 std::vector<SlabPiece> SlabLayout::pieces(int64_t begin, int64_t end) const {
   std::vector<SlabPiece> result;
   for (size_t p = 0; p < params_.size(); ++p) {

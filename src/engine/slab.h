@@ -47,6 +47,10 @@ class SlabLayout {
   }
   std::vector<SlabPiece> whole_pieces() const { return pieces(0, elems_); }
 
+  // The elements of a rank's shard with which a row of a parameter, the rest of one, or padding
+  // begins; the first is 0.
+  std::vector<int64_t> row_starts(int rank) const;
+
  private:
   std::vector<SlabPiece> pieces(int64_t begin, int64_t end) const;
 

@@ -65,6 +65,19 @@ const ParamGroup* OptimizerSpec::group_of(const std::string& parameter) const {
   return nullptr;
 }
 
+int64_t OptimizerSpec::squares_taken(int64_t steps) const {
+  const int64_t last = freeze_step > 0 ? std::min(steps, freeze_step) : steps;
+  if (variance_scaler == 0) return last;
+  int64_t count = 0, at = 0;
+  for (int64_t interval = 1;; interval *= 2) {
+    const int64_t first = (at / interval + 1) * interval;
+    if (first > last) return count;
+    const int64_t here = std::min(variance_scaler, (last - first) / interval + 1);
+    count += here;
+    at = first + (here - 1) * interval;
+  }
+}
+
 double decay_of(const OptimizerSpec& spec, const SteppedParam& param) {
   if (param.weight_decay) return *param.weight_decay;
   return param.shape.matrix || spec.decay_all ? spec.weight_decay : 0.0;
@@ -77,14 +90,14 @@ AdamWStep adamw_step(const OptimizerSpec& spec, int64_t step, const StepRates& r
     return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(steps)))
                                 : 1.0f;
   };
-  const bool frozen = spec.freeze_step > 0 && step > spec.freeze_step;
+  const bool frozen = rates.momentum_arrives || !spec.takes_squares(step);
   const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
-                    .beta1 = static_cast<float>(beta1),
+                    .beta1 = rates.momentum_arrives ? 0.0f : static_cast<float>(beta1),
                     .beta2 = frozen ? 1.0f : static_cast<float>(beta2),
                     .eps = static_cast<float>(spec.eps),
                     .weight_decay = static_cast<float>(decay_of(spec, param)),
                     .bias_correction1 = correction(beta1, step),
-                    .bias_correction2 = correction(beta2, frozen ? spec.freeze_step : step),
+                    .bias_correction2 = correction(beta2, spec.squares_taken(step)),
                     .l2 = spec.l2};
   const std::vector<Tensor>& state = param.state;
   if (state.size() == 2) return {hyper, param.stepped, state[0].flat(), state[1].flat()};
@@ -97,7 +110,7 @@ namespace {
 SgdStep sgd_step(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
                  const SteppedParam& param) {
   return {{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
-           .momentum = static_cast<float>(spec.momentum),
+           .momentum = rates.momentum_arrives ? 0.0f : static_cast<float>(spec.momentum),
            .weight_decay = static_cast<float>(decay_of(spec, param)),
            .nesterov = spec.nesterov,
            .first = step == 1},
@@ -117,11 +130,18 @@ LionStep lion_step(const OptimizerSpec& spec, int64_t, const StepRates& rates,
 }
 
 // The gradients of the step before, which have been clipped; then this step's take their place. SGD
-// without a rate moves nothing, and its momentum begins as the gradient times its factor.
+// without a rate moves nothing, and its momentum begins as the gradient times its factor. The first
+// step after those without delay applies nothing.
 void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                   const StepRates& rates, const StepControl& control, const UnitStep& unit) {
   require(spec.elementwise(), "delayed gradients of an optimizer that knows whole tensors");
+  OptimizerSpec plain = spec;
+  plain.delayed = false;
   UnitStep before = unit;
+  if (step <= spec.delayed_after) {
+    for (SteppedParam& param : before.params) param.state.pop_back();
+    return optimizer_step(tools, plain, step, rates, control, before);
+  }
   std::vector<SgdStep> keep;
   for (SteppedParam& param : before.params) {
     const Tensor delayed = param.state.back().flat();
@@ -136,9 +156,7 @@ void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t ste
     param.stepped.grads = delayed;
     param.stepped.factor = tools.one;
   }
-  OptimizerSpec plain = spec;
-  plain.delayed = false;
-  if (step > 1) optimizer_step(tools, plain, step - 1, rates, control, before);
+  if (step > spec.delayed_after + 1) optimizer_step(tools, plain, step - 1, rates, control, before);
   tools.kernels.sgd(control, keep);
 }
 

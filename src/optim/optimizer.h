@@ -62,9 +62,12 @@ struct OptimizerSpec {
   bool decay_all = false;       // decay: "all"; else matrices and embedding tables alone
   bool l2 = false;              // Adam: the decay is part of the gradient
   bool bias_correction = true;  // of the moments, which start at 0
-  // AdamW: after so many steps the second moment stays as it is, so that what follows is linear in
-  // gradients, as error feedback needs it (1-bit Adam, Tang et al. 2021); 0: never.
+  // AdamW, LAMB: after so many steps the second moment stays as it is, so that what follows is
+  // linear in gradients, as error feedback needs it (1-bit Adam, Tang et al. 2021); 0: never.
   int64_t freeze_step = 0;
+  // AdamW: the second moment takes in the gradient of every step, so many times; of every second
+  // step, as many times; of every fourth, and so on (0/1 Adam, Lu et al. 2022). 0: of every step.
+  int64_t variance_scaler = 0;
   double momentum = 0;                         // SGD, LARS, Muon
   bool nesterov = false;                       // SGD, Muon
   bool eps_inside = false;                     // LAMB: under the root
@@ -77,8 +80,10 @@ struct OptimizerSpec {
   double adam_rate = 1;  // Muon: AdamW's rate for the rest, by the learning rate
 
   // Each step applies the gradients of the one before, and keeps its own for the next: nothing
-  // that a step computes with waits for its gradients. Of elementwise() ones.
+  // that a step computes with waits for its gradients. Of elementwise() ones. The first
+  // `delayed_after` steps apply their own.
   bool delayed = false;
+  int64_t delayed_after = 0;
 
   std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
 
@@ -90,7 +95,14 @@ struct OptimizerSpec {
     return type == Type::adamw || type == Type::sgd || type == Type::lion;
   }
   // Whether moments of 8 bits are there for it: they are drawn anew in every step, and do not stay.
-  bool takes_codes() const { return type == Type::adamw && freeze_step == 0; }
+  bool takes_codes() const {
+    return type == Type::adamw && freeze_step == 0 && variance_scaler == 0;
+  }
+
+  // Of how many of the first `steps` steps the second moment takes in the gradient; and whether it
+  // does of one (counted from 1).
+  int64_t squares_taken(int64_t steps) const;
+  bool takes_squares(int64_t step) const { return squares_taken(step) > squares_taken(step - 1); }
 
   // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
   // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,
@@ -99,10 +111,12 @@ struct OptimizerSpec {
                                      bool has_hidden = false) const;
 };
 
-// What a schedule sets for one step.
+// What a schedule sets for one step, and what the engine knows of its gradients.
 struct StepRates {
   double learning_rate = 0;
   std::optional<std::pair<double, double>> betas = {};  // instead of the optimizer's own
+  // Ranks have sent their momentum: what is here is the first moment, and its squares do not count.
+  bool momentum_arrives = false;
 
   StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
 };

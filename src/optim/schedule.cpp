@@ -83,8 +83,7 @@ double Schedule::rate(int64_t step) const {
 StepRates Schedule::rates(int64_t step) const {
   StepRates rates = rate(step);
   constexpr double kSecondBeta = 0.99;
-  if (config_.type == ScheduleType::one_cycle && config_.cycle.momentum)
-    rates.betas = {first_beta(step), kSecondBeta};
+  if (config_.cycles_momentum()) rates.betas = {first_beta(step), kSecondBeta};
   return rates;
 }
 

@@ -72,6 +72,7 @@ struct ScheduleConfig {
   RangeTestConfig range_test = {};
 
   bool is_deepspeed() const { return type >= ScheduleType::warmup_lr; }
+  bool cycles_momentum() const { return type == ScheduleType::one_cycle && cycle.momentum; }
 };
 
 class Schedule {

@@ -15,11 +15,12 @@ void lamb_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
     return directions.col_range(part.place, part.stepped.params.elems());
   };
   const auto [beta1, beta2] = rates.betas.value_or(std::pair(spec.beta1, spec.beta2));
+  const bool frozen = rates.momentum_arrives || !spec.takes_squares(step);
   std::vector<DirectionStep> list;
   for (const SteppedParam& param : unit.params)
     list.push_back({{.rule = Direction::Rule::lamb,
-                     .beta1 = static_cast<float>(beta1),
-                     .beta2 = static_cast<float>(beta2),
+                     .beta1 = rates.momentum_arrives ? 0.0f : static_cast<float>(beta1),
+                     .beta2 = frozen ? 1.0f : static_cast<float>(beta2),
                      .eps = static_cast<float>(spec.eps),
                      .weight_decay = static_cast<float>(decay_of(spec, param)),
                      .eps_inside = spec.eps_inside},
@@ -29,9 +30,10 @@ void lamb_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                     param.state[1].flat()});
   tools.kernels.direction(control, list);
   squares.take(direction_of);
-  const auto count = static_cast<double>(step);
+  const auto count = static_cast<double>(step),
+             squared = static_cast<double>(spec.squares_taken(step));
   const double corrected =
-      spec.bias_correction ? std::sqrt(1 - std::pow(beta2, count)) / (1 - std::pow(beta1, count))
+      spec.bias_correction ? std::sqrt(1 - std::pow(beta2, squared)) / (1 - std::pow(beta1, count))
                            : 1.0;
   std::vector<MoveStep> moves;
   for (const SteppedParam& param : unit.params)

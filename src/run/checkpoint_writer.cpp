@@ -93,7 +93,7 @@ Json to_json(const LossScale::State& state) {
 struct CheckpointWriter::Job {
   int64_t step = 0;
   LossScale::State loss_scale;  // after that step
-  std::vector<double> norms;
+  std::vector<double> norms, unit_squares;
   double begin_seconds = 0;
   std::mutex mutex;
   std::condition_variable progress;
@@ -129,6 +129,7 @@ void CheckpointWriter::begin() {
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
   job_->norms = engine_.norms();
+  job_->unit_squares = engine_.executor().unit_squares();
   job_->begin_seconds = now_seconds();
   try {
     thread_ = start_thread([this, job = job_.get()] { write(*job); });
@@ -273,6 +274,7 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
   manifest.run["loss_scale"] = to_json(job_->loss_scale);
   if (!job_->norms.empty()) manifest.run["gradient_norms"] = job_->norms;
+  if (!job_->unit_squares.empty()) manifest.run["unit_squares"] = job_->unit_squares;
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
     for (const ParamSpec& param :

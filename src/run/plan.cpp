@@ -391,18 +391,33 @@ std::string compression_text(const EngineOptions& options) {
       text += fmt::format(", with momentum {:g} before the sum", compression.correction.momentum);
     if (compression.whole_steps > 0)
       text += fmt::format("; whole in the first {}", counted(compression.whole_steps, "step"));
+    if (compression.adaptive) text += ", of each unit by its gradients' norms";
+    if (options.optimizer.variance_scaler > 0)
+      text += "; whole where the second moment takes them in";
     if (compression.density_steps > 0)
       text += fmt::format("; more of them in {}", counted(compression.density_steps, "step"));
     text += ": this changes results\n";
   }
+  const auto after = [](int64_t steps) {
+    return steps > 0 ? fmt::format(" after {}", counted(steps, "step")) : "";
+  };
   if (options.optimizer.delayed)
-    text += "delays   each step applies the gradients of the one before: this changes results\n";
+    text += fmt::format(
+        "delays   each step applies the gradients of the one before{}: this changes results\n",
+        after(options.optimizer.delayed_after));
+  if (options.stale.on())
+    text += fmt::format(
+        "delays   ranks compute with weights of up to {} ago{}{}: this changes results\n",
+        counted(options.stale.bound, "step"), after(options.stale.whole_steps),
+        options.stale.compensation > 0
+            ? fmt::format(", compensated by {:g}", options.stale.compensation)
+            : "");
   if (options.local.on())
     text += fmt::format(
-        "delays   ranks step by themselves and average their weights every {} steps (rate {:g}, "
-        "momentum {:g}{}): this changes results\n",
-        options.local.steps, options.local.rate, options.local.momentum,
-        options.local.nesterov ? ", Nesterov's" : "");
+        "delays   ranks step by themselves and average their weights every {} steps{} (rate "
+        "{:g}, momentum {:g}{}): this changes results\n",
+        options.local.steps, after(options.local.whole_steps), options.local.rate,
+        options.local.momentum, options.local.nesterov ? ", Nesterov's" : "");
   if (!compression.weights.none())
     text += fmt::format("packs    weights are gathered as {}: this changes results\n",
                         describe(compression.weights));

@@ -151,10 +151,10 @@ std::optional<LossScale::State> saved_scale(const Json& run) {
   return state;
 }
 
-// Those that a percentile is taken of; none without one.
-std::vector<double> saved_norms(const Json& run) {
-  if (!run.contains("gradient_norms")) return {};
-  return JsonObject(run, "run").get<std::vector<double>>("gradient_norms", {});
+// Those that a percentile is taken of, or squares by unit; none where none were saved.
+std::vector<double> saved_numbers(const Json& run, const char* key) {
+  if (!run.contains(key)) return {};
+  return JsonObject(run, "run").get<std::vector<double>>(key, {});
 }
 
 // Each rank's own; on another number of ranks every so manieth of the saved ones, so that their sum
@@ -177,10 +177,12 @@ void load_own_states(Engine& engine, const Checkpoint& checkpoint) {
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const bool local = engine.options().local.on();
-  if (local && static_cast<int>(checkpoint.manifest().files.size()) != engine.ranks())
-    refuse(
-        "{} is of {} ranks that step by themselves (delay.local_steps), and goes on with as many",
-        checkpoint.folder(), checkpoint.manifest().files.size());
+  const bool stale = engine.options().stale.on();
+  if ((local || stale) && static_cast<int>(checkpoint.manifest().files.size()) != engine.ranks())
+    refuse("{} is of {} ranks that {}, and goes on with as many", checkpoint.folder(),
+           checkpoint.manifest().files.size(),
+           local ? "step by themselves (delay.local_steps)"
+                 : "have old weights of their own (delay.staleness)");
   const auto read = [&](const std::string& state, const ParamSpec& param, int64_t first,
                         std::span<float> dst) {
     checkpoint.read(local ? own_state_name(kLocal + state, engine.rank()) : state, param.name,
@@ -194,8 +196,13 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
   engine.state().write_optimizer(read);
   load_own_states(engine, checkpoint);
   const Json& run = checkpoint.manifest().run;
-  const std::vector<double> norms =
-      engine.options().clip_rule.percentile > 0 ? saved_norms(run) : std::vector<double>();
+  const std::vector<double> norms = engine.options().clip_rule.percentile > 0
+                                        ? saved_numbers(run, "gradient_norms")
+                                        : std::vector<double>();
+  if (engine.options().compression.adaptive)
+    if (std::vector<double> squares = saved_numbers(run, "unit_squares");
+        squares.size() == engine.model().units.size())
+      engine.executor().set_unit_squares(std::move(squares));
   engine.resume_after(checkpoint.manifest().step, saved_scale(run), norms);
 }
 

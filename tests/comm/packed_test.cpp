@@ -24,7 +24,9 @@ std::vector<WireFormat> packed_formats() {
           {.type = Type::sampled, .density = 0.05},
           {.type = Type::threshold, .density = 0.2, .least = 0.8},
           {.type = Type::randomk, .density = 0.1},
-          {.type = Type::blocks, .block = 8, .density = 0.1}};
+          {.type = Type::blocks, .block = 8, .density = 0.1},
+          {.type = Type::rows, .block = 8, .density = 0.2},
+          {.type = Type::importance, .density = 0.1}};
 }
 
 // One slab of one rank: its shards of all ranks, filled by what it is and whose.
@@ -184,7 +186,7 @@ TEST(PackedSums, AreThoseOfDecodedPacketsInRankOrder) {
   // Formats without draws, of which the test can make packets itself.
   for (const WireFormat& format : packed_formats()) {
     if (format.stochastic || format.type == Type::sampled || format.type == Type::threshold ||
-        format.type == Type::randomk)
+        format.type == Type::randomk || format.type == Type::importance)
       continue;
     SCOPED_TRACE(describe(format));
     const std::unique_ptr<Wire> wire = make_wire(format);

@@ -39,6 +39,10 @@ std::vector<WireFormat> wire_formats() {
     formats.push_back({.type = Type::randomk, .density = density});
     formats.push_back({.type = Type::blocks, .block = 7, .density = density});
   }
+  for (const double density : {0.01, 0.3, 1.0}) {
+    formats.push_back({.type = Type::rows, .block = 7, .density = density});
+    formats.push_back({.type = Type::importance, .density = density});
+  }
   return formats;
 }
 
@@ -125,11 +129,14 @@ int64_t expected_bytes(const WireFormat& format, int64_t n) {
     case Type::topk:
     case Type::sampled:
     case Type::threshold:
+    case Type::importance:
       return 8 * share(n);
     case Type::randomk:
       return 4 * share(n);
     case Type::blocks:
       return share(blocks) * (4 * format.block + 4);
+    case Type::rows:
+      return 4 * share(n) + 4 * std::max<int64_t>(1, share(n) / 16);
   }
   return -1;
 }
@@ -177,7 +184,9 @@ TEST(WireFormats, KeepTheirBitsOnEverySimdTarget) {
       0x1f7daf3a9f1fb54f, 0x1fc365ef9055c172, 0xd9bcb1105194db05, 0xf9b0fe9a3772a3c7,
       0x87302e1539c19383, 0xa79881e53793c6d4, 0xe45a8e42a0e8e154, 0x11cf1df16be74883,
       0xc6859a5cb9b68c4b, 0xe13ddb0c06ed0f4d, 0xfc34b5b48ae63de4, 0xf23bbfdb5166dd9f,
-      0x8ec9597bd3c1e0c7, 0xb601a9f40fe93c12, 0xc4fb6e616bac44dc,
+      0x8ec9597bd3c1e0c7, 0xb601a9f40fe93c12, 0xc4fb6e616bac44dc, 0x74f5495b1a5310bf,
+      0xcbf49222f32a9a8e, 0x54114bde572d897c, 0xfd91c8e33fa97010, 0x151848998b9f55cc,
+      0x10a213fb9571d5bc,
   };
   const std::vector<WireFormat> formats = wire_formats();
   const std::vector<std::vector<float>> all = all_hard_values();
@@ -248,6 +257,13 @@ double bound_of(const WireFormat& format, std::span<const float> values, size_t 
     }
     case Type::sign:
       return most * (1 + 0x1p-7) + 0x1p-133;
+    case Type::importance: {
+      const int64_t room = sent_elems(format.density, static_cast<int64_t>(values.size()));
+      double sum = 0;
+      for (const float value : values) sum += std::abs(double{value});
+      if (room == static_cast<int64_t>(values.size())) return 0;
+      return sum / static_cast<double>(room) * (1 + 0x1p-20) + 0x1p-149;
+    }
     default:
       return x;
   }
@@ -266,7 +282,7 @@ TEST(WireFormats, WhatIsDecodedIsWithinTheBound) {
 
 // Where the result is rounded: 1 bit, and stochastic levels far above a small number.
 bool keeps_exactly(const WireFormat& format) {
-  if (format.type == Type::sign) return false;
+  if (format.type == Type::sign || format.type == Type::importance) return false;
   return !format.stochastic || (format.type != Type::int8 && format.type != Type::int4);
 }
 
@@ -403,8 +419,8 @@ TEST(SparseWires, RandomPlacesAreThoseOfAllRanksAndChange) {
 }
 
 TEST(SparseWires, ClearForgetsWhatWasSentAlone) {
-  for (const Type type :
-       {Type::topk, Type::sampled, Type::threshold, Type::randomk, Type::blocks}) {
+  for (const Type type : {Type::topk, Type::sampled, Type::threshold, Type::randomk, Type::blocks,
+                          Type::rows, Type::importance}) {
     SCOPED_TRACE(wire_name(type));
     const std::unique_ptr<Wire> wire =
         make_wire({.type = type, .block = 7, .density = 0.1, .least = 0.5});
@@ -416,6 +432,56 @@ TEST(SparseWires, ClearForgetsWhatWasSentAlone) {
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_EQ(marks[i], decoded[i] != 0 ? 0.0f : 2.0f) << i;
   }
+}
+
+// The row of the largest norm first, and then what fits; a row that is too long in parts.
+TEST(SparseWires, RowsAreSentWhole) {
+  const std::vector<int64_t> starts = {0, 3, 23, 24, 100, 160};
+  const WireFormat format{.type = Type::rows, .density = 0.15};
+  const std::unique_ptr<Wire> wire = make_wire(format);
+  WireDraw draw = some_draw();
+  draw.rows = starts;
+  std::vector<float> values(200, 0.125f);
+  for (size_t i = 3; i < 23; ++i) values[i] = 1.0f;     // norm 4.5, 20 numbers
+  values[23] = 2.0f;                                    // a row of one
+  for (size_t i = 130; i < 160; ++i) values[i] = 0.5f;  // the third part of 30 of a row of 60
+  for (size_t i = 0; i < 3; ++i) values[i] = 0.25f;
+  const std::vector<std::byte> packet = packet_of(*wire, values, draw);
+  std::vector<float> decoded(values.size());
+  wire->apply(packet.data(), draw, Apply::set, decoded);
+  // Room for 30 in 1 place: the row of 20. With more places the row of one would fit too.
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(decoded[i], i >= 3 && i < 23 ? values[i] : 0) << i;
+  const std::unique_ptr<Wire> larger = make_wire({.type = Type::rows, .density = 0.3});
+  const std::vector<std::byte> more = packet_of(*larger, values, draw);
+  larger->apply(more.data(), draw, Apply::set, decoded);
+  // Room for 60 in 3 places: beside that row the one of 60 and those of 40 do not fit; the row of
+  // one does, and the row of 16.
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(decoded[i], (i >= 3 && i < 24) || (i >= 84 && i < 100) ? values[i] : 0) << i;
+}
+
+// The mean of many draws is the number, and what is large is sent as it is.
+TEST(SparseWires, NumbersDrawnByTheirMagnitudesAreRightOnAverage) {
+  constexpr int kDraws = 4000;
+  constexpr size_t kElems = 200;
+  const WireFormat format{.type = Type::importance, .density = 0.1};
+  const std::unique_ptr<Wire> wire = make_wire(format);
+  std::vector<float> values = values_of(hard_data()[0], kElems), decoded(kElems);
+  values[17] = 50;
+  values[18] = -40;
+  std::vector<double> sums(kElems);
+  for (uint32_t draw = 0; draw < kDraws; ++draw) {
+    const std::vector<std::byte> packet = packet_of(*wire, values, some_draw(draw));
+    wire->apply(packet.data(), some_draw(draw), Apply::set, decoded);
+    EXPECT_EQ(decoded[17], 50.0f);
+    EXPECT_EQ(decoded[18], -40.0f);
+    EXPECT_LE(kElems - static_cast<size_t>(std::count(decoded.begin(), decoded.end(), 0.0f)), 20u);
+    for (size_t i = 0; i < kElems; ++i) sums[i] += decoded[i];
+  }
+  // About 100 is left for 18 draws: a level of 5.6, and a deviation of at most half of it.
+  for (size_t i = 0; i < kElems; ++i)
+    EXPECT_NEAR(sums[i] / kDraws, values[i], 5 * 2.8 / std::sqrt(double(kDraws))) << i;
 }
 
 // The mean of many draws is the number: the deviation of one is half a level at most.

@@ -70,11 +70,16 @@ TEST(CompressionKeys, HaveTheirEffects) {
   const CompressionOptions sparse = compressed({{"gradients", "threshold"},
                                                 {"density", 0.25},
                                                 {"threshold", 0.125},
-                                                {"density_warmup_steps", 40}})
+                                                {"density_warmup_steps", 40},
+                                                {"adaptive", true}})
                                         .compression;
   EXPECT_EQ(sparse.gradients.density, 0.25);
   EXPECT_EQ(sparse.gradients.least, 0.125);
   EXPECT_EQ(sparse.density_steps, 40);
+  EXPECT_TRUE(sparse.adaptive);
+  EXPECT_FALSE(compressed({{"gradients", "rows"}}).compression.adaptive);
+  EXPECT_EQ(compressed({{"gradients", "rows"}}).compression.gradients.type, Type::rows);
+  EXPECT_EQ(compressed({{"gradients", "importance"}}).compression.gradients.type, Type::importance);
   EXPECT_TRUE(sparse.feedback);
 }
 
@@ -94,6 +99,9 @@ TEST(CompressionKeys, RefuseWhatHasNoEffect) {
                "belongs to momentum_correction");
   EXPECT_ERROR(compressed({{"gradients", "int8"}, {"density_warmup_steps", 1}}),
                "it is for sparse formats");
+  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"adaptive", true}}), "it is for sparse formats");
+  EXPECT_ERROR(compressed({{"gradients", "rows"}, {"block_size", 8}}),
+               "compression.block_size has no effect");
   EXPECT_ERROR(compressed({{"gradient", "int8"}}), "gradient", "did you mean \"gradients\"");
 }
 
@@ -108,9 +116,14 @@ TEST(CompressionKeys, MomentumIsTakenBeforeTheSum) {
   EXPECT_FLOAT_EQ(options.compression.correction.momentum, 0.9f);
   EXPECT_FLOAT_EQ(options.compression.correction.limit, 0.5f);
   EXPECT_FALSE(options.compression.correction.masks);
-  EXPECT_ERROR(compressed(section), "the optimizer must be SGD with momentum");
-  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"momentum_correction", true}}, sgd),
-               "of what a sparse format keeps back");
+  EXPECT_ERROR(compressed(section), "AdamW and LAMB need optimizer.params.freeze_step");
+  EXPECT_ERROR(compressed(section, {{"optimizer", {{"type", "Lion"}}}}),
+               "the optimizer must be SGD with momentum");
+  EXPECT_ERROR(compressed({{"momentum_correction", true}}, sgd), "gradients must be compressed");
+  EXPECT_ERROR(
+      compressed({{"gradients", "int8"}, {"momentum_correction", true}, {"momentum_masking", true}},
+                 sgd),
+      "compression.momentum_masking is of what was sent");
 }
 
 TEST(CompressionKeys, WeightsAreOfStageThree) {
@@ -164,9 +177,11 @@ TEST(CompressionKeys, AreDocumented) {
   const std::string docs = read_file(std::string(ONEFOLD_SOURCE_DIR) + "/docs/config.md");
   const Json sgd = {{"optimizer", {{"type", "SGD"}, {"params", {{"momentum", 0.9}}}}},
                     {"zero_optimization", {{"stage", 3}}}};
-  for (const Json& section :
-       {Json{{"gradients", "threshold"}, {"threshold", 1}, {"momentum_correction", true}},
-        Json{{"gradients", "int8"}, {"weights", "int8"}}}) {
+  for (const Json& section : {Json{{"gradients", "threshold"},
+                                   {"threshold", 1},
+                                   {"momentum_correction", true},
+                                   {"adaptive", true}},
+                              Json{{"gradients", "int8"}, {"weights", "int8"}}}) {
     const Json all = compressed(section, sgd).effective();
     for (const auto& [key, value] : all["compression"].items())
       EXPECT_NE(docs.find("`compression." + key + "`"), std::string::npos) << key;

@@ -198,7 +198,7 @@ TEST(Optimizer, RefusesWhatHasNoEffectOrAnotherMeaning) {
   EXPECT_ERROR(params("AdamW", R"({"decay": "none"})"), "optimizer.params.decay must be one of");
   EXPECT_ERROR(params("AdamW", R"({"amsgrad": true})"), "optimizer.params.amsgrad must be false");
   EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 1})"), "gradient_clipping");
-  EXPECT_ERROR(params("OneBitLamb", "{}"), "optimizer.type is \"OneBitLamb\"", "not supported");
+  EXPECT_ERROR(params("Adagrad", "{}"), "optimizer.type is \"Adagrad\"", "not supported");
   EXPECT_ERROR(params("AdmW", "{}"), "did you mean \"AdamW\"?");
 }
 

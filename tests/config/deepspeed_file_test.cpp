@@ -126,7 +126,7 @@ TEST(DeepSpeedFile, ABatchLeftOpenFollowsMemory) {
 TEST(DeepSpeedFile, AllThatIsWrongComesInOneMessageByGroup) {
   const std::string said = error_text([] {
     Config::from_json(file_with(R"({
-      "trian_batch_size": 8, "amp": {"enabled": true}, "optimizer": {"type": "OneBitLamb"},
+      "trian_batch_size": 8, "amp": {"enabled": true}, "optimizer": {"type": "Adagrad"},
       "zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 1}, "stge": 1},
       "gradient_clipping": -1, "train_batch_size": 6, "train_micro_batch_size_per_gpu": 4,
       "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -5, "bogus": 1}},
@@ -148,7 +148,7 @@ TEST(DeepSpeedFile, AllThatIsWrongComesInOneMessageByGroup) {
   expect_between(unknown, missing, "scheduler.params.bogus is not a known key");
   expect_between(unknown, missing, "run.stps is not a known key");
   expect_between(missing, conflict, "amp.enabled is true");
-  expect_between(missing, conflict, "optimizer.type is \"OneBitLamb\"");
+  expect_between(missing, conflict, "optimizer.type is \"Adagrad\"");
   expect_between(missing, conflict, "zero_optimization.zenflow");
   expect_between(conflict, end, "gradient_clipping must not be negative");
   expect_between(conflict, end, "scheduler.params.warmup_num_steps must be at least 1");

@@ -64,5 +64,41 @@ TEST(DelayKey, LocalStepsRefuseWhatDoesNotCombine) {
       "has no effect without outer_momentum");
 }
 
+TEST(DelayKey, RanksMayGoOnWithOldWeights) {
+  const Config config =
+      delayed_config({{"delay", {{"staleness", 3}, {"compensation", 0.5}, {"warmup_steps", 40}}}});
+  const StaleOptions stale = engine_options(config).stale;
+  EXPECT_EQ(stale.bound, 3);
+  EXPECT_EQ(stale.compensation, 0.5f);
+  EXPECT_EQ(stale.whole_steps, 40);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+  EXPECT_ERROR(delayed_config({{"delay", {{"compensation", 1}}}}),
+               "delay.compensation has no effect");
+  const auto refused = [](const Json& change, const char* reason) {
+    Json all = {{"delay", {{"staleness", 2}}}};
+    all.update(change);
+    EXPECT_ERROR(delayed_config(all), "delay.staleness is 2", reason);
+  };
+  refused({{"zero_optimization", {{"stage", 3}}}}, "stage must be at most 2");
+  refused({{"compression", {{"gradients", "int8"}}}}, "compression must be left out");
+  refused({{"bf16", {{"enabled", true}}}}, "training must be in fp32");
+  refused({{"delay", {{"staleness", 2}, {"one_step", true}}}}, "one_step must be false");
+  refused({{"delay", {{"staleness", 2}, {"local_steps", 4}}}}, "local_steps must be 1");
+  refused({{"clipping", {{"adaptive", 0.01}}}}, "clipping may not be adaptive");
+}
+
+TEST(DelayKey, MayBeginLater) {
+  const Config late = delayed_config({{"delay", {{"one_step", true}, {"warmup_steps", 40}}}});
+  EXPECT_EQ(engine_options(late).optimizer.delayed_after, 40);
+  EXPECT_EQ(Config::from_json(late.effective(), 2).effective(), late.effective());
+  EXPECT_EQ(engine_options(delayed_config({{"delay", {{"local_steps", 4}, {"warmup_steps", 8}}}}))
+                .local.whole_steps,
+            8);
+  EXPECT_ERROR(delayed_config({{"delay", {{"local_steps", 4}, {"warmup_steps", 6}}}}),
+               "delay.warmup_steps is 6: it must be a multiple of local_steps, 4");
+  EXPECT_ERROR(delayed_config({{"delay", {{"warmup_steps", 6}}}}),
+               "delay.warmup_steps has no effect");
+}
+
 }  // namespace
 }  // namespace onefold

@@ -139,6 +139,41 @@ TEST(CompressionVolume, IsThatOfTheFormula) {
   }
 }
 
+// As many elements in all as with one density, more where gradients are larger, within bounds.
+TEST(CompressionDensities, FollowTheNormsOfGradients) {
+  const std::vector<int64_t> elems = {1000, 1000, 5000, 40, 3000};
+  const std::vector<double> squares = {1.0, 16.0, 5.0, 1e9, 0.0};
+  const std::vector<double> found = CompressionOptions::densities(0.02, squares, elems);
+  double sum = 0, even = 0;
+  for (size_t u = 0; u < elems.size(); ++u) {
+    EXPECT_LE(found[u], 0.08);
+    EXPECT_GE(found[u], 0.02 / 4 - 1.0 / static_cast<double>(elems[u]));
+    sum += static_cast<double>(sent_elems(found[u], elems[u]));
+    even += static_cast<double>(sent_elems(0.02, elems[u]));
+  }
+  EXPECT_LE(sum, even);
+  EXPECT_GE(sum, 0.9 * even);
+  EXPECT_EQ(found[3], 0.075);  // 3 of 40: the most
+  EXPECT_NEAR(found[4], 0.005, 1e-3);
+  EXPECT_GT(found[1], 1.5 * found[0]);
+  EXPECT_NEAR(found[0], found[2], 2e-3);  // of one mean square
+  EXPECT_EQ(CompressionOptions::densities(0.02, std::vector<double>(5), elems),
+            std::vector<double>(5, 0.02));
+}
+
+TEST(CompressionDensities, SendNoMoreThanOneDensityAndChangeResults) {
+  CompressionOptions even;
+  even.gradients = {.type = Type::topk, .density = 0.02};
+  CompressionOptions adaptive = even;
+  adaptive.adaptive = true;
+  const RankRun a = train_on_ranks(packed_model(), packed_options(adaptive, 2), 3, 4),
+                e = train_on_ranks(packed_model(), packed_options(even, 2), 3, 4);
+  EXPECT_LE(reduce_lane_bytes(a), reduce_lane_bytes(e));
+  EXPECT_GE(reduce_lane_bytes(a), reduce_lane_bytes(e) * 9 / 10);
+  EXPECT_EQ(a.losses[1], e.losses[1]);  // of one step: nothing was known before it
+  EXPECT_NE(a.losses[3], e.losses[3]);
+}
+
 std::vector<NamedCompression> between_hosts() {
   std::vector<NamedCompression> all;
   for (NamedCompression one : all_compressions()) {
@@ -294,23 +329,67 @@ TEST(CompressionDivergence, IsFoundAndWeightsStay) {
   }
 }
 
-// Momentum before the sum, with everything sent and nothing masked, is SGD's own.
+// Momentum before the sum, with everything sent and nothing masked, is the optimizer's own, from
+// the beginning or after steps in which it was that.
 TEST(CompressionMomentum, OfEverythingIsThatOfTheOptimizer) {
-  CompressionOptions dgc;
-  dgc.gradients = {.type = Type::topk, .density = 1};
-  dgc.corrects_momentum = true;
-  dgc.correction = {.momentum = 0.9f, .masks = false};
-  EngineOptions before = packed_options(dgc, 1);
-  before.clipping = 0;
-  before.optimizer = {.type = OptimizerSpec::Type::sgd};
-  EngineOptions after = packed_options({}, 1);
-  after.clipping = 0;
-  after.optimizer = {.type = OptimizerSpec::Type::sgd, .momentum = 0.9};
-  const RankRun a = train_on_ranks(packed_model(), before, 2, 6),
-                b = train_on_ranks(packed_model(), after, 2, 6);
-  for (const auto& [name, values] : a.weights)
-    for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_NEAR(values[i], b.weights.at(name)[i], 1e-6) << name;
+  using Optimizer = OptimizerSpec::Type;
+  struct Case {
+    const char* name;
+    OptimizerSpec spec;
+    int64_t whole_steps;
+    double tolerance;
+  };
+  for (const Case& one :
+       {Case{"sgd", {.type = Optimizer::sgd, .momentum = 0.9}, 0, 1e-6},
+        Case{"sgd, after 3 steps", {.type = Optimizer::sgd, .momentum = 0.9}, 3, 1e-6},
+        Case{"adamw", {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 3}, 3, 2e-6},
+        Case{"lamb", {.type = Optimizer::lamb, .eps = 1e-6, .freeze_step = 3}, 3, 2e-6}})
+    for (const int stage : {0, 1}) {
+      SCOPED_TRACE(one.name);
+      const bool sgd = one.spec.type == Optimizer::sgd;
+      CompressionOptions own;
+      own.gradients = {.type = Type::topk, .density = 1};
+      own.corrects_momentum = true;
+      own.whole_steps = one.whole_steps;
+      own.correction = {.momentum = 0.9f, .share = sgd ? 1.0f : 0.1f, .masks = false};
+      EngineOptions before = packed_options(own, stage), after = packed_options({}, stage);
+      before.clipping = after.clipping = 0;
+      before.optimizer = after.optimizer = one.spec;
+      if (one.whole_steps == 0) before.optimizer.momentum = 0;
+      const RankRun a = train_on_ranks(packed_model(), before, 2, 7),
+                    b = train_on_ranks(packed_model(), after, 2, 7);
+      for (const auto& [name, values] : a.weights)
+        for (size_t i = 0; i < values.size(); ++i)
+          ASSERT_NEAR(values[i], b.weights.at(name)[i], one.tolerance) << name;
+    }
+}
+
+// The rule of 0/1 Adam as its authors wrote it: an interval that doubles after so many updates.
+TEST(CompressionOfVarianceSteps, IsNone) {
+  CompressionOptions sign;
+  sign.gradients = {.type = Type::sign};
+  for (const int64_t scaler : {1, 3, 16}) {
+    const OptimizerSpec optimizer{.freeze_step = 700, .variance_scaler = scaler};
+    int64_t interval = 1, updates = 0;
+    for (int64_t step = 1; step <= 1000; ++step) {
+      const bool takes = step <= 700 && step % interval == 0;
+      ASSERT_EQ(optimizer.takes_squares(step), takes) << step;
+      ASSERT_EQ(sign.gradients_after(step - 1, optimizer).none(), takes) << step;
+      if (takes && ++updates == scaler) {
+        updates = 0;
+        interval *= 2;
+      }
+    }
+  }
+  // Steps 1, 2 and 4 are whole, and so are the losses up to the third.
+  EngineOptions whole = packed_options({}, 1), packed = packed_options(sign, 1);
+  whole.optimizer = packed.optimizer = {.variance_scaler = 2};
+  const RankRun a = train_on_ranks(packed_model(), whole, 2, 4),
+                b = train_on_ranks(packed_model(), packed, 2, 4);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(a.losses[i], b.losses[i]) << i;
+  EXPECT_NE(a.losses[3], b.losses[3]);
+  packed.zero.stage = 3;
+  expect_same_bits(train_on_ranks(packed_model(), packed, 2, 4).weights, b.weights);
 }
 
 }  // namespace

@@ -28,6 +28,12 @@ inline std::vector<NamedCompression> all_compressions() {
   CompressionOptions dgc = gradients({.type = Type::topk, .density = 0.02});
   dgc.corrects_momentum = true;
   dgc.correction = {.momentum = 0.9f, .masks = true, .limit = 0.5f};
+  CompressionOptions one_bit = gradients({.type = Type::sign});
+  one_bit.whole_steps = 1;
+  one_bit.corrects_momentum = true;
+  one_bit.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
+  CompressionOptions adaptive = gradients({.type = Type::topk, .density = 0.05});
+  adaptive.adaptive = true;
   return {
       {"bf16", gradients({.type = Type::bf16})},
       {"int8", gradients({.type = Type::int8})},
@@ -40,8 +46,13 @@ inline std::vector<NamedCompression> all_compressions() {
       {"threshold", gradients({.type = Type::threshold, .density = 0.05, .least = 1e-4})},
       {"randomk", gradients({.type = Type::randomk, .density = 0.05})},
       {"blocks", gradients({.type = Type::blocks, .block = 16, .density = 0.1})},
+      {"rows", gradients({.type = Type::rows, .density = 0.1})},
+      {"importance", gradients({.type = Type::importance, .density = 0.05})},
+      {"importance_lost", gradients({.type = Type::importance, .density = 0.05}, false)},
+      {"adaptive", adaptive},
       {"warm_topk", warm},
-      {"dgc", dgc}};
+      {"dgc", dgc},
+      {"one_bit", one_bit}};
 }
 
 }  // namespace onefold::test

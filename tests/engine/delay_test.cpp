@@ -51,6 +51,22 @@ TEST(DelayedSteps, ApplyTheGradientsOfTheStepBefore) {
   }
 }
 
+// As without delay for some steps, and then as from the beginning: the next changes nothing.
+TEST(DelayedSteps, MayBeginLater) {
+  for (const NamedDelay& optimizer : delayed_optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    const auto run = [&](bool delayed, int steps) {
+      EngineOptions options = delayed_options(optimizer.spec, delayed);
+      options.optimizer.delayed_after = 2;
+      return train_on_ranks(delayed_model(), options, 2, steps).weights;
+    };
+    expect_same_bits(run(true, 2), run(false, 2));
+    expect_same_bits(run(true, 3), run(false, 2));
+    expect_same_bits(run(true, 4), run(false, 3));
+    EXPECT_NE(run(true, 5), run(false, 4));
+  }
+}
+
 // SGD without clipping in double, of gradients that the engine has kept.
 TEST(DelayedSteps, FollowTheirRule) {
   constexpr int kSteps = 6;

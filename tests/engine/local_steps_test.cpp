@@ -122,6 +122,52 @@ TEST(LocalSteps, LeaveRanksWithTheSameWeights) {
   EXPECT_NE(at_four[0], at_four[1]);
 }
 
+// In the first steps gradients are summed; the norm that clips is of sums in another order.
+TEST(LocalSteps, MayBeginLater) {
+  const LocalOptions local{.steps = 2, .whole_steps = 4};
+  const auto train = [](const EngineOptions& options, int steps) {
+    std::vector<Weights> of_ranks(3);
+    test::on_ranks(3, [&](int rank, std::shared_ptr<Communicator> communicator) {
+      Engine engine(local_model(), options, std::move(communicator));
+      for (int step = 0; step < steps; ++step) test::train_step(engine);
+      of_ranks[static_cast<size_t>(rank)] = test::weights_of(engine);
+    });
+    return of_ranks;
+  };
+  const std::vector<Weights> whole = train(local_options({}), 4),
+                             early = train(local_options(local), 4);
+  expect_same_bits(early[0], early[2]);
+  for (const auto& [name, values] : early[0])
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(values[i], whole[0].at(name)[i], 1e-6) << name;
+  const std::vector<Weights> apart = train(local_options(local), 5),
+                             together = train(local_options(local), 6);
+  EXPECT_NE(apart[0], apart[1]);
+  expect_same_bits(together[0], together[1]);
+  // From there on it is as if it had begun there.
+  EngineOptions from = local_options({.steps = 2});
+  from.optimizer = {.type = OptimizerSpec::Type::sgd};
+  EngineOptions later = local_options(local);
+  later.optimizer = from.optimizer;
+  const Weights start = train(later, 4)[0];
+  from.initial = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+    std::copy_n(start.at(param.name).begin() + first, dst.size(), dst.begin());
+  };
+  Weights resumed;
+  test::on_ranks(3, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    Engine engine(local_model(), from, std::move(communicator));
+    for (int step = 4; step < 6; ++step) {
+      test::OwnedBatch batch =
+          test::random_rows(step * 3 + rank, from, engine.model().spec.vocab_size);
+      const BatchView view = batch.view();
+      engine.train_step({&view, 1}, 1e-3);
+    }
+    const Weights weights = test::weights_of(engine);
+    if (rank == 0) resumed = weights;
+  });
+  expect_same_bits(train(later, 6)[0], resumed);
+}
+
 TEST(LocalSteps, FindWhatIsNotFiniteOnAnyRank) {
   EngineOptions options = local_options({.steps = 3});
   options.initial = [](const ParamSpec& param, int64_t, std::span<float> dst) {

@@ -21,6 +21,9 @@ inline const std::vector<NamedOptimizer>& all_optimizers() {
   static const std::vector<NamedOptimizer> kAll = {
       {"adamw", {.beta2 = 0.95, .weight_decay = 0.1}},
       {"adamw_frozen", {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 2}},
+      {"adamw_doubling",
+       {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 9, .variance_scaler = 2}},
+      {"lamb_frozen", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1, .freeze_step = 2}},
       {"sgd", {.type = Type::sgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true}},
       {"lion", {.type = Type::lion, .beta2 = 0.99, .weight_decay = 0.1}},
       {"lamb", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1}},
@@ -95,10 +98,17 @@ inline void reference_step(const OptimizerSpec& spec, int64_t step, double rate,
   p.second.resize(n);
   const double decay = p.shape.matrix || spec.decay_all ? spec.weight_decay : 0;
   const auto count = static_cast<double>(step);
-  const bool frozen = spec.freeze_step > 0 && step > spec.freeze_step;
+  // How often squares have been taken in, and whether they are now.
+  int64_t taken = 0, interval = 1;
+  bool frozen = true;
+  for (int64_t at = 1; at <= step; ++at) {
+    frozen = (spec.freeze_step > 0 && at > spec.freeze_step) || at % interval != 0;
+    if (!frozen && ++taken % std::max<int64_t>(spec.variance_scaler, 1) == 0 &&
+        spec.variance_scaler > 0)
+      interval *= 2;
+  }
   const double c1 = 1 - std::pow(spec.beta1, count);
-  const double c2 =
-      1 - std::pow(spec.beta2, frozen ? static_cast<double>(spec.freeze_step) : count);
+  const double c2 = 1 - std::pow(spec.beta2, static_cast<double>(taken));
   const auto adam_moments = [&](size_t i, double gradient) {
     p.first[i] = spec.beta1 * p.first[i] + (1 - spec.beta1) * gradient;
     if (!frozen) p.second[i] = spec.beta2 * p.second[i] + (1 - spec.beta2) * gradient * gradient;
