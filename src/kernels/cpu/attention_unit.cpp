@@ -149,8 +149,15 @@ struct UnitBackwardScratch {
   Bf16 *gradient_lines, *weight_pairs, *gradient_pairs;
 
   static int64_t query_tiles(const AttentionShape& s) { return ceil_div(s.query_length, kTile); }
+  // Whose sums of dk and dv a thread keeps: one's, or all where several heads add to them; none
+  // where parts of a group do.
   static int64_t key_tiles(const AttentionShape& s) {
+    if (group_parts(s).count > 1) return 0;
     return s.heads == s.kv_heads ? 1 : ceil_div(s.key_length, kTile);
+  }
+  // dk's or dv's of a part of a group.
+  static int64_t part_elems(const AttentionShape& s) {
+    return ceil_div(s.key_length, kTile) * floats(s);
   }
   // Of a tile of a head's rows.
   static int64_t packed_tile(const AttentionShape& s) { return packed_elems(s.head_dim, kTile); }
@@ -182,19 +189,24 @@ struct UnitBackwardScratch {
         gradient_pairs(take_bf16(all, kParts * kTileElems)) {}
 };
 
-// One query head against its key head, which is the `member`-th of its group: the first starts the
-// sums of dk and dv, and the last ends them.
+void store_transposed(const float* sums, const Tensor& dst) {
+  unit_store_transposed(sums, kTile, dst.cols, dst.rows, dst.as<Bf16>(), dst.stride);
+}
+
+// One query head against its key head. Of the heads that add to the same sums of dk and dv, the
+// first starts them; the last rounds them, unless there are other parts' sums.
 class UnitBackwardHead {
  public:
-  UnitBackwardHead(const AttentionShape& s, int64_t b, int64_t h, int64_t member,
+  UnitBackwardHead(const AttentionShape& s, const GroupPart& part, int64_t h,
                    const BackwardTensors& tensors, const Dropout& dropout,
                    const UnitBackwardScratch& room)
       : s_(s),
-        b_(b),
+        b_(part.batch),
         h_(h),
-        member_(member),
+        starts_(h == part.first),
+        rounds_(part.whole && h == part.last - 1),
         wide_(whole_blocks(s.head_dim)),
-        t_(s, b, h, tensors),
+        t_(s, part.batch, h, tensors),
         dropout_(dropout),
         room_(room) {}
 
@@ -235,11 +247,11 @@ class UnitBackwardHead {
       const ScoreTile tile = score_tile(s_, nullptr, b_, query, rows, key, cols);
       for (int64_t first = 0; first < rows; first += kBand)
         band(tile, query, first, k, v, k_terms, key > first_key);
-      const bool onto = member_ > 0 || query > first_query;
+      const bool onto = !starts_ || query > first_query;
       add_over_queries(tile, douts_at(query), room_.weight_pairs, onto, dv);
       add_over_queries(tile, queries_at(query), room_.gradient_pairs, onto, dk);
     }
-    if (member_ < group - 1) return;
+    if (!rounds_) return;
     store_transposed(dk, t_.dk.row_range(key, cols));
     store_transposed(dv, t_.dv.row_range(key, cols));
   }
@@ -279,12 +291,10 @@ class UnitBackwardHead {
     }
   }
 
-  void store_transposed(const float* sums, const Tensor& dst) const {
-    unit_store_transposed(sums, kTile, dst.cols, dst.rows, dst.as<Bf16>(), dst.stride);
-  }
-
   const AttentionShape& s_;
-  const int64_t b_, h_, member_, wide_;
+  const int64_t b_, h_;
+  const bool starts_, rounds_;
+  const int64_t wide_;
   const BackwardHead t_;
   const Dropout& dropout_;
   const UnitBackwardScratch& room_;
@@ -293,8 +303,10 @@ class UnitBackwardHead {
 }  // namespace
 
 int64_t unit_attention_forward_elems(const AttentionShape& s) { return ForwardScratch::elems(s); }
-int64_t unit_attention_backward_elems(const AttentionShape& s) {
-  return UnitBackwardScratch::elems(s);
+int64_t unit_attention_backward_elems(const AttentionShape& s, int threads) {
+  const int64_t parts = group_parts(s).count;
+  return threads * UnitBackwardScratch::elems(s) +
+         (parts > 1 ? s.batch * s.kv_heads * parts * 2 * UnitBackwardScratch::part_elems(s) : 0);
 }
 
 void unit_attention_forward(ThreadPool& pool, const AttentionShape& s, const ForwardTensors& t,
@@ -312,13 +324,29 @@ void unit_attention_forward(ThreadPool& pool, const AttentionShape& s, const For
 
 void unit_attention_backward(ThreadPool& pool, const AttentionShape& s, const BackwardTensors& t,
                              const Dropout& dropout, float* scratch) {
-  const int64_t group = s.heads / s.kv_heads;
-  pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
-    const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    const UnitBackwardScratch mine(s, {scratch + thread * UnitBackwardScratch::elems(s)});
+  const GroupParts parts = group_parts(s);
+  const int64_t sums = UnitBackwardScratch::part_elems(s);
+  float* const all_sums = scratch + pool.threads() * UnitBackwardScratch::elems(s);
+  pool.run(s.batch * s.kv_heads * parts.count, [&](int64_t chunk, int thread) {
+    const GroupPart part(s, parts, chunk);
+    UnitBackwardScratch mine(s, {scratch + thread * UnitBackwardScratch::elems(s)});
+    if (!part.whole) mine.dk = all_sums + chunk * 2 * sums, mine.dv = mine.dk + sums;
     const UnitTurn turn;
-    for (int64_t member = 0; member < group; ++member)
-      UnitBackwardHead(s, b, kv_head * group + member, member, t, dropout, mine).run();
+    for (int64_t h = part.first; h < part.last; ++h)
+      UnitBackwardHead(s, part, h, t, dropout, mine).run();
+  });
+  if (parts.count == 1) return;
+  const Chunks tiles{s.key_length, kTile};
+  pool.run(s.batch * s.kv_heads * tiles.count(), [&](int64_t chunk, int) {
+    const int64_t piece = chunk / tiles.count(), tile = chunk % tiles.count();
+    const GroupPart part(s, parts, piece * parts.count);
+    const BackwardHead head(s, part.batch, part.first, t);
+    float* dk = all_sums + piece * parts.count * 2 * sums + tile * UnitBackwardScratch::floats(s);
+    for (const Tensor& dst : {head.dk, head.dv}) {
+      add_group_parts(dk, UnitBackwardScratch::floats(s), parts.count, 2 * sums);
+      store_transposed(dk, dst.row_range(tiles[tile].begin, tiles[tile].size()));
+      dk += sums;
+    }
   });
 }
 

@@ -8,9 +8,9 @@
 
 namespace onefold::cpu {
 
-// Floats of scratch for each thread.
+// Floats of scratch, for each thread and for all.
 int64_t unit_attention_forward_elems(const AttentionShape& shape);
-int64_t unit_attention_backward_elems(const AttentionShape& shape);
+int64_t unit_attention_backward_elems(const AttentionShape& shape, int threads);
 
 void unit_attention_forward(ThreadPool& pool, const AttentionShape& shape, const ForwardTensors& t,
                             const Dropout& dropout, float* scratch);
