@@ -5,8 +5,10 @@
 // split, a band lies in memory as their second operand must, and transposing a head's queries once
 // is less work than transposing every band.
 //
-// Tried: two bf16 in the place of three, which leave out 2^-18 of a float. Whole models with
-// outlying channels erred by more than their own rounding makes them.
+// Forward's probabilities are split into three bf16, which have all their bits; backward's, and the
+// gradients of scores, into two, which leave out up to 2^-16: whole models in bf16 on hostile data
+// err no more by that (docs/numerics.md). Tried, and more than the models' own rounding there: two
+// forward; one for gradients of scores, or for all of them.
 #include "kernels/cpu/attention_unit.h"
 
 #include <limits>
@@ -17,6 +19,7 @@
 namespace onefold::cpu {
 namespace {
 
+constexpr int kForwardParts = kAllParts, kBackwardParts = kTwoParts;
 constexpr int64_t kBand = 32;
 constexpr int64_t kBandElems = kBand * kTile, kTileElems = kTile * kTile;
 // Columns of a band whose parts are multiplied by keys or values at a time: beside the scores they
@@ -76,16 +79,16 @@ float scale_left(const AttentionShape& s, const ScoreTile& band, int64_t h) {
 
 // c [rows, wide] (+)= x · b, x being floats in the band's place, which are split to `room`, and to
 // `pairs` if given.
-void multiply_split(const ScoreTile& band, const float* x, const LinesOfB& b, SplitTerms pairs,
-                    Bf16* room, bool onto, float* c, int64_t wide) {
+void multiply_split(const ScoreTile& band, const float* x, int parts, const LinesOfB& b,
+                    SplitTerms pairs, Bf16* room, bool onto, float* c, int64_t wide) {
   for (int64_t col = 0; col < band.cols; col += kPiece) {
     const int64_t cols = std::min(kPiece, band.cols - col);
-    unit_split(x + col, kTile, band.rows, cols, {room, kPiece, kPieceElems}, pairs);
+    unit_split(x + col, kTile, band.rows, cols, {room, kPiece, kPieceElems}, pairs, parts);
     if (pairs.data) pairs.data += packed_elems(kPiece, pairs.terms);
     LinesOfB terms = b;
     terms.data += col / kPackedTerms * kPackedStep;
     unit_multiply(rows_as_lines(room, kPiece, kPieceElems), terms, kBand, wide, cols,
-                  onto || col > 0, c, wide, kParts);
+                  onto || col > 0, c, wide, parts);
   }
 }
 
@@ -98,12 +101,12 @@ struct ForwardScratch {
   static int64_t packed_tile(const AttentionShape& s) { return packed_elems(kTile, s.head_dim); }
   static int64_t elems(const AttentionShape& s) {
     return kBandElems + kTile * whole_blocks(s.head_dim) +
-           (kParts * kPieceElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
+           (kForwardParts * kPieceElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
   }
   ForwardScratch(const AttentionShape& s, ThreadScratch all)
       : scores(all.take(kBandElems)),
         result(all.take(kTile * whole_blocks(s.head_dim))),
-        parts(take_bf16(all, kParts * kPieceElems)),
+        parts(take_bf16(all, kForwardParts * kPieceElems)),
         q(take_bf16(all, packed_elems(kBand, s.head_dim))),
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))) {}
@@ -130,7 +133,7 @@ void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropo
       online_softmax(band, scale, first_tile,
                      tile_dropout(dropout, s, t.batch, t.head, t.queries.begin + first, key),
                      maxima + first, sums + first, result, wide, hd);
-      multiply_split(band, band.data, v, {}, room.parts, !first_tile, result, wide);
+      multiply_split(band, band.data, kForwardParts, v, {}, room.parts, !first_tile, result, wide);
     }
   }
   finish_rows(rows, maxima, sums, room.result, wide, hd, t.lse);
@@ -167,7 +170,7 @@ struct UnitBackwardScratch {
     return 2 * kBandElems + ThreadScratch::whole(s.query_length) + query_tiles(s) * floats(s) +
            2 * key_tiles(s) * floats(s) +
            ((2 * query_tiles(s) + 3) * packed_tile(s) + 2 * packed_elems(kBand, s.head_dim) +
-            kParts * (kPieceElems + 2 * kTileElems)) /
+            kBackwardParts * (kPieceElems + 2 * kTileElems)) /
                2;
   }
   UnitBackwardScratch(const AttentionShape& s, ThreadScratch all)
@@ -184,9 +187,9 @@ struct UnitBackwardScratch {
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))),
         k_terms(take_bf16(all, packed_tile(s))),
-        gradient_lines(take_bf16(all, kParts * kPieceElems)),
-        weight_pairs(take_bf16(all, kParts * kTileElems)),
-        gradient_pairs(take_bf16(all, kParts * kTileElems)) {}
+        gradient_lines(take_bf16(all, kBackwardParts * kPieceElems)),
+        weight_pairs(take_bf16(all, kBackwardParts * kTileElems)),
+        gradient_pairs(take_bf16(all, kBackwardParts * kTileElems)) {}
 };
 
 void store_transposed(const float* sums, const Tensor& dst) {
@@ -269,9 +272,10 @@ class UnitBackwardHead {
                   s_.soft_cap, tile_dropout(dropout_, s_, b_, h_, row, tile.first_key));
     const int64_t terms = whole_blocks(tile.rows);
     unit_split(band.data, kTile, band.rows, band.cols, {},
-               {room_.weight_pairs, terms, first, kTileElems});
-    multiply_split(band, room_.gradient, k_terms, {room_.gradient_pairs, terms, first, kTileElems},
-                   room_.gradient_lines, onto, room_.dq + row * wide_, wide_);
+               {room_.weight_pairs, terms, first, kTileElems}, kBackwardParts);
+    multiply_split(band, room_.gradient, kBackwardParts, k_terms,
+                   {room_.gradient_pairs, terms, first, kTileElems}, room_.gradient_lines, onto,
+                   room_.dq + row * wide_, wide_);
   }
 
   // dst' [head_dim, keys] (+)= x' · the tile, x being packed transposed. On the diagonal, 32 keys
@@ -287,7 +291,7 @@ class UnitBackwardHead {
       a.data += unseen / kPackedTerms * a.step;
       b.data += unseen / kPackedTerms * kPackedStep;
       unit_multiply(a, b, wide_, diagonal ? kPackedLines : cols, terms - unseen, onto, dst + col,
-                    kTile, kParts);
+                    kTile, kBackwardParts);
     }
   }
 

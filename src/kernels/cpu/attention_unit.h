@@ -1,6 +1,6 @@
 // Attention of bf16 on a matrix unit (bf16_unit.h): the same tiles and orders of sums as attention
-// of floats, with tensors as operands as they are. What the softmax makes is split into three bf16
-// whose sum it is: products stay those of fp32.
+// of floats, with tensors as operands as they are. What the softmax makes is split into several
+// bf16, which are multiplied in its place: into three whose sum it is forward, into two backward.
 #pragma once
 
 #include "base/thread_pool.h"
