@@ -2,7 +2,7 @@
 """What recomputation costs in time and saves in memory.
 
 Time: steps without and with full recomputation take turns, and medians are compared; each run says what it held at its peak, and
-the plan of the same configuration what it was to hold. Memory: the planned activations, at the peak of a step, of models that
+the plan of the same configuration, for a description of this machine, what it was to hold. Memory: the planned activations, at the peak of a step, of models that
 differ in their number of blocks alone and have so many tokens that activations decide on the peak: without recomputation, with
 all blocks' inputs kept, and in segments of the square root.
 
@@ -27,7 +27,7 @@ def step(args, recompute):
                    "--json", *(["--recompute"] if recompute else [])])
 
 
-def planned(args, model, batch, sequence, recompute):
+def planned(args, model, batch, sequence, recompute, hardware=()):
     precision = {"bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {"enabled": True}}}.get(args.precision, {})
     config = {"model": model, "train_micro_batch_size_per_gpu": batch, "data": {"sequence_length": sequence},
               "run": {"recompute": recompute, "threads": args.threads}, "gradient_clipping": 1.0, **precision}
@@ -35,7 +35,14 @@ def planned(args, model, batch, sequence, recompute):
         path = os.path.join(folder, "plan.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
-        return output([args.onefold, "plan", path, "--json"])
+        return output([args.onefold, "plan", path, "--json", *hardware])
+
+
+def described(args, folder):
+    """Scratch depends on threads and on instructions for bf16: a plan that names no hardware is for one core without them."""
+    path = os.path.join(folder, "machine.json")
+    subprocess.run([args.onefold, "info", "--save", path, "--threads", str(args.threads)], stdout=subprocess.DEVNULL, check=True)
+    return "--hardware", path
 
 
 def main():
@@ -61,10 +68,12 @@ def main():
         plain, full = (statistics.median(seconds[recompute]) for recompute in (False, True))
         print(f"{args.model}, {args.batch} x {args.sequence}, {args.precision}: {plain:.3f} s a step, {full:.3f} s with full "
               f"recomputation: {100 * (full / plain - 1):.1f} % more (bar: 33 %)")
-        for recompute, held in peaks.items():
-            plan = planned(args, {"preset": args.model}, args.batch, args.sequence, recompute)["planned_peak_bytes"]
-            print(f"  peak {'with' if recompute else 'without'} it: {held / 2**20:.1f} MiB, planned {plan / 2**20:.1f} MiB"
-                  f"{'' if held == plan else ' (NOT EQUAL)'}")
+        with tempfile.TemporaryDirectory() as folder:
+            machine = described(args, folder)
+            for recompute, held in peaks.items():
+                plan = planned(args, {"preset": args.model}, args.batch, args.sequence, recompute, machine)["planned_peak_bytes"]
+                print(f"  peak {'with' if recompute else 'without'} it: {held / 2**20:.1f} MiB, planned {plan / 2**20:.1f} MiB"
+                      f"{'' if held == plan else ' (NOT EQUAL)'}")
     print("\n| blocks | nothing recomputed | all blocks | square root | of the last, for the root of the blocks |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for blocks in (int(count) for count in args.blocks.split(",")):

@@ -22,6 +22,9 @@ import tempfile
 BAR_SPEED = 1.4  # times the fastest PyTorch, at least
 BAR_GEMM = 0.85  # of the rate of a plain matrix product, at least
 BAR_MEMORY = 0.7  # of the resident set of the fastest PyTorch, at most
+# bf16: one of the first two, and faster than fp32.
+BAR_HALF_SPEED = 1.3  # times the fastest PyTorch in autocast, as installed
+BAR_HALF_PRODUCTS = 0.75  # of what its own products alone would allow
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -130,8 +133,9 @@ def contenders(arguments, shape, shim):
     common = ["--model", arguments.model, "--batch", str(batch), "--sequence", str(sequence),
               "--threads", str(arguments.threads), "--steps", str(arguments.steps), "--json"]
     threads = dict(os.environ, OMP_NUM_THREADS=str(arguments.threads))
-    yield "Onefold", [arguments.onefold, "bench", "step", *common, "--precision",
-                      arguments.precision], dict(os.environ)
+    for precision in [arguments.precision] + (["fp32"] if arguments.precision == "bf16" else []):
+        yield "Onefold" if precision == arguments.precision else "Onefold in fp32", [
+            arguments.onefold, "bench", "step", *common, "--precision", precision], dict(os.environ)
     for python in arguments.python:
         for variant in arguments.variants:
             environment = dict(threads)
@@ -178,12 +182,15 @@ def report(shape, samples):
     # own: what PyTorch can be made to do, beside what it does.
     groups = {"as installed": [], "tuned": []}
     for name, row in rows.items():
-        if name != "Onefold":
+        if not name.startswith("Onefold"):
             groups["tuned" if name.endswith(("-tuned", "-chunked")) else "as installed"].append(row)
     print()
     if not ours or not any(groups.values()):
         print("No verdict: " + ("no PyTorch variant ran." if ours else "Onefold did not run."))
         return False
+    if "Onefold in fp32" in rows and groups["as installed"]:
+        return report_half(ours, rows["Onefold in fp32"], groups["as installed"],
+                           [r["product_fraction"] for r in samples["Onefold"]])
     verdicts = [(gemm >= BAR_GEMM, f"arithmetic: {gemm:.1%} of the rate of matrix products; the "
                                    f"bar is {BAR_GEMM:.0%}")]  # yapf: disable
     for group, peers in groups.items():
@@ -198,6 +205,22 @@ def report(shape, samples):
         verdicts.append((memory <= BAR_MEMORY,
                          f"memory: {memory:.2f}x the peak resident set of {fastest['label']}; "
                          f"the bar is {BAR_MEMORY}x"))
+    return print_verdicts(verdicts)
+
+
+def report_half(ours, full, peers, fractions):
+    """The verdict of bf16, against PyTorch as installed and fp32 of our own."""
+    speed = ours["tokens_per_second"] / max(row["tokens_per_second"] for row in peers)
+    products = statistics.median(fractions)
+    gain = ours["tokens_per_second"] / full["tokens_per_second"]
+    return print_verdicts([
+        (speed >= BAR_HALF_SPEED or products >= BAR_HALF_PRODUCTS,
+         f"speed: {speed:.2f}x the fastest PyTorch as installed, {products:.1%} of what its own products allow; "
+         f"the bar is {BAR_HALF_SPEED}x or {BAR_HALF_PRODUCTS:.0%}"),
+        (gain > 1, f"{gain:.2f}x its own fp32")])
+
+
+def print_verdicts(verdicts):
     for passed, text in verdicts:
         print(f"- {'PASS' if passed else 'FAIL'} {text}")
     return all(passed for passed, _ in verdicts)

@@ -14,7 +14,8 @@ namespace onefold {
 
 struct Work {
   double flops = 0, bytes = 0;
-  double half_flops = 0;  // of flops, those of 16-bit operands
+  double half_flops = 0;    // of flops, those of 16-bit operands
+  double packed_bytes = 0;  // of bytes, operands that a processor packs for products
   // By the rates of a hardware description, 0 without one; and of that, in kernels that their
   // products bound.
   double seconds = 0, product_seconds = 0;
@@ -58,7 +59,10 @@ class DryKernels final : public Kernels {
   void gemm(const Gemm& g) override {
     const double flops = 2.0 * static_cast<double>(g.dst.elems()) *
                          static_cast<double>(g.a_transposed ? g.a.rows : g.a.cols);
-    book({.flops = flops, .kind = Kind::product, .operand = g.a},
+    book({.flops = flops,
+          .kind = Kind::product,
+          .operand = g.a,
+          .packed = packed_bytes(g.a_transposed, g.a, g.b)},
          {g.a, g.b, g.dst, g.residual, g.accumulate ? g.dst : Tensor{}});
   }
   void norm_forward(Norm, Tensor x, int64_t, Tensor, Tensor, float, Tensor dst) override {
@@ -142,7 +146,8 @@ class DryKernels final : public Kernels {
     const double terms = static_cast<double>(g.a_transposed ? g.b.cols : g.dst.cols);
     book({.flops = 2.0 * static_cast<double>(g.a.elems()) * terms,
           .kind = Kind::product,
-          .operand = g.a},
+          .operand = g.a,
+          .packed = packed_bytes(g.a_transposed, g.a, g.b)},
          {g.a, g.b, g.dst, g.accumulate ? g.dst : Tensor{}});
   }
   void jitter(Tensor x, const Dropout&, int64_t, Tensor dst) override { book({}, {x, dst}); }
@@ -226,6 +231,7 @@ class DryKernels final : public Kernels {
     double flops = 0;
     Kind kind = Kind::product;
     Tensor operand = {};
+    double packed = 0;      // bytes of operands that are packed for a product
     int64_t functions = 0;  // elements that an exponential is taken of
   };
 
@@ -241,14 +247,19 @@ class DryKernels final : public Kernels {
     const bool half = arithmetic.flops > 0 && dtype_bytes(arithmetic.operand.dtype) == 2;
     work_.flops += arithmetic.flops;
     work_.bytes += bytes;
+    work_.packed_bytes += arithmetic.packed;
     if (half) work_.half_flops += arithmetic.flops;
     if (!hardware_) return;
     const Hardware& h = *hardware_;
     double seconds = bytes / memory_rate(bytes);
     if (arithmetic.flops > 0) {
       double products = arithmetic.flops / product_rate(arithmetic.kind, half);
-      if (half && arithmetic.kind == Kind::product && h.half_operand_gb_per_s > 0)
-        products += bytes / (h.half_operand_gb_per_s * 1e9);
+      if (half && arithmetic.kind == Kind::product) {
+        products += h.half_product_latency_us * 1e-6;
+        if (h.half_operand_gb_per_s > 0)
+          products += arithmetic.packed / (h.half_operand_gb_per_s * 1e9) +
+                      (bytes - arithmetic.packed) / memory_rate(bytes);
+      }
       if (products >= seconds) work_.product_seconds += products;
       seconds = std::max(seconds, products);
     }
@@ -256,6 +267,11 @@ class DryKernels final : public Kernels {
       seconds = std::max(
           seconds, static_cast<double>(arithmetic.functions) / (h.function_gelems_per_s * 1e9));
     work_.seconds += h.kernel_latency_us * 1e-6 + seconds;
+  }
+
+  static double packed_bytes(bool a_transposed, const Tensor& a, const Tensor& b) {
+    const int64_t elems = b.elems() + (a_transposed ? a.elems() : 0);
+    return static_cast<double>(elems * dtype_bytes(b.dtype));
   }
 
   static void add_stepped(const Stepped& s, std::vector<Tensor>& tensors) {

@@ -99,6 +99,7 @@ void read_rates(JsonObject& in, Hardware& hardware) {
   hardware.product_share = share(in, "product_share", hardware.product_share);
   hardware.half_product_share = in.ratio("half_product_share", hardware.half_product_share);
   read_optional("half_operand_gb_per_s", hardware.half_operand_gb_per_s);
+  read_optional("half_product_latency_us", hardware.half_product_latency_us);
   hardware.attention_share = share(in, "attention_share", hardware.attention_share);
   hardware.half_attention_share = in.ratio("half_attention_share", hardware.half_attention_share);
   read("memory_gb_per_s", hardware.memory_gb_per_s);
@@ -132,6 +133,7 @@ Json Hardware::to_json() const {
           {"product_share", product_share},
           {"half_product_share", half_product_share},
           {"half_operand_gb_per_s", half_operand_gb_per_s},
+          {"half_product_latency_us", half_product_latency_us},
           {"attention_share", attention_share},
           {"half_attention_share", half_attention_share},
           {"memory_gb_per_s", memory_gb_per_s},

@@ -20,14 +20,15 @@ struct Hardware {
   bool multiplies_bf16 = false;          // by instructions of its own: AMX or AVX512_BF16
   int cores = 1;                         // threads of a rank, unless run.threads says otherwise
   // Rates, of all cores together. Matrix products: of a large one, in fp32 and in 16 bits (0: as
-  // many), and what a step's own products and attention reach of them. What products of 16 bits
-  // read and write takes its time beside their arithmetic where operands are packed and results
-  // rounded (0: it is hidden).
+  // many), and what a step's own products and attention reach of them. Where operands of 16 bits
+  // are packed, that and what else is read and written takes its time beside the arithmetic (0: it
+  // is hidden), and each product takes a time of its own until all threads are at work and done.
   double product_gflops = 100;
   double half_product_gflops = 0;
   double product_share = 0.87;
   double half_product_share = 0;  // 0: as product_share
   double half_operand_gb_per_s = 0;
+  double half_product_latency_us = 0;
   double attention_share = 0.35;
   double half_attention_share = 0;  // 0: as attention_share
   // What a kernel reads and writes; what touches no more than cache_bytes goes at the cache's rate

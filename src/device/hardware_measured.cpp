@@ -85,17 +85,19 @@ Sizes sizes_for(const Device& device) {
 struct Products {
   double seconds;
   Work work;
+  int count;
   double gflops() const { return work.flops / seconds / 1e9; }
 };
-Products measure_products(Device& device, DType type, int64_t tokens, int layers, int repeats) {
+Products measure_products(Device& device, DType type, int64_t tokens, int64_t inner, int layers,
+                          int repeats) {
   const Sizes s = sizes_for(device);
   Probe probe(device, repeats);
-  const Tensor x = probe.take(tokens, s.hidden, type), y = probe.take(tokens, s.inner, type),
+  const Tensor x = probe.take(tokens, s.hidden, type), y = probe.take(tokens, inner, type),
                dx = probe.take(tokens, s.hidden, type);
   std::vector<Gemm> products;
   for (int layer = 0; layer < layers; ++layer) {
-    const Tensor w = probe.take(s.inner, s.hidden, type),
-                 dw = probe.take(s.inner, s.hidden, DType::f32);
+    const Tensor w = probe.take(inner, s.hidden, type),
+                 dw = probe.take(inner, s.hidden, DType::f32);
     products.push_back({.a = x, .b = w, .dst = y, .b_transposed = true});
     products.push_back({.a = y, .b = w, .dst = dx});
     products.push_back({.a = y, .b = x, .dst = dw, .a_transposed = true});
@@ -111,29 +113,43 @@ Products measure_products(Device& device, DType type, int64_t tokens, int layers
   const double seconds = probe.seconds(call);
   DryKernels counted(nullptr);
   call(counted);
-  return {seconds, counted.work()};
+  return {seconds, counted.work(), static_cast<int>(products.size())};
 }
 
-// On a processor, products of few tokens wait for operands to be packed: what they take is told
-// apart from the arithmetic by several numbers of tokens. The weights of several layers are no more
-// in the cache than those of a model.
+// On a processor, products of few tokens wait for operands to be packed and for the slowest thread:
+// what that takes is told apart from the arithmetic by several numbers of tokens and widths, the
+// last being a vocabulary's. The weights of several layers are no more in the cache than those of a
+// model. The memory's rate is known.
 void measure_half_products(Device& device, Hardware& machine, int repeats) {
-  const Products all[] = {measure_products(device, DType::bf16, 256, 8, repeats),
-                          measure_products(device, DType::bf16, 1024, 4, repeats),
-                          measure_products(device, DType::bf16, 4096, 1, repeats)};
-  // flops * by_flop + bytes * by_byte = seconds, with the least sum of squared relative errors.
-  double ff = 0, fb = 0, bb = 0, f = 0, b = 0;
-  for (const Products& products : all) {
-    const double flops = products.work.flops / products.seconds,
-                 bytes = products.work.bytes / products.seconds;
-    ff += flops * flops, fb += flops * bytes, bb += bytes * bytes, f += flops, b += bytes;
-  }
-  const double least = std::max(0.0, (ff * b - fb * f) / (ff * bb - fb * fb));
-  const double rate = 1e9 * machine.half_product_gflops, by_flop = (f - fb * least) / ff;
-  machine.half_product_share = by_flop > 0 ? share_of(1 / by_flop, rate) : 1.0;
-  // The best for a share that was bounded, too.
-  const double by_byte = (b - fb / (rate * machine.half_product_share)) / bb;
-  machine.half_operand_gb_per_s = by_byte > 0 ? 1e-9 / by_byte : 0;
+  const auto products = [&](int64_t tokens, int64_t inner, int layers) {
+    return measure_products(device, DType::bf16, tokens, inner, layers, repeats);
+  };
+  const Products all[] = {products(256, 768, 8),   products(256, 3072, 8),
+                          products(1024, 768, 4),  products(1024, 3072, 4),
+                          products(4096, 3072, 1), products(512, 16384, 1)};
+  // Seconds for an operation, a packed byte and a product: those with the least sum of squared
+  // relative errors, none of them negative and no operation faster than a large product's. Each is
+  // moved to where it is best beside the others, in turn.
+  const double least[] = {1 / (1e9 * machine.half_product_gflops), 0, 0};
+  double factors[] = {least[0], 0, 0};
+  for (int turn = 0; turn < 1000; ++turn)
+    for (int which = 0; which < 3; ++which) {
+      double along = 0, square = 0;
+      for (const Products& p : all) {
+        const double others =
+            (p.work.bytes - p.work.packed_bytes) / (1e9 * machine.memory_gb_per_s);
+        const double terms[] = {p.work.flops / p.seconds, p.work.packed_bytes / p.seconds,
+                                p.count / p.seconds};
+        double missing = 1 - others / p.seconds;
+        for (int i = 0; i < 3; ++i) missing -= factors[i] * terms[i];
+        along += terms[which] * missing, square += terms[which] * terms[which];
+      }
+      factors[which] = std::max(least[which], factors[which] + along / square);
+    }
+  machine.half_product_share = share_of(least[0], factors[0]);
+  // A rate of packing that is too fast to be seen is still one: other bytes take their time.
+  machine.half_operand_gb_per_s = std::min(1e6, 1e-9 / std::max(factors[1], 1e-15));
+  machine.half_product_latency_us = 1e6 * factors[2];
 }
 
 // GFLOP/s of attention forward and backward, as the dry device counts them.
@@ -217,15 +233,16 @@ Hardware measured(Device& device, Hardware described, int repeats) {
   machine.product_gflops = measure_product_gflops(device, DType::f32, repeats);
   machine.half_product_gflops = measure_product_gflops(device, DType::bf16, repeats);
   const DType type = is_card(device) ? DType::bf16 : DType::f32;
+  const Sizes sizes = sizes_for(device);
   machine.product_share =
-      share_of(measure_products(device, type, sizes_for(device).tokens, 1, repeats).gflops(),
+      share_of(measure_products(device, type, sizes.tokens, sizes.inner, 1, repeats).gflops(),
                type == DType::f32 ? machine.product_gflops : machine.half_product_gflops);
+  machine.memory_gb_per_s = measure_memory_gb_per_s(device, repeats);
   if (!is_card(device)) measure_half_products(device, machine, repeats);
   machine.attention_share =
       share_of(measure_attention(device, DType::f32, repeats), machine.product_gflops);
   machine.half_attention_share =
       share_of(measure_attention(device, DType::bf16, repeats), machine.half_product_gflops);
-  machine.memory_gb_per_s = measure_memory_gb_per_s(device, repeats);
   machine.cache_bytes = is_card(device) ? kCardCacheBytes : kProcessorCacheBytes * machine.cores;
   machine.cache_gb_per_s =
       std::max(machine.memory_gb_per_s, measure_sum(device, machine.cache_bytes / 2, 64, repeats));

@@ -418,6 +418,8 @@ void add_half_cases(CaseList& list, DType dtype) {
       {3, 11, 11, 2, 1, 4, 0, 1, 1, {1, 2, 4}},
       {1, 300, 300, 2, 1, 16, 0, 3, 1, {127, 2, 128}},
       {2, 13, 13, 6, 2, 7, 0.3f, 5, 1, {13}},
+      {16, 9, 9, 8, 4, 8, 0, 1},
+      {6, 140, 140, 14, 2, 8, 0, 3},
   };
   for (Params p : whole) {
     p.dtype = dtype;
@@ -488,6 +490,9 @@ void add_attention_cases(CaseList& list) {
       {1, 67, 67, 2, 1, 200, 0.1f, 1},
       // Numbers up to 32 * 5 make scores of several thousand; e^89 is infinite in float.
       {1, 150, 150, 2, 1, 64, 0, 0, 32},
+      // Groups that are one part, and groups of four parts of which the last is shorter.
+      {16, 9, 9, 8, 4, 8, 0, 1},
+      {6, 140, 140, 14, 2, 8, 0, 3},
   };
   for (const Params& p : whole) add_both(list, p);
   // 100 queries over 180 keys: some see no key of the last tile.

@@ -40,6 +40,19 @@ TEST_F(Cli, InfoMeasuresADescriptionThatRunsArePredictedBy) {
   expect_error(onefold({"info", "--ranks", "2"}), 2, {"--ranks", "--save"});
   expect_error(train({"run.output=third"}, {"--hardware", "h200"}), 1,
                {"h200 describes the device cuda", "cpu"});
+  // A plan for it is what a bench holds here, whose scratch depends on threads and on whether there
+  // are instructions for bf16.
+  const Outcome bench =
+      onefold({"bench", "step", "--model", "gpt2-tiny", "--batch", "1", "--sequence", "64",
+               "--precision", "bf16", "--steps", "1", "--warmup", "0", "--threads", "3", "--json"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  folder_.write("plan.json", R"({"model": {"preset": "gpt2-tiny"}, "bf16": {"enabled": true},
+                                 "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
+                                 "data": {"sequence_length": 64}, "run": {"threads": 3}})");
+  const Outcome plan = onefold({"plan", "plan.json", "--hardware", "machine.json", "--json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(Json::parse(plan.out)["planned_peak_bytes"],
+            Json::parse(bench.out)["ledger_peak_bytes"]);
 }
 
 TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {

@@ -155,7 +155,8 @@ TEST(VirtualLane, EachKernelTakesTheLongerOfItsTwoLimits) {
   EXPECT_NEAR(slow_start->now(), 4 + 1, 1e-6);
 }
 
-// 2e9 operations of 16 bits and 6 MB: operands may take their time beside the arithmetic.
+// 2e9 operations of 16 bits and 6 MB, 2 of them packed: these, the others and the product may take
+// their time beside the arithmetic.
 TEST(VirtualLane, ProductsOf16BitsHaveASpeedAShareAndOperandsOfTheirOwn) {
   const auto seconds = [](const Hardware& hardware) {
     const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
@@ -169,8 +170,11 @@ TEST(VirtualLane, ProductsOf16BitsHaveASpeedAShareAndOperandsOfTheirOwn) {
   hardware.half_product_share = 0.25;
   EXPECT_NEAR(seconds(hardware), 2, 1e-6);
   hardware.half_operand_gb_per_s = 0.002;
-  EXPECT_NEAR(seconds(hardware), 2 + 3, 1e-6);
-  EXPECT_NEAR(seconds(shared_out(hardware, 2)), 4 + 6, 1e-6);
+  hardware.memory_gb_per_s = 0.008;
+  EXPECT_NEAR(seconds(hardware), 2 + 1 + 0.5, 1e-6);
+  hardware.half_product_latency_us = 250'000;
+  EXPECT_NEAR(seconds(hardware), 2 + 1 + 0.5 + 0.25, 1e-6);
+  EXPECT_NEAR(seconds(shared_out(hardware, 2)), 4 + 2 + 1 + 0.25, 1e-6);
 }
 
 TEST(VirtualLane, CopiesTakeTheirTiersTime) {

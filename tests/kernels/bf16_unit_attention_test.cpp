@@ -38,8 +38,8 @@ constexpr int kThreads = 2;
 // The larger scratch of both directions.
 int64_t scratch_bytes(const AttentionShape& s, bool on_unit) {
   if (on_unit)
-    return kThreads * 4 *
-           std::max(cpu::unit_attention_forward_elems(s), cpu::unit_attention_backward_elems(s));
+    return 4 * std::max(kThreads * cpu::unit_attention_forward_elems(s),
+                        cpu::unit_attention_backward_elems(s, kThreads));
   return std::max(cpu::attention_forward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()),
                   cpu::attention_backward_scratch_bytes(s, kThreads, cpu_multiplies_bf16()));
 }
@@ -122,6 +122,9 @@ TEST(MatrixUnit, AttendsAsFloatsDo) {
   expect_as_floats({1, 300, 300, 2, 1, 64, {}, DType::bf16, 0, 60, 0.1f, 4});
   expect_as_floats({1, 5, 5, 1, 1, 8, {}, DType::bf16});
   expect_as_floats({1, 2, 2, 1, 1, 32, {}, DType::bf16});
+  // Groups that are one part, and groups of four parts of which the last is shorter.
+  expect_as_floats({16, 33, 33, 8, 4, 32, {}, DType::bf16});
+  expect_as_floats({6, 160, 160, 14, 2, 32, {}, DType::bf16});
 }
 
 TEST(MatrixUnit, AttendsFromACacheAndOverOthersKeysAsFloatsDo) {

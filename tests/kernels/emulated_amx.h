@@ -90,6 +90,10 @@ inline __m512i _mm512_set1_epi32(int value) {
   for (uint32_t& lane : v.lanes) lane = static_cast<uint32_t>(value);
   return v;
 }
+inline __m512i _mm512_add_epi32(__m512i a, __m512i b) {
+  for (int i = 0; i < 16; ++i) a.lanes[i] += b.lanes[i];
+  return a;
+}
 inline __m512i _mm512_and_si512(__m512i a, __m512i b) {
   for (int i = 0; i < 16; ++i) a.lanes[i] &= b.lanes[i];
   return a;

@@ -5,8 +5,8 @@
 //
 // Forward shares out (sequence, head, query tile), with the online softmax of FlashAttention.
 // Backward shares out (sequence, key head) and walks its tiles in order: gradients of keys and
-// values are summed over queries and over the heads of a group without partial buffers, at the
-// price of batch * kv_heads chunks of parallelism.
+// values are summed over queries and over the heads of a group without partial buffers. Where these
+// are too few pieces, a group's heads are divided too, with sums of their own (GroupParts).
 //
 // Tensors of 16 bits are widened tile by tile into a thread's scratch, where results are summed in
 // floats and rounded once. On a matrix unit tensors of bf16 have an attention of their own
@@ -101,7 +101,12 @@ struct BackwardScratch {
   float *dq, *dk, *dv;
 
   static int64_t key_rows(const AttentionShape& s) {
+    if (group_parts(s).count > 1) return 0;
     return s.heads == s.kv_heads ? kTile : s.key_length;
+  }
+  // dk's or dv's of a part of a group.
+  static int64_t part_elems(const AttentionShape& s) {
+    return ThreadScratch::whole(s.key_length * s.head_dim);
   }
   static int64_t elems(const AttentionShape& s) {
     return 2 * kTile * kTile + ThreadScratch::whole(s.query_length) + 4 * room_for(s, kTile) +
@@ -120,28 +125,32 @@ struct BackwardScratch {
         dv(all.take(room_for(s, key_rows(s)))) {}
 };
 
-// All tiles of one query head against its key head, which is the `member`-th of its group: the
-// first starts the sums of dk and dv, and the last ends them.
-void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member,
+// All tiles of one query head against its key head. Of the heads that add to the same sums of dk
+// and dv, the first starts them; the last rounds them, unless there are other parts' sums.
+void backward_head(const AttentionShape& s, const GroupPart& part, int64_t h,
                    const BackwardTensors& tensors, const Dropout& dropout,
                    const BackwardScratch& room) {
+  const int64_t b = part.batch;
   const BackwardHead t(s, b, h, tensors);
   const int64_t hd = s.head_dim, group = s.heads / s.kv_heads;
   const float scale = s.score_scale();
   row_dots(t.dout, t.out, room.delta);
   for (int64_t key = 0; key < s.key_length; key += kTile) {
-    const int64_t cols = std::min(kTile, s.key_length - key),
-                  sum = group == 1 ? 0 : room_for(s, key), first_query = s.causal ? key : 0;
+    const int64_t cols = std::min(kTile, s.key_length - key), first_query = s.causal ? key : 0;
     const Tensor dk_tile = t.dk.row_range(key, cols), dv_tile = t.dv.row_range(key, cols);
     const Rows k = read(t.k.row_range(key, cols), room.k),
                v = read(t.v.row_range(key, cols), room.v);
-    const Rows dk = in_room(dk_tile, room.dk + sum), dv = in_room(dv_tile, room.dv + sum);
+    const auto sums_of = [&](const Tensor& tile, float* sums) {
+      if (!part.whole) return Rows{sums + key * hd, hd};
+      return in_room(tile, sums + (group == 1 ? 0 : room_for(s, key)));
+    };
+    const Rows dk = sums_of(dk_tile, room.dk), dv = sums_of(dv_tile, room.dv);
     for (int64_t query = first_query; query < s.query_length; query += kTile) {
       const int64_t rows = std::min(kTile, s.query_length - query);
       const int64_t first_key = s.first_in_window(query);
       if (first_key >= key + cols) break;  // windows of later queries begin later
       const ScoreTile tile = score_tile(s, room.scores, b, query, rows, key, cols);
-      const bool onto_keys = member > 0 || query > first_query, onto_queries = key > first_key;
+      const bool onto_keys = h > part.first || query > first_query, onto_queries = key > first_key;
       const Rows q = read(t.q.row_range(query, rows), room.q),
                  dout = read(t.dout.row_range(query, rows), room.dout),
                  dq = in_room(t.dq.row_range(query, rows), room.dq + room_for(s, query));
@@ -154,12 +163,31 @@ void backward_head(const AttentionShape& s, int64_t b, int64_t h, int64_t member
       weigh(tile, room.gradient, false, k, hd, onto_queries, dq);
       weigh(tile, room.gradient, true, q, hd, onto_keys, dk);
     }
-    if (member == group - 1) {
+    if (part.whole && h == part.last - 1) {
       write(dk_tile, dk.data);
       write(dv_tile, dv.data);
     }
   }
   write(t.dq, room.dq);
+}
+
+// What the parts of a group have summed, as gradients of keys and values.
+void write_group_parts(ThreadPool& pool, const AttentionShape& s, const GroupParts& parts,
+                       const BackwardTensors& tensors, float* all_sums) {
+  const Chunks tiles{s.key_length, kTile};
+  const int64_t sums = BackwardScratch::part_elems(s);
+  pool.run(s.batch * s.kv_heads * tiles.count(), [&](int64_t chunk, int) {
+    const int64_t piece = chunk / tiles.count();
+    const Range keys = tiles[chunk % tiles.count()];
+    const GroupPart part(s, parts, piece * parts.count);
+    const BackwardHead head(s, part.batch, part.first, tensors);
+    float* from = all_sums + piece * parts.count * 2 * sums + keys.begin * s.head_dim;
+    for (const Tensor& dst : {head.dk, head.dv}) {
+      add_group_parts(from, keys.size() * s.head_dim, parts.count, 2 * sums);
+      narrow_rows(from, s.head_dim, dst.row_range(keys.begin, keys.size()));
+      from += sums;
+    }
+  });
 }
 
 // All of the shape's type, or empty.
@@ -219,9 +247,11 @@ int64_t attention_forward_scratch_bytes(const AttentionShape& s, int threads, bo
 }
 
 int64_t attention_backward_scratch_bytes(const AttentionShape& s, int threads, bool on_unit) {
-  int64_t elems = BackwardScratch::elems(s);
-  if (may_use_unit(s, on_unit)) elems = std::max(elems, unit_attention_backward_elems(s));
-  return threads * elems * 4;
+  const int64_t parts = group_parts(s).count;
+  int64_t elems = threads * BackwardScratch::elems(s);
+  if (parts > 1) elems += s.batch * s.kv_heads * parts * 2 * BackwardScratch::part_elems(s);
+  if (may_use_unit(s, on_unit)) elems = std::max(elems, unit_attention_backward_elems(s, threads));
+  return elems * 4;
 }
 
 void attention_forward(ThreadPool& pool, const AttentionShape& s, Tensor q, Tensor k, Tensor v,
@@ -251,13 +281,17 @@ void attention_backward(ThreadPool& pool, const AttentionShape& s, Tensor q, Ten
   check_types(s, {q, k, v, out, dout, dq, dk, dv});
   const BackwardTensors tensors{q, k, v, out, dout, lse, dq, dk, dv};
   if (uses_unit(s)) return unit_attention_backward(pool, s, tensors, dropout, scratch.as_f32());
-  const int64_t group = s.heads / s.kv_heads;
-  pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
-    const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    const BackwardScratch mine(s, {scratch.as_f32() + thread * BackwardScratch::elems(s)});
-    for (int64_t member = 0; member < group; ++member)
-      backward_head(s, b, kv_head * group + member, member, tensors, dropout, mine);
+  const GroupParts parts = group_parts(s);
+  const int64_t sums = BackwardScratch::part_elems(s);
+  float* const all_sums = scratch.as_f32() + pool.threads() * BackwardScratch::elems(s);
+  pool.run(s.batch * s.kv_heads * parts.count, [&](int64_t chunk, int thread) {
+    const GroupPart part(s, parts, chunk);
+    BackwardScratch mine(s, {scratch.as_f32() + thread * BackwardScratch::elems(s)});
+    if (!part.whole) mine.dk = all_sums + chunk * 2 * sums, mine.dv = mine.dk + sums;
+    for (int64_t h = part.first; h < part.last; ++h)
+      backward_head(s, part, h, tensors, dropout, mine);
   });
+  if (parts.count > 1) write_group_parts(pool, s, parts, tensors, all_sums);
 }
 
 }  // namespace onefold::cpu

@@ -71,6 +71,45 @@ struct BackwardHead {
   }
 };
 
+// How the query heads of a group are divided where sequences and key heads are too few pieces of
+// work for many threads: parts of so many heads sum gradients of keys and values on their own, and
+// these sums are added up in order. By shape alone, so that bits do not depend on threads, and
+// within a bound of memory.
+struct GroupParts {
+  int64_t heads, count;
+};
+inline GroupParts group_parts(const AttentionShape& s) {
+  constexpr int64_t kPieces = 64, kMostBytes = int64_t{64} << 20;
+  const int64_t group = s.heads / s.kv_heads, pieces = s.batch * s.kv_heads,
+                bytes = pieces * s.key_length * s.head_dim * 2 * 4;  // of each part's sums
+  const int64_t most = std::min(group, kMostBytes / std::max<int64_t>(1, bytes)),
+                wanted = ceil_div(kPieces, std::max<int64_t>(1, pieces)),
+                count = std::max<int64_t>(1, std::min(most, wanted));
+  const int64_t heads = ceil_div(group, count);
+  return {heads, ceil_div(group, heads)};
+}
+
+// One part of a group: the heads that it sums over.
+struct GroupPart {
+  int64_t batch, kv_head, first, last;  // of query heads
+  bool whole;                           // the only part
+
+  GroupPart(const AttentionShape& s, const GroupParts& parts, int64_t number) {
+    const int64_t piece = number / parts.count, part = number % parts.count,
+                  group = s.heads / s.kv_heads;
+    batch = piece / s.kv_heads, kv_head = piece % s.kv_heads;
+    first = kv_head * group + part * parts.heads;
+    last = kv_head * group + std::min(group, (part + 1) * parts.heads);
+    whole = parts.count == 1;
+  }
+};
+
+// Adds what other parts have summed to the first part's sums, in order: `next` elements apart.
+inline void add_group_parts(float* sums, int64_t elems, int64_t count, int64_t next) {
+  for (int64_t part = 1; part < count; ++part)
+    for (int64_t i = 0; i < elems; ++i) sums[i] += sums[part * next + i];
+}
+
 // Scores of queries from `query` on by keys from `key` on.
 inline ScoreTile score_tile(const AttentionShape& s, float* data, int64_t b, int64_t query,
                             int64_t rows, int64_t key, int64_t cols) {

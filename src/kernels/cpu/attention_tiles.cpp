@@ -53,29 +53,122 @@ HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, size_t n, float factor) {
         [&](size_t i, auto io) HWY_ATTR { io.Store(hn::Mul(io.Load(d, row + i), f), d, row + i); });
 }
 
+// One row of a tile.
+HWY_INLINE void SoftmaxOfRow(const ScoreTile& tile, int64_t r, float scale, bool first,
+                             float* maxima, float* sums, float& shrink) {
+  float* row = tile.data + r * kTile;
+  const auto hidden = static_cast<size_t>(tile.hidden(r)),
+             seen = static_cast<size_t>(tile.visible(r));
+  std::fill(row, row + hidden, 0.0f);
+  std::fill(row + seen, row + tile.cols, 0.0f);
+  shrink = 1;
+  if (seen == hidden) return;
+  const float top = std::max(maxima[r], scale * RowMax(row + hidden, seen - hidden));
+  // A maximum that stays is the usual case, and e^0 takes as long as any other.
+  shrink = first ? 0.0f : maxima[r] == top ? 1.0f : std::exp(maxima[r] - top);
+  sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, scale, top);
+  maxima[r] = top;
+}
+
+// Four vectors' lanes, each taken together by `op`: four results, in every block of 128 bits.
+template <class Op>
+HWY_INLINE VF TakenTogether(const VF (&v)[4], const Op& op) {
+  const DF d;
+  const hn::RepartitionToWide<hn::RebindToUnsigned<DF>> pairs;
+  const auto halved = [&](VF a, VF b) HWY_ATTR {
+    return hn::BitCast(pairs, op(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto low = halved(v[0], v[1]), high = halved(v[2], v[3]);
+  VF all = op(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+              hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
+  if constexpr (hn::MaxLanes(d) >= 8) all = op(all, hn::SwapAdjacentBlocks(all));
+  if constexpr (hn::MaxLanes(d) >= 16) all = op(all, hn::ConcatLowerUpper(d, all, all));
+  return all;
+}
+
+// Four rows that see at least one column each, from the first on, and each no less than the one
+// before. Their chains of operations run beside each other, and what a row has beside its columns
+// is done once.
+void SoftmaxOfFour(const ScoreTile& tile, int64_t r, float scale, bool first, float* maxima,
+                   float* sums, float* shrinks) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d), cols = static_cast<size_t>(tile.cols),
+               whole = static_cast<size_t>(tile.visible(r)) / lanes * lanes;
+  float* const rows[4] = {tile.data + r * kTile, tile.data + (r + 1) * kTile,
+                          tile.data + (r + 2) * kTile, tile.data + (r + 3) * kTile};
+  // A tile's rows are as long as whole vectors, so more than `cols` may be loaded and stored.
+  const auto seen_at = [&](int k, size_t i) HWY_ATTR {
+    const auto seen = static_cast<size_t>(tile.visible(r + k));
+    return hn::FirstN(d, seen > i ? std::min(lanes, seen - i) : 0);
+  };
+  const VF lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  VF top[4] = {lowest, lowest, lowest, lowest};
+  size_t i = 0;
+  for (; i < whole; i += lanes)
+    for (int k = 0; k < 4; ++k) top[k] = hn::Max(top[k], hn::LoadU(d, rows[k] + i));
+  for (; i < cols; i += lanes)
+    for (int k = 0; k < 4; ++k)
+      top[k] = hn::IfThenElse(seen_at(k, i), hn::Max(top[k], hn::LoadU(d, rows[k] + i)), top[k]);
+  const VF factor = hn::Set(d, scale), before = hn::LoadDup128(d, maxima + r);
+  const auto larger = [](VF a, VF b) HWY_ATTR { return hn::Max(a, b); };
+  const VF tops = hn::Max(before, hn::Mul(factor, TakenTogether(top, larger)));
+  const VF minus[4] = {hn::Broadcast<0>(tops), hn::Broadcast<1>(tops), hn::Broadcast<2>(tops),
+                       hn::Broadcast<3>(tops)};
+  VF parts[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  const auto exp_at = [&](int k, size_t at) HWY_ATTR {
+    return Exp<kNoOverflow>(d, hn::MulSub(hn::LoadU(d, rows[k] + at), factor, minus[k]));
+  };
+  for (i = 0; i < whole; i += lanes)
+    for (int k = 0; k < 4; ++k) {
+      const VF e = exp_at(k, i);
+      hn::StoreU(e, d, rows[k] + i);
+      parts[k] = hn::Add(parts[k], e);
+    }
+  for (; i < cols; i += lanes)
+    for (int k = 0; k < 4; ++k) {
+      const VF e = hn::IfThenElseZero(seen_at(k, i), exp_at(k, i));
+      hn::StoreU(e, d, rows[k] + i);
+      parts[k] = hn::Add(parts[k], e);
+    }
+  const VF shrink = first ? hn::Zero(d) : Exp<kNoOverflow>(d, hn::Sub(before, tops));
+  const auto sum = [](VF a, VF b) HWY_ATTR { return hn::Add(a, b); };
+  const hn::CappedTag<float, 4> four;
+  const auto store = [&](VF v, float* to) HWY_ATTR {
+    HWY_ALIGN float all[hn::MaxLanes(d)];
+    hn::Store(v, d, all);
+    hn::StoreU(hn::Load(four, all), four, to);
+  };
+  store(hn::MulAdd(hn::LoadDup128(d, sums + r), shrink, TakenTogether(parts, sum)), sums + r);
+  store(tops, maxima + r);
+  store(shrink, shrinks);
+}
+
 void OnlineSoftmax(const ScoreTile& tile, float scale, bool first, const TileDropout& dropout,
                    float* maxima, float* sums, float* out, int64_t out_stride, int64_t head_dim) {
   HWY_ALIGN float multipliers[kTile];
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    float* row = tile.data + r * kTile;
-    const auto hidden = static_cast<size_t>(tile.hidden(r)),
-               seen = static_cast<size_t>(tile.visible(r));
-    std::fill(row, row + hidden, 0.0f);
-    std::fill(row + seen, row + tile.cols, 0.0f);
-    if (seen == hidden) continue;
-    const float top = std::max(maxima[r], scale * RowMax(row + hidden, seen - hidden));
-    // A maximum that stays is the usual case, and e^0 takes as long as any other.
-    const float shrink = first ? 0.0f : maxima[r] == top ? 1.0f : std::exp(maxima[r] - top);
-    sums[r] = sums[r] * shrink + ExpRow(row + hidden, seen - hidden, scale, top);
-    maxima[r] = top;
-    if (!first && shrink != 1.0f)
-      ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrink);
-    if (dropout.rate > 0) {
-      KeepMask(dropout.key, dropout.sample, dropout.rate)
-          .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
-                           multipliers);
-      for (size_t i = hidden; i < seen; ++i) row[i] *= multipliers[i];
+  for (int64_t begin = 0; begin < tile.rows;) {
+    // Rows of a document or a window begin no earlier than those before them.
+    const bool four =
+        begin + 4 <= tile.rows && tile.visible(begin) > 0 && tile.hidden(begin + 3) == 0;
+    const int64_t end = begin + (four ? 4 : 1);
+    float shrinks[4];
+    if (four)
+      SoftmaxOfFour(tile, begin, scale, first, maxima, sums, shrinks);
+    else
+      SoftmaxOfRow(tile, begin, scale, first, maxima, sums, shrinks[0]);
+    for (int64_t r = begin; r < end; ++r) {
+      if (!first && shrinks[r - begin] != 1.0f)
+        ScaleRow(out + r * out_stride, static_cast<size_t>(head_dim), shrinks[r - begin]);
+      if (dropout.rate > 0) {
+        const auto seen = static_cast<size_t>(tile.visible(r));
+        KeepMask(dropout.key, dropout.sample, dropout.rate)
+            .FillMultipliers(dropout.first + static_cast<uint64_t>(r) * dropout.row_step, seen,
+                             multipliers);
+        float* row = tile.data + r * kTile;
+        for (auto i = static_cast<size_t>(tile.hidden(r)); i < seen; ++i) row[i] *= multipliers[i];
+      }
     }
+    begin = end;
   }
 }
 

@@ -5,8 +5,10 @@
 // split, a band lies in memory as their second operand must, and transposing a head's queries once
 // is less work than transposing every band.
 //
-// Tried: two bf16 in the place of three, which leave out 2^-18 of a float. Whole models with
-// outlying channels erred by more than their own rounding makes them.
+// Forward's probabilities are split into three bf16, which have all their bits; backward's, and the
+// gradients of scores, into two, which leave out up to 2^-16: whole models in bf16 on hostile data
+// err no more by that (docs/numerics.md). Tried, and more than the models' own rounding there: two
+// forward; one for gradients of scores, or for all of them.
 #include "kernels/cpu/attention_unit.h"
 
 #include <limits>
@@ -17,6 +19,7 @@
 namespace onefold::cpu {
 namespace {
 
+constexpr int kForwardParts = kAllParts, kBackwardParts = kTwoParts;
 constexpr int64_t kBand = 32;
 constexpr int64_t kBandElems = kBand * kTile, kTileElems = kTile * kTile;
 // Columns of a band whose parts are multiplied by keys or values at a time: beside the scores they
@@ -76,16 +79,16 @@ float scale_left(const AttentionShape& s, const ScoreTile& band, int64_t h) {
 
 // c [rows, wide] (+)= x · b, x being floats in the band's place, which are split to `room`, and to
 // `pairs` if given.
-void multiply_split(const ScoreTile& band, const float* x, const LinesOfB& b, SplitTerms pairs,
-                    Bf16* room, bool onto, float* c, int64_t wide) {
+void multiply_split(const ScoreTile& band, const float* x, int parts, const LinesOfB& b,
+                    SplitTerms pairs, Bf16* room, bool onto, float* c, int64_t wide) {
   for (int64_t col = 0; col < band.cols; col += kPiece) {
     const int64_t cols = std::min(kPiece, band.cols - col);
-    unit_split(x + col, kTile, band.rows, cols, {room, kPiece, kPieceElems}, pairs);
+    unit_split(x + col, kTile, band.rows, cols, {room, kPiece, kPieceElems}, pairs, parts);
     if (pairs.data) pairs.data += packed_elems(kPiece, pairs.terms);
     LinesOfB terms = b;
     terms.data += col / kPackedTerms * kPackedStep;
     unit_multiply(rows_as_lines(room, kPiece, kPieceElems), terms, kBand, wide, cols,
-                  onto || col > 0, c, wide, kParts);
+                  onto || col > 0, c, wide, parts);
   }
 }
 
@@ -98,12 +101,12 @@ struct ForwardScratch {
   static int64_t packed_tile(const AttentionShape& s) { return packed_elems(kTile, s.head_dim); }
   static int64_t elems(const AttentionShape& s) {
     return kBandElems + kTile * whole_blocks(s.head_dim) +
-           (kParts * kPieceElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
+           (kForwardParts * kPieceElems + packed_elems(kBand, s.head_dim) + 2 * packed_tile(s)) / 2;
   }
   ForwardScratch(const AttentionShape& s, ThreadScratch all)
       : scores(all.take(kBandElems)),
         result(all.take(kTile * whole_blocks(s.head_dim))),
-        parts(take_bf16(all, kParts * kPieceElems)),
+        parts(take_bf16(all, kForwardParts * kPieceElems)),
         q(take_bf16(all, packed_elems(kBand, s.head_dim))),
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))) {}
@@ -130,7 +133,7 @@ void forward_query_tile(const AttentionShape& s, const QueryTile& t, const Dropo
       online_softmax(band, scale, first_tile,
                      tile_dropout(dropout, s, t.batch, t.head, t.queries.begin + first, key),
                      maxima + first, sums + first, result, wide, hd);
-      multiply_split(band, band.data, v, {}, room.parts, !first_tile, result, wide);
+      multiply_split(band, band.data, kForwardParts, v, {}, room.parts, !first_tile, result, wide);
     }
   }
   finish_rows(rows, maxima, sums, room.result, wide, hd, t.lse);
@@ -149,8 +152,15 @@ struct UnitBackwardScratch {
   Bf16 *gradient_lines, *weight_pairs, *gradient_pairs;
 
   static int64_t query_tiles(const AttentionShape& s) { return ceil_div(s.query_length, kTile); }
+  // Whose sums of dk and dv a thread keeps: one's, or all where several heads add to them; none
+  // where parts of a group do.
   static int64_t key_tiles(const AttentionShape& s) {
+    if (group_parts(s).count > 1) return 0;
     return s.heads == s.kv_heads ? 1 : ceil_div(s.key_length, kTile);
+  }
+  // dk's or dv's of a part of a group.
+  static int64_t part_elems(const AttentionShape& s) {
+    return ceil_div(s.key_length, kTile) * floats(s);
   }
   // Of a tile of a head's rows.
   static int64_t packed_tile(const AttentionShape& s) { return packed_elems(s.head_dim, kTile); }
@@ -160,7 +170,7 @@ struct UnitBackwardScratch {
     return 2 * kBandElems + ThreadScratch::whole(s.query_length) + query_tiles(s) * floats(s) +
            2 * key_tiles(s) * floats(s) +
            ((2 * query_tiles(s) + 3) * packed_tile(s) + 2 * packed_elems(kBand, s.head_dim) +
-            kParts * (kPieceElems + 2 * kTileElems)) /
+            kBackwardParts * (kPieceElems + 2 * kTileElems)) /
                2;
   }
   UnitBackwardScratch(const AttentionShape& s, ThreadScratch all)
@@ -177,24 +187,29 @@ struct UnitBackwardScratch {
         k(take_bf16(all, packed_tile(s))),
         v(take_bf16(all, packed_tile(s))),
         k_terms(take_bf16(all, packed_tile(s))),
-        gradient_lines(take_bf16(all, kParts * kPieceElems)),
-        weight_pairs(take_bf16(all, kParts * kTileElems)),
-        gradient_pairs(take_bf16(all, kParts * kTileElems)) {}
+        gradient_lines(take_bf16(all, kBackwardParts * kPieceElems)),
+        weight_pairs(take_bf16(all, kBackwardParts * kTileElems)),
+        gradient_pairs(take_bf16(all, kBackwardParts * kTileElems)) {}
 };
 
-// One query head against its key head, which is the `member`-th of its group: the first starts the
-// sums of dk and dv, and the last ends them.
+void store_transposed(const float* sums, const Tensor& dst) {
+  unit_store_transposed(sums, kTile, dst.cols, dst.rows, dst.as<Bf16>(), dst.stride);
+}
+
+// One query head against its key head. Of the heads that add to the same sums of dk and dv, the
+// first starts them; the last rounds them, unless there are other parts' sums.
 class UnitBackwardHead {
  public:
-  UnitBackwardHead(const AttentionShape& s, int64_t b, int64_t h, int64_t member,
+  UnitBackwardHead(const AttentionShape& s, const GroupPart& part, int64_t h,
                    const BackwardTensors& tensors, const Dropout& dropout,
                    const UnitBackwardScratch& room)
       : s_(s),
-        b_(b),
+        b_(part.batch),
         h_(h),
-        member_(member),
+        starts_(h == part.first),
+        rounds_(part.whole && h == part.last - 1),
         wide_(whole_blocks(s.head_dim)),
-        t_(s, b, h, tensors),
+        t_(s, part.batch, h, tensors),
         dropout_(dropout),
         room_(room) {}
 
@@ -235,11 +250,11 @@ class UnitBackwardHead {
       const ScoreTile tile = score_tile(s_, nullptr, b_, query, rows, key, cols);
       for (int64_t first = 0; first < rows; first += kBand)
         band(tile, query, first, k, v, k_terms, key > first_key);
-      const bool onto = member_ > 0 || query > first_query;
+      const bool onto = !starts_ || query > first_query;
       add_over_queries(tile, douts_at(query), room_.weight_pairs, onto, dv);
       add_over_queries(tile, queries_at(query), room_.gradient_pairs, onto, dk);
     }
-    if (member_ < group - 1) return;
+    if (!rounds_) return;
     store_transposed(dk, t_.dk.row_range(key, cols));
     store_transposed(dv, t_.dv.row_range(key, cols));
   }
@@ -257,9 +272,10 @@ class UnitBackwardHead {
                   s_.soft_cap, tile_dropout(dropout_, s_, b_, h_, row, tile.first_key));
     const int64_t terms = whole_blocks(tile.rows);
     unit_split(band.data, kTile, band.rows, band.cols, {},
-               {room_.weight_pairs, terms, first, kTileElems});
-    multiply_split(band, room_.gradient, k_terms, {room_.gradient_pairs, terms, first, kTileElems},
-                   room_.gradient_lines, onto, room_.dq + row * wide_, wide_);
+               {room_.weight_pairs, terms, first, kTileElems}, kBackwardParts);
+    multiply_split(band, room_.gradient, kBackwardParts, k_terms,
+                   {room_.gradient_pairs, terms, first, kTileElems}, room_.gradient_lines, onto,
+                   room_.dq + row * wide_, wide_);
   }
 
   // dst' [head_dim, keys] (+)= x' · the tile, x being packed transposed. On the diagonal, 32 keys
@@ -275,16 +291,14 @@ class UnitBackwardHead {
       a.data += unseen / kPackedTerms * a.step;
       b.data += unseen / kPackedTerms * kPackedStep;
       unit_multiply(a, b, wide_, diagonal ? kPackedLines : cols, terms - unseen, onto, dst + col,
-                    kTile, kParts);
+                    kTile, kBackwardParts);
     }
   }
 
-  void store_transposed(const float* sums, const Tensor& dst) const {
-    unit_store_transposed(sums, kTile, dst.cols, dst.rows, dst.as<Bf16>(), dst.stride);
-  }
-
   const AttentionShape& s_;
-  const int64_t b_, h_, member_, wide_;
+  const int64_t b_, h_;
+  const bool starts_, rounds_;
+  const int64_t wide_;
   const BackwardHead t_;
   const Dropout& dropout_;
   const UnitBackwardScratch& room_;
@@ -293,8 +307,10 @@ class UnitBackwardHead {
 }  // namespace
 
 int64_t unit_attention_forward_elems(const AttentionShape& s) { return ForwardScratch::elems(s); }
-int64_t unit_attention_backward_elems(const AttentionShape& s) {
-  return UnitBackwardScratch::elems(s);
+int64_t unit_attention_backward_elems(const AttentionShape& s, int threads) {
+  const int64_t parts = group_parts(s).count;
+  return threads * UnitBackwardScratch::elems(s) +
+         (parts > 1 ? s.batch * s.kv_heads * parts * 2 * UnitBackwardScratch::part_elems(s) : 0);
 }
 
 void unit_attention_forward(ThreadPool& pool, const AttentionShape& s, const ForwardTensors& t,
@@ -312,13 +328,29 @@ void unit_attention_forward(ThreadPool& pool, const AttentionShape& s, const For
 
 void unit_attention_backward(ThreadPool& pool, const AttentionShape& s, const BackwardTensors& t,
                              const Dropout& dropout, float* scratch) {
-  const int64_t group = s.heads / s.kv_heads;
-  pool.run(s.batch * s.kv_heads, [&](int64_t chunk, int thread) {
-    const int64_t b = chunk / s.kv_heads, kv_head = chunk % s.kv_heads;
-    const UnitBackwardScratch mine(s, {scratch + thread * UnitBackwardScratch::elems(s)});
+  const GroupParts parts = group_parts(s);
+  const int64_t sums = UnitBackwardScratch::part_elems(s);
+  float* const all_sums = scratch + pool.threads() * UnitBackwardScratch::elems(s);
+  pool.run(s.batch * s.kv_heads * parts.count, [&](int64_t chunk, int thread) {
+    const GroupPart part(s, parts, chunk);
+    UnitBackwardScratch mine(s, {scratch + thread * UnitBackwardScratch::elems(s)});
+    if (!part.whole) mine.dk = all_sums + chunk * 2 * sums, mine.dv = mine.dk + sums;
     const UnitTurn turn;
-    for (int64_t member = 0; member < group; ++member)
-      UnitBackwardHead(s, b, kv_head * group + member, member, t, dropout, mine).run();
+    for (int64_t h = part.first; h < part.last; ++h)
+      UnitBackwardHead(s, part, h, t, dropout, mine).run();
+  });
+  if (parts.count == 1) return;
+  const Chunks tiles{s.key_length, kTile};
+  pool.run(s.batch * s.kv_heads * tiles.count(), [&](int64_t chunk, int) {
+    const int64_t piece = chunk / tiles.count(), tile = chunk % tiles.count();
+    const GroupPart part(s, parts, piece * parts.count);
+    const BackwardHead head(s, part.batch, part.first, t);
+    float* dk = all_sums + piece * parts.count * 2 * sums + tile * UnitBackwardScratch::floats(s);
+    for (const Tensor& dst : {head.dk, head.dv}) {
+      add_group_parts(dk, UnitBackwardScratch::floats(s), parts.count, 2 * sums);
+      store_transposed(dk, dst.row_range(tiles[tile].begin, tiles[tile].size()));
+      dk += sums;
+    }
   });
 }
 

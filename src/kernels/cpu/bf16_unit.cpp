@@ -133,8 +133,9 @@ ONEFOLD_AVX512 inline void ask_for_lines(const uint16_t* from) {
     _mm_prefetch(reinterpret_cast<const char*>(from) + i * 64, _MM_HINT_T1);
 }
 
-// 32 by 32 elements from `steps` tiles of each of two lines of tiles, of all parts. `ahead`: of b,
-// what will be multiplied soon; moves on. Parts were written just now, and are not asked for.
+// 32 by 32 elements from `steps` tiles of each of two lines of tiles, of all parts: an operand that
+// is not split is loaded once for them. `ahead`: of b, what will be multiplied soon; moves on.
+// Parts were written just now, and are not asked for.
 template <bool kAsks>
 ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const LinesOfB& columns, int64_t steps,
                                 int parts, bool onto, float* c, int64_t c_stride,
@@ -153,22 +154,33 @@ ONEFOLD_AMX void multiply_block(const LinesOfA& lines, const LinesOfB& columns, 
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int part = 0; part < parts; ++part) {
-    const uint16_t *a = bits(lines.data) + part * lines.part, *a_below = a + lines.next,
-                   *b = bits(columns.data) + part * columns.part;
-    for (int64_t step = 0; step < steps; ++step, a += a_step, a_below += a_step, b += kTileElems) {
-      _tile_loadd(6, b, 64);
-      _tile_loadd(4, a, a_bytes);
-      _tile_loadd(7, b + next, 64);
-      if constexpr (kAsks) ask_for_tile(a + a_step, a_bytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(5, a_below, a_bytes);
-      _tile_dpbf16ps(1, 4, 7);
-      if constexpr (kAsks) {
-        ask_for_tile(a_below + a_step, a_bytes);
-        ask_for_lines(ahead);
-        ahead += kAhead * 32;
+  const uint16_t *a = bits(lines.data), *a_below = a + lines.next, *b = bits(columns.data);
+  for (int64_t step = 0; step < steps; ++step, a += a_step, a_below += a_step, b += kTileElems) {
+    _tile_loadd(6, b, 64);
+    _tile_loadd(4, a, a_bytes);
+    _tile_loadd(7, b + next, 64);
+    if constexpr (kAsks) ask_for_tile(a + a_step, a_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, a_below, a_bytes);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kAsks) {
+      ask_for_tile(a_below + a_step, a_bytes);
+      ask_for_lines(ahead);
+      ahead += kAhead * 32;
+    }
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    for (int part = 1; part < parts; ++part) {
+      if (lines.part != 0) {
+        _tile_loadd(4, a + part * lines.part, a_bytes);
+        _tile_loadd(5, a_below + part * lines.part, a_bytes);
       }
+      if (columns.part != 0) {
+        _tile_loadd(6, b + part * columns.part, 64);
+        _tile_loadd(7, b + part * columns.part + next, 64);
+      }
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -228,9 +240,14 @@ void multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_
 // The same by dot products.
 void dots_of_parts(const LinesOfA& a, const LinesOfB& b, int64_t steps, int parts, bool onto,
                    float* c, int64_t c_stride, const uint16_t*&) {
-  LinesOfA lines = a;
-  for (int part = 0; part < parts; ++part, lines.data += a.part)
-    dots_block(lines, bits(b.data) + part * b.part, b.next, steps, onto || part > 0, c, c_stride);
+  const int64_t at_once = parts == 1 ? steps : 1;
+  for (int64_t step = 0; step < steps; step += at_once)
+    for (int part = 0; part < parts; ++part) {
+      LinesOfA lines = a;
+      lines.data += part * a.part + step * a.step;
+      dots_block(lines, bits(b.data) + part * b.part + step * kTileElems, b.next, at_once,
+                 onto || step + part > 0, c, c_stride);
+    }
 }
 
 // The upper halves of two vectors' lanes, in turn.
@@ -246,8 +263,14 @@ ONEFOLD_AVX512 inline __m512 rest_of(__m512 x) {
   return _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper)));
 }
 
-// Two rows of 32 columns at a time. A part is the upper half of what is left: to round it to the
-// nearest would take a conversion and a permutation more, and three parts have all bits either way.
+// With the upper half rounded to the nearest, away from zero where two are as near.
+ONEFOLD_AVX512 inline __m512 with_rounded_half(__m512 x) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)));
+}
+
+// Two rows of 32 columns at a time. A part is the upper half of what is left; the last of two is
+// rounded, as three have all bits either way.
+template <int kParts>
 ONEFOLD_AVX512 void split(const float* x, int64_t stride, int64_t rows, int64_t cols,
                           const SplitRows& to, const SplitTerms& to_terms) {
   const int64_t next = to_terms.terms / kTerms * kTileElems,
@@ -264,6 +287,10 @@ ONEFOLD_AVX512 void split(const float* x, int64_t stride, int64_t rows, int64_t 
              b1 = _mm512_maskz_loadu_ps(has_below ? right : 0, below + kLines);
 #pragma GCC unroll 3
       for (int part = 0; part < kParts; ++part) {
+        if (kParts < kAllParts && part == kParts - 1) {
+          a0 = with_rounded_half(a0), a1 = with_rounded_half(a1);
+          b0 = with_rounded_half(b0), b1 = with_rounded_half(b1);
+        }
         if (to.data) {
           Bf16* const at = to.data + part * to.part + row * to.stride + col;
           _mm512_storeu_si512(at, upper_halves(a0, a1));
@@ -355,8 +382,8 @@ void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, i
 }
 
 void unit_split(const float* x, int64_t stride, int64_t rows, int64_t cols, const SplitRows& to,
-                const SplitTerms& to_terms) {
-  split(x, stride, rows, cols, to, to_terms);
+                const SplitTerms& to_terms, int parts) {
+  (parts == kAllParts ? split<kAllParts> : split<kTwoParts>)(x, stride, rows, cols, to, to_terms);
 }
 
 void unit_store_transposed(const float* x, int64_t stride, int64_t rows, int64_t cols, Bf16* dst,
@@ -385,7 +412,7 @@ void unit_multiply(const LinesOfA&, const LinesOfB&, int64_t, int64_t, int64_t, 
                    int64_t, int) {
   no_unit();
 }
-void unit_split(const float*, int64_t, int64_t, int64_t, const SplitRows&, const SplitTerms&) {
+void unit_split(const float*, int64_t, int64_t, int64_t, const SplitRows&, const SplitTerms&, int) {
   no_unit();
 }
 void unit_store_transposed(const float*, int64_t, int64_t, int64_t, Bf16*, int64_t) { no_unit(); }

@@ -67,12 +67,14 @@ class UnitTurn {
   UnitTurn& operator=(const UnitTurn&) = delete;
 };
 
-// c (+)= a · b for m by n elements, or the sum of so many parts' products, in their order.
+// c (+)= a · b for m by n elements, or the sum of so many parts' products: of every 32 terms, in
+// the parts' order.
 void unit_multiply(const LinesOfA& a, const LinesOfB& b, int64_t m, int64_t n, int64_t terms,
                    bool onto, float* c, int64_t c_stride, int parts = 1);
 
-// bf16 that a float is split into: they have as many bits as it.
-inline constexpr int kParts = 3;
+// bf16 that a float is split into. Three have as many bits as it; two leave out up to 2^-16 of it,
+// of which the last is rounded to the nearest.
+inline constexpr int kAllParts = 3, kTwoParts = 2;
 
 // Where the parts of floats go, if data is given: rows, for rows_as_lines with Side::b_of_split;
 // and packed as b's terms from `first` on, of `terms` in all, both multiples of 32.
@@ -87,7 +89,7 @@ struct SplitTerms {
 // At most 32 rows. Zeros are added up to 32 rows, and up to a multiple of 32 columns. For
 // processors with tiles.
 void unit_split(const float* x, int64_t stride, int64_t rows, int64_t cols, const SplitRows& to,
-                const SplitTerms& to_terms);
+                const SplitTerms& to_terms, int parts);
 
 // dst [cols, rows] = x' of floats, rounded to the nearest even. For processors with tiles.
 void unit_store_transposed(const float* x, int64_t stride, int64_t rows, int64_t cols, Bf16* dst,

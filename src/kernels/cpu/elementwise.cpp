@@ -1,6 +1,7 @@
 // Copies, sums, multiples and fills.
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/chunk.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -85,6 +86,7 @@ void SumRows(const Tensor& x, Range rows, float* sums) {
 // elements must not drift.
 template <class T>
 HWY_INLINE double SumSquaresOf(const T* x, size_t n) {
+  constexpr size_t kAhead = 1024;  // the processor's own prefetching stops at the end of each page
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> half;  // as many floats as a vector of double has lanes
   const size_t lanes = hn::Lanes(d);
@@ -96,6 +98,8 @@ HWY_INLINE double SumSquaresOf(const T* x, size_t n) {
   };
   size_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    hwy::Prefetch(x + i + kAhead);
+    hwy::Prefetch(x + i + kAhead + 2 * lanes);
     for (size_t k = 0; k < 4; ++k) add(i + k * lanes, Whole{}, sums[k]);
   }
   for (; i < n; i += lanes) add(i, Part{std::min(lanes, n - i)}, sums[0]);

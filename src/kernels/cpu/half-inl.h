@@ -45,6 +45,21 @@ HWY_INLINE hn::Vec<D> Widened(D d, VecOf16<D> bits, Bf16) {
 
 template <class D>
 HWY_INLINE VecOf16<D> Narrowed(D, hn::Vec<D> v, Bf16) {
+#if HWY_TARGET == HWY_AVX3
+  // The same by masks, and the upper halves by one permutation: half as many instructions, of which
+  // what is stored in 16 bits has had more than of arithmetic.
+  const __m512i bits = _mm512_castps_si512(v.raw);
+  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
+  __m512i wide = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF));
+  wide = _mm512_mask_add_epi32(wide, odd, bits, _mm512_set1_epi32(0x8000));
+  wide = _mm512_mask_or_epi32(wide, nan, bits, _mm512_set1_epi32(0x400000));
+  alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                      23, 25, 27, 29, 31, 1,  3,  5,  7,  9,  11,
+                                                      13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const __m512i upper = _mm512_permutexvar_epi16(_mm512_load_si512(kUpper), wide);
+  return VecOf16<D>{_mm512_castsi512_si256(upper)};
+#else
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<uint16_t, D> du16;
@@ -55,6 +70,7 @@ HWY_INLINE VecOf16<D> Narrowed(D, hn::Vec<D> v, Bf16) {
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
   const auto wide = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, nearest);
   return hn::DemoteTo(du16, hn::BitCast(di, hn::ShiftRight<16>(wide)));
+#endif
 }
 
 template <class D>

@@ -29,6 +29,15 @@ struct Parameters {
   float* master;          // or null
   const uint32_t* words;  // random ones for each parameter: how what is kept is rounded; or null
 
+  // Rounded copies of a master go past the caches: they are not read before all of the step is
+  // done, and a line that is written whole need not be fetched first.
+  HWY_INLINE bool Streams() const {
+#if HWY_TARGET == HWY_AVX3
+    return sizeof(P) == 2 && master && reinterpret_cast<uintptr_t>(params) % 32 == 0;
+#else
+    return false;
+#endif
+  }
   template <class Io>
   HWY_INLINE VF Load(Io io, size_t i) const {
     const DF d;
@@ -36,7 +45,7 @@ struct Parameters {
   }
   HWY_INLINE void Prefetch(size_t i) const {
     if (master) hwy::Prefetch(master + i);
-    hwy::Prefetch(params + i);
+    if (!Streams()) hwy::Prefetch(params + i);
   }
   template <class Io>
   HWY_INLINE void Store(Io io, VF value, size_t i) const {
@@ -44,6 +53,11 @@ struct Parameters {
     if (master) io.Store(value, d, master + i);
     if constexpr (!std::is_same_v<P, float>) {
       if (words && !master) return StoreDrawn(io, value, io.Load(DU(), words + i), params + i);
+#if HWY_TARGET == HWY_AVX3
+      if constexpr (std::is_same_v<Io, Whole>)
+        if (Streams())
+          return hn::Stream(Narrowed(d, value, P()), hn::Rebind<uint16_t, DF>(), Bits(params + i));
+#endif
     }
     io.Store(value, d, params + i);
   }
@@ -94,6 +108,7 @@ HWY_INLINE void WithPieces(const Stepped& stepped, const Work& work) {
       else
         work(parameters, stepped.grads.as<P>() + begin, begin, count);
     }
+    hwy::FlushStream();  // before other threads read what was stored past the caches
   });
 }
 
