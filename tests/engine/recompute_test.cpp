@@ -23,7 +23,7 @@ ModelSpec deep(const std::string& preset, int64_t layers) {
   return spec;
 }
 
-EngineOptions options_for(const Recompute& policy, int stage = 0) {
+EngineOptions options_by(const Recompute& policy, int stage = 0) {
   EngineOptions options{.threads = 1, .micro_batch = 1, .sequence = 11, .micros = 2};
   options.recompute = policy;
   options.zero.stage = stage;
@@ -45,13 +45,13 @@ TEST(Recomputation, EveryPolicyHasTheBitsOfNoneAndThePlannedPeak) {
   constexpr int kRanks = 2;
   for (const char* preset : {"gpt2-tiny", "llama-tiny", "gemma-tiny", "gptj-tiny", "bloom-tiny"}) {
     const ModelSpec spec = deep(preset, 4);
-    const RankRun reference = train_on_ranks(spec, options_for({}), kRanks, 2);
+    const RankRun reference = train_on_ranks(spec, options_by({}), kRanks, 2);
     for (const Recompute& policy : kPolicies)
       for (const int stage : {0, 3})
         for (const Order order : {Order::micro_first, Order::unit_first}) {
           SCOPED_TRACE(fmt::format("{} stage {} {}: {} {} {} {}", preset, stage, order_name(order),
                                    policy.attention, policy.mlp, policy.joined, policy.every));
-          EngineOptions options = options_for(policy, stage);
+          EngineOptions options = options_by(policy, stage);
           options.order = order;
           const RankRun run = train_on_ranks(spec, options, kRanks, 2);
           EXPECT_EQ(run.losses, reference.losses);
@@ -66,7 +66,7 @@ TEST(Recomputation, EveryPolicyHasTheBitsOfNoneAndThePlannedPeak) {
 TEST(Recomputation, OfFrozenUnitsHasTheSameBits) {
   const ModelSpec spec = deep("gpt2-tiny", 4);
   for (const char* frozen : {"block.1", "block.2.attention"}) {
-    EngineOptions plain = options_for({});
+    EngineOptions plain = options_by({});
     plain.frozen = {"embedding", "block.0", frozen};
     const RankRun reference = train_on_ranks(spec, plain, 1, 2);
     for (const Recompute& policy : kPolicies) {
@@ -78,7 +78,7 @@ TEST(Recomputation, OfFrozenUnitsHasTheSameBits) {
 }
 
 int64_t activations(const ModelSpec& spec, const Recompute& policy) {
-  EngineOptions options = options_for(policy);
+  EngineOptions options = options_by(policy);
   options.sequence = 64;
   return Engine::plan(spec, options)->ledger().peak_bytes(Kind::activations);
 }
@@ -122,7 +122,7 @@ TEST(LeastRecomputation, FitsAndTakesNoMoreTimeThanABruteForceSearch) {
   constexpr int kBlocks = 5, kLimits = 10;
   for (const char* preset : {"gpt2-tiny", "llama-tiny"}) {
     const ModelSpec spec = deep(preset, kBlocks);
-    EngineOptions options = options_for({});
+    EngineOptions options = options_by({});
     options.sequence = 96;
     const FitContext context;
     std::vector<Planned> plans;
@@ -150,17 +150,17 @@ TEST(LeastRecomputation, FitsAndTakesNoMoreTimeThanABruteForceSearch) {
 
 TEST(LeastRecomputation, IsNoneWhereAllFitsAndTheLowestPeakWhereNothingDoes) {
   const ModelSpec spec = deep("gpt2-tiny", 4);
-  EXPECT_FALSE(least_recompute(spec, options_for({}), {}, int64_t{1} << 40).any());
-  EngineOptions options = options_for({});
+  EXPECT_FALSE(least_recompute(spec, options_by({}), {}, int64_t{1} << 40).any());
+  EngineOptions options = options_by({});
   options.recompute = least_recompute(spec, options, {}, 1);
   EXPECT_TRUE(options.recompute.any());
-  EXPECT_LE(planned(spec, options, {}).peak_bytes, planned(spec, options_for(true), {}).peak_bytes);
+  EXPECT_LE(planned(spec, options, {}).peak_bytes, planned(spec, options_by(true), {}).peak_bytes);
 }
 
 // Long sequences make attention dear; wide MLPs keep much.
 TEST(SelectiveRecomputation, TakesWhatGivesMoreMemoryForItsTime) {
   ModelSpec spec = deep("gpt2-tiny", 4);
-  EngineOptions options = options_for({});
+  EngineOptions options = options_by({});
   options.sequence = 64;
   spec.intermediate_size = 64 * spec.hidden_size;
   const Recompute wide = selective_recompute(spec, options);

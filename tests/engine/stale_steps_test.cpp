@@ -38,7 +38,9 @@ TEST(StaleSteps, AreOfAnAgeWithinTheBound) {
     for (int64_t step = 0; step < 3000; ++step) {
       const int64_t age = stale.age(11, rank, step);
       EXPECT_TRUE(age == 0 || age == before + 1) << step;
-      if (step <= 5) EXPECT_EQ(age, 0);
+      if (step <= 5) {
+        EXPECT_EQ(age, 0);
+      }
       EXPECT_LE(age, 3);
       ages.insert(age);
       differs |= age != stale.age(11, rank + 1, step);
@@ -50,13 +52,13 @@ TEST(StaleSteps, AreOfAnAgeWithinTheBound) {
   EXPECT_EQ(StaleOptions{}.age(11, 0, 9), 0);
 }
 
-struct Gradients {
+struct StepGradients {
   Weights values;
   double targets = 0;
 };
 
 // Means over the targets of one rank's rows at given weights, by an engine of its own.
-Gradients gradients_at(const Weights& weights, int rank, int ranks, int64_t step) {
+StepGradients gradients_at(const Weights& weights, int rank, int ranks, int64_t step) {
   EngineOptions options = stale_options({});
   options.clipping = 0;
   options.keep_gradients = true;
@@ -67,7 +69,7 @@ Gradients gradients_at(const Weights& weights, int rank, int ranks, int64_t step
   test::OwnedBatch batch =
       test::random_rows(step * ranks + rank, options, engine.model().spec.vocab_size);
   const BatchView view = batch.view();
-  Gradients found;
+  StepGradients found;
   found.targets = static_cast<double>(engine.train_step({&view, 1}, 1e-3).valid_targets);
   engine.state().for_each_gradient(engine.channel(Lane::gather),
                                    [&](const ParamSpec& param, std::span<const float> values) {
@@ -87,7 +89,7 @@ TEST(StaleSteps, FollowTheirRule) {
   int stale_gradients = 0;
   double largest = 0;  // of what compensation adds, by the gradient
   for (int64_t step = 0; step < kSteps; ++step) {
-    std::vector<Gradients> of_ranks;
+    std::vector<StepGradients> of_ranks;
     double targets = 0;
     std::vector<const Weights*> old;
     for (int rank = 0; rank < kRanks; ++rank) {
