@@ -158,7 +158,7 @@ TEST_F(Cli, BenchMeasuresWireFormatsAgainstPlainReadsAndWrites) {
   const Json bench = Json::parse(outcome.out);
   expect_keys(bench, {"bytes", "threads", "results"});
   EXPECT_EQ(bench["bytes"], 100000);
-  ASSERT_EQ(bench["results"].size(), 9u);
+  ASSERT_EQ(bench["results"].size(), 11u);
   for (const Json& row : bench["results"]) {
     expect_keys(row, {"format", "packet_bytes", "pack", "pack_and_keep", "unpack"});
     for (const char* what : {"pack", "pack_and_keep", "unpack"}) {

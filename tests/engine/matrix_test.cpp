@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/mpi_library.h"
+#include "engine/optimizers.h"
 #include "launch.h"
 #include "sanitized.h"
 
@@ -42,7 +43,7 @@ TEST(PartOfTheMatrix, HasTheSameBitsAndPeaks) { compare(2, "--quick --steps 2", 
 
 TEST(OptimizerMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
   if (test::kSanitized) GTEST_SKIP() << "Optimizers.* run the same on threads";
-  compare(3, "--optimizers --steps 3", 8 * 2 * 4, 240);
+  compare(3, "--optimizers --steps 3", test::all_optimizers().size() * 2 * 4, 240);
 }
 
 TEST(CompressionMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace onefold::test {
 struct NamedOptimizer {
   const char* name;
   OptimizerSpec spec;
+  friend void PrintTo(const NamedOptimizer& one, std::ostream* out) { *out << one.name; }
 };
 
 inline const std::vector<NamedOptimizer>& all_optimizers() {

@@ -71,17 +71,7 @@ HWY_INLINE V Exp(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, 1.0f);
-#if HWY_TARGET == HWY_AVX3
-  // An estimate of the reciprocal within 2^-14 and one step of Newton's take a quarter of a
-  // division's time. Where e^-x is infinite, or as good as that, the estimate is of no use.
-  const V a = hn::Add(one, Exp<kNoOverflow>(d, hn::Neg(x)));
-  const __mmask16 finite = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-86.9f), _CMP_NLT_UQ);
-  const V estimate{_mm512_rcp14_ps(a.raw)};
-  const V rest = hn::NegMulAdd(a, estimate, one);
-  return V{_mm512_maskz_fmadd_ps(finite, estimate.raw, rest.raw, estimate.raw)};
-#else
   return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
-#endif
 }
 
 // Within 5 ulp; NaN for NaN. Near 0 as x + x³ P(x²), P being minimax of degree 4 on [0, 0.4], for
