@@ -35,7 +35,7 @@ test: build  ## Run the test suite (minutes on two cores)
 test-slow: build  ## Run all tests, the slow ones too
 	@ctest --preset slow
 
-# make asan LAYERS="base io.shard0" takes the tests of these folders alone, and of io every fourth.
+# make asan LAYERS="base io.shard0" takes the tests of these folders alone, and of io every eighth.
 LAYERS ?=
 asan: sanitizers  ## Build and run the unit tests under the address and undefined-behaviour sanitizers (LAYERS="io data": of these)
 ifeq ($(LAYERS),)

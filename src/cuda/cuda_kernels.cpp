@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/say.h"
 #include "cuda/axis_kernels.h"
 #include "cuda/check.h"
 #include "cuda/cuda_experts.h"
@@ -481,7 +482,7 @@ class CudaKernels final : public Kernels {
       std::string problem;
       library_ = open_library_attention(problem);
       if (!library_)
-        fmt::print(stderr, "attention in 16 bits runs on slower kernels: {}\n", problem);
+        say("onefold: warning: attention in 16 bits runs on slower kernels: {}\n", problem);
     }
     return library_.get();
   }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/plugin.h"
+#include "base/say.h"
 #include "cuda/attention_sums.h"
 #include "cuda/check.h"
 #include "cuda/library_attention.h"
@@ -330,9 +331,8 @@ class CudnnAttention final : public LibraryAttention {
       if (const std::string problem = plan(*graph, bytes); problem.empty())
         place->second.graph = std::move(graph);
       else
-        fmt::print(
-            stderr,
-            "attention of {} x {} queries over {} keys, {} heads over {} of {} elements, runs "
+        say("onefold: warning: attention of {} x {} queries over {} keys, {} heads over {} of {} "
+            "elements, runs "
             "on slower kernels: cuDNN {}: {}\n",
             s.batch, s.queries, s.keys, s.heads, s.kv_heads, s.head_dim,
             fe::detail::get_backend_version(), problem);
