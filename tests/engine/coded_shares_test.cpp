@@ -60,6 +60,7 @@ EngineOptions options_of(const Layout& layout, DType moments = DType::u8,
   options.zero.persistence_elems = 0;
   options.precision.moments = moments;
   options.precision.compute = compute;
+  options.optimizer.eps = 1e-5;  // far from gradients that are nothing but rounding
   return options;
 }
 
