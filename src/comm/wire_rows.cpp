@@ -54,7 +54,8 @@ class RowWire final : public Wire {
     cut_rows(elems, room, draw.rows);
     if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
     int64_t read = 0;
-    for (int64_t i = 0; i < places && entries.place(i) < elems; ++i)
+    const auto rows = static_cast<int64_t>(bounds_.size()) - 1;
+    for (int64_t i = 0; i < places && entries.place(i) < rows; ++i)
       for (float& to : part(dst, static_cast<size_t>(entries.place(i)))) {
         const float value = entries.value(read++);
         to = how == Apply::set || how == Apply::add ? to + value : 0;
