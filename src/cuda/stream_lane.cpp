@@ -67,6 +67,7 @@ StreamLane::StreamLane(bool urgent) {
 
 StreamLane::~StreamLane() {
   (void)cudaStreamSynchronize(stream_);
+  repeated_.reset();
   (void)cudaStreamDestroy(stream_);
 }
 
@@ -74,20 +75,35 @@ Ticket StreamLane::post(JobLabel label, Job job) {
   const NamedRange range(label.name);
   SharedEvent begin = begin_here();
   job();
+  return add_job(std::move(label), std::move(begin));
+}
+
+Ticket StreamLane::repeat(JobLabel label, const std::string& key, Job job) {
+  const NamedRange range(label.name);
+  SharedEvent begin = unfinished();
+  const bool waits = !begin;
+  if (waits) begin = record();
+  if (!repeated_) repeated_ = std::make_unique<RepeatedJobs>(stream_);
+  repeated_->run(key, waits, job);
+  return add_job(std::move(label), std::move(begin));
+}
+
+Ticket StreamLane::add_job(JobLabel label, SharedEvent begin) {
   SharedEvent end = record();
   add_pending({std::move(label), std::move(begin), end});
   return add_ticket(std::move(end));
 }
 
+StreamLane::SharedEvent StreamLane::unfinished() const {
+  std::lock_guard lock(mutex_);
+  if (!last_ || cudaEventQuery(last_->handle) != cudaErrorNotReady) return nullptr;
+  (void)cudaGetLastError();  // "not ready" is not the next call's error
+  return last_;
+}
+
 StreamLane::SharedEvent StreamLane::begin_here() const {
-  {
-    std::lock_guard lock(mutex_);
-    if (last_ && cudaEventQuery(last_->handle) == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // "not ready" is not the next call's error
-      return last_;
-    }
-  }
-  return record();
+  SharedEvent last = unfinished();
+  return last ? last : record();
 }
 
 void StreamLane::add_pending(Pending pending) {

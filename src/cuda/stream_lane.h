@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "cuda/repeated_jobs.h"
 #include "device/lane.h"
 
 namespace onefold::cuda {
@@ -26,6 +27,7 @@ class StreamLane final : public LaneQueue {
 
   // What the job throws comes out at once.
   Ticket post(JobLabel label, Job job) override;
+  Ticket repeat(JobLabel label, const std::string& key, Job job) override;
   // Another stream's job, or one of the host's, is awaited by this stream; any other lane's by the
   // thread that asks. Until a lane of messages has put its job on a stream, the thread waits too.
   void after(const Ticket& ticket) override;
@@ -72,6 +74,9 @@ class StreamLane final : public LaneQueue {
   };
 
   SharedEvent record() const { return std::make_shared<Event>(pool_, stream_); }
+  Ticket add_job(JobLabel label, SharedEvent begin);
+  // The end of the last job, while the card has not come to it.
+  SharedEvent unfinished() const;
   // Where what is enqueued next begins.
   SharedEvent begin_here() const;
   void add_pending(Pending pending);
@@ -81,6 +86,7 @@ class StreamLane final : public LaneQueue {
   double seconds_at(const Event& event) const;
 
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<RepeatedJobs> repeated_;  // made when there are some
   const std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
   mutable std::mutex mutex_;  // of what follows
   int64_t count_ = 0;

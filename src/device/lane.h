@@ -55,6 +55,11 @@ class LaneQueue {
 
   // Hands over a job. It begins when all jobs before it are done, and all that after() has named.
   virtual Ticket post(JobLabel label, Job job) = 0;
+  // The same of a job whose work is given by its key alone: a lane may enqueue again what the job
+  // has enqueued under this key before, in the place of running it.
+  virtual Ticket repeat(JobLabel label, const std::string& /*key*/, Job job) {
+    return post(std::move(label), std::move(job));
+  }
   // Jobs posted from now on begin after this one, of whatever lane.
   virtual void after(const Ticket& ticket) = 0;
   // The host waits until the job, and so all before it on this lane, are done. What a job threw

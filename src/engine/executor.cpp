@@ -398,10 +398,19 @@ bool Executor::is_last_phase(const Action& action, const Walk& walk) const {
          action.phase + 1 == unit(action.unit).phases(action.verb == Verb::backward, tokens);
 }
 
+// Whether a call of a whole unit does the same work whenever it is given the same memory: it draws
+// no random numbers, nothing of it is divided, and nobody else looks at it.
+bool Executor::repeats(const Action& action, const Walk& walk) const {
+  const ModelSpec& spec = model_.spec;
+  return action.phase == Action::kAllPhases && !walk.in_place_of_loss && !walk.watch &&
+         walk.caches.empty() && unit(action.unit).experts() == 0 &&
+         (!walk.training || (spec.dropout == 0 && spec.lora.dropout == 0));
+}
+
 void Executor::run_phases(const Action& action, Walk& walk) {
   UnitCall& call = *walk.frame.call;
   const bool backward = action.verb == Verb::backward;
-  compute(action, [&] {
+  const auto job = [&] {
     if (walk.in_place_of_loss && unit(action.unit).has_loss())
       walk.in_place_of_loss(call);
     else if (action.phase != Action::kAllPhases)
@@ -410,7 +419,12 @@ void Executor::run_phases(const Action& action, Walk& walk) {
       unit(action.unit).backward(call);
     else
       unit(action.unit).forward(call);
-  });
+  };
+  if (repeats(action, walk))
+    device_.compute().repeat(label_of(action),
+                             fmt::format("{} {} ", action.unit, backward) + call.identity(), job);
+  else
+    compute(action, job);
   if (!is_last_phase(action, walk)) return;
   if (model_.share.scattered) scatter_result(action, walk);
   arena_.release_to(walk.frame.arena_top);

@@ -143,6 +143,7 @@ class Executor {
   void open_frame(const Action& action, Walk& walk, Walk::Frame& frame, Arena& arena);
   void set_gradients(const Action& action, Walk& walk, Walk::Frame& frame, const Buffer& doutput);
   void run_phases(const Action& action, Walk& walk);
+  bool repeats(const Action& action, const Walk& walk) const;
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
   void reduce(const Action& action, Walk& walk);

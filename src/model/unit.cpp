@@ -65,6 +65,35 @@ std::vector<Box> boxes_of(const ParamSpec& param, int64_t begin, int64_t end) {
   return boxes;
 }
 
+std::string UnitCall::identity() const {
+  std::string bytes;
+  const auto number = [&](auto value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  const auto tensor = [&](const Tensor& t) {
+    number(t.data);
+    number(t.dtype);
+    number(t.rows);
+    number(t.cols);
+    number(t.stride);
+  };
+  number(batch.batch);
+  number(batch.sequence);
+  number(arena.base());
+  number(arena.mark());
+  number(accumulate);
+  number(training);
+  for (const Tensor& t : {batch.tokens, batch.targets, batch.samples, batch.starts, batch.places,
+                          batch.all_starts, input, saved, output, doutput, dinput, rope, losses,
+                          loss_scale, router_scale, load, rows_needed})
+    tensor(t);
+  for (const std::span<const Tensor> list : {params, grads}) {
+    number(list.size());
+    for (const Tensor& t : list) tensor(t);
+  }
+  return bytes;
+}
+
 void Unit::run_all(bool backward, UnitCall& call) const {
   const int count = phases(backward, call.batch.tokens_count());
   for (int index = 0; index < count; ++index) run(backward, index, call);

@@ -176,6 +176,10 @@ struct UnitCall {
 
   Tensor rows_needed = {};  // experts that are divided: SpreadRows::needed
 
+  // All that a unit is given, as bytes, but for what random numbers are made of (seed and step) and
+  // the cache: addresses, shapes and flags. Calls with equal ones enqueue the same work.
+  std::string identity() const;
+
   // Of activations: as of parameters.
   DType type() const { return params[0].dtype; }
   Dropout dropout_at(uint32_t layer, uint32_t site) const;

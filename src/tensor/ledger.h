@@ -162,6 +162,8 @@ class Arena {
   // Untyped scratch of so many bytes (u8); empty for 0.
   Tensor take_bytes(int64_t bytes) { return bytes == 0 ? Tensor{} : take(1, bytes, DType::u8); }
   int64_t high_water_bytes() const { return high_water_; }
+  // Where its memory begins; null where it measures.
+  const void* base() const { return block_.data(); }
   // Where the top is, and back to it: what was taken since is given back.
   int64_t mark() const { return top_; }
   void release_to(int64_t mark) { top_ = mark; }
