@@ -78,13 +78,14 @@ Ticket StreamLane::post(JobLabel label, Job job) {
   return add_job(std::move(label), std::move(begin));
 }
 
-Ticket StreamLane::repeat(JobLabel label, const std::string& key, Job job) {
-  const NamedRange range(label.name);
+Ticket StreamLane::repeat(JobLabel label, const Key& key, Job job) {
   SharedEvent begin = unfinished();
   const bool waits = !begin;
+  if (!waits && !repeated_) return post(std::move(label), std::move(job));
+  const NamedRange range(label.name);
   if (waits) begin = record();
   if (!repeated_) repeated_ = std::make_unique<RepeatedJobs>(stream_);
-  repeated_->run(key, waits, job);
+  repeated_->run(key(), waits, job);
   return add_job(std::move(label), std::move(begin));
 }
 

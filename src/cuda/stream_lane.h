@@ -27,7 +27,7 @@ class StreamLane final : public LaneQueue {
 
   // What the job throws comes out at once.
   Ticket post(JobLabel label, Job job) override;
-  Ticket repeat(JobLabel label, const std::string& key, Job job) override;
+  Ticket repeat(JobLabel label, const Key& key, Job job) override;
   // Another stream's job, or one of the host's, is awaited by this stream; any other lane's by the
   // thread that asks. Until a lane of messages has put its job on a stream, the thread waits too.
   void after(const Ticket& ticket) override;

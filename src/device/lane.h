@@ -57,7 +57,8 @@ class LaneQueue {
   virtual Ticket post(JobLabel label, Job job) = 0;
   // The same of a job whose work is given by its key alone: a lane may enqueue again what the job
   // has enqueued under this key before, in the place of running it.
-  virtual Ticket repeat(JobLabel label, const std::string& /*key*/, Job job) {
+  using Key = std::function<std::string()>;
+  virtual Ticket repeat(JobLabel label, const Key& /*key*/, Job job) {
     return post(std::move(label), std::move(job));
   }
   // Jobs posted from now on begin after this one, of whatever lane.

@@ -271,9 +271,9 @@ class ProfiledLane final : public LaneQueue {
   Ticket post(JobLabel label, Job job) override {
     return inner_.post(std::move(label), std::move(job));
   }
-  Ticket repeat(JobLabel label, const std::string& key, Job job) override {
-    if (profile_.on())
-      return inner_.post(std::move(label), std::move(job));  // each kernel is timed
+  Ticket repeat(JobLabel label, const Key& key, Job job) override {
+    if (profile_.on())  // each kernel is timed
+      return inner_.post(std::move(label), std::move(job));
     return inner_.repeat(std::move(label), key, std::move(job));
   }
   void after(const Ticket& ticket) override { inner_.after(ticket); }

@@ -421,8 +421,14 @@ void Executor::run_phases(const Action& action, Walk& walk) {
       unit(action.unit).forward(call);
   };
   if (repeats(action, walk))
-    device_.compute().repeat(label_of(action),
-                             fmt::format("{} {} ", action.unit, backward) + call.identity(), job);
+    device_.compute().repeat(
+        label_of(action),
+        [&] { return fmt::format("{} {} ", action.unit, backward) + call.identity(); },
+        [&, arena_top = call.arena.mark()] {  // which may be begun again
+          call.arena.release_to(arena_top);
+          call.temps = {};
+          job();
+        });
   else
     compute(action, job);
   if (!is_last_phase(action, walk)) return;

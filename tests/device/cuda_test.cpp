@@ -208,6 +208,55 @@ TEST_F(CudaDevice, ALaneStandsStillForAnotherAndSaysSo) {
   EXPECT_GT(spans[0].end - spans[0].begin, 0);
 }
 
+// The card waits before each: the first two are as they were given, the third is kept as a graph.
+TEST_F(CudaDevice, AJobThatRepeatsIsLaunchedAgainInThePlaceOfBeingRun) {
+  const Tensor x = filled(1000, 1), y = filled(1000, 1);
+  LaneQueue& lane = device_->compute();
+  int runs = 0;
+  const auto doubled = [&](const std::string& key, Tensor tensor) {
+    lane.wait(lane.mark().number);
+    lane.repeat(
+        {.name = key}, [&] { return key; },
+        [&] {
+          ++runs;
+          device_->kernels().add(tensor, tensor, tensor);
+        });
+  };
+  for (int i = 0; i < 10; ++i) doubled("x", x);
+  EXPECT_EQ(runs, 3);
+  EXPECT_EQ(first_of(x), 1024);
+  doubled("y", y);
+  EXPECT_EQ(runs, 4);
+  EXPECT_EQ(first_of(y), 2);
+  lane.wait(lane.mark().number);
+  int named = 0;
+  for (const LaneSpan& span : lane.take_spans()) {
+    if (span.label.name.empty()) continue;
+    EXPECT_LT(span.begin, span.end);
+    ++named;
+  }
+  EXPECT_EQ(named, 11);
+}
+
+// Host code waits for the card in it, which no graph can hold.
+TEST_F(CudaDevice, AJobThatCannotBeKeptIsRunEachTime) {
+  const Tensor x = filled(1000, 1);
+  LaneQueue& lane = device_->compute();
+  int runs = 0;
+  for (int i = 0; i < 8; ++i) {
+    lane.wait(lane.mark().number);
+    lane.repeat(
+        {}, [] { return std::string("x"); },
+        [&] {
+          device_->kernels().add(x, x, x);
+          first_of(x);
+          ++runs;
+        });
+  }
+  EXPECT_EQ(runs, 8);
+  EXPECT_EQ(first_of(x), 256);
+}
+
 TEST_F(CudaDevice, AfterAHostsLaneAndWithoutOne) {
   ThreadLane host;
   int done = 0;

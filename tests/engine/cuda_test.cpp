@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/profile.h"
 #include "engine/generate.h"
 #include "engine/scorer.h"
 #include "engine/support.h"
@@ -36,6 +37,18 @@ TEST_P(CudaEngine, TwoRunsGiveTheSameBits) {
   Engine first(spec_, options_), second(spec_, options_);
   EXPECT_EQ(test::train(first, 3), test::train(second, 3));
   test::expect_same_bits(test::weights_of(first), test::weights_of(second));
+}
+
+// The card waits for the launches of such small models: from the third step on they are graphs. A
+// profile has every kernel launched as it is.
+TEST_P(CudaEngine, GraphsKeepTheBits) {
+  spec_.dropout = 0;
+  Engine graphs(spec_, options_);
+  options_.profile = std::make_shared<KernelProfile>();
+  options_.profile->turn(true);
+  Engine launches(spec_, options_);
+  EXPECT_EQ(test::train(graphs, 8), test::train(launches, 8));
+  test::expect_same_bits(test::weights_of(graphs), test::weights_of(launches));
 }
 
 TEST_P(CudaEngine, RecomputeKeepsTheBits) {
