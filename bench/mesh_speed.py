@@ -2,7 +2,7 @@
 """What dividing a model costs in speed: two ranks of one thread along the tensor or the pipeline axis, against two processes
 that share nothing.
 
-Each round runs two independent single-rank processes at once, each bound to a core, and then one process with two ranks for
+Each round, of less than a minute on two cores, runs two independent single-rank processes at once, each bound to a core, and then one process with two ranks for
 each mesh. All train the same model with the same micro-batches, so that optimizers weigh alike. Rounds take turns, so that
 the machine's noise hits all alike; printed are medians over rounds as tokens/s of both cores, and as a share of the
 independent processes. A 1F1B pipeline stands still for 1/(M + 1) of its time with M micro-batches: its share is also
@@ -18,6 +18,8 @@ import subprocess
 
 from runs import Bench
 
+# GPT-2's widths, of which a step is short enough to be measured several times.
+MODEL = '{"preset": "gpt2", "num_layers": 4, "vocab_size": 8192}'
 MESHES = {
     "tensor 2": {"mesh": {"tensor": 2}},
     "tensor 2, sequences": {"mesh": {"tensor": 2, "sequence_parallel": True}},
@@ -27,7 +29,7 @@ MESHES = {
 
 
 def config_of(args, more):
-    return {"model": args.model, "train_micro_batch_size_per_gpu": args.batch,
+    return {"model": json.loads(args.model) if args.model.startswith("{") else args.model, "train_micro_batch_size_per_gpu": args.batch,
             "gradient_accumulation_steps": args.micros,
             "data": {"sequence_length": args.sequence, "tokenizer": "bytes"}, **more}
 
@@ -47,13 +49,14 @@ def rate(args, process):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onefold", default="build/release/onefold")
-    parser.add_argument("--model", default="gpt2")
+    parser.add_argument("--model", default=MODEL, help="a preset, or a specification as JSON")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--micros", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--meshes", default=";".join(MESHES), help="names, between semicolons")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--meshes", default="tensor 2;pipeline 2",
+                        help=f"names, between semicolons: {'; '.join(MESHES)}")
     parser.add_argument("--out", help="write all samples here, as JSON")
     args = parser.parse_args()
     bench = Bench(args.onefold)

@@ -1,5 +1,7 @@
 #include "comm/call_record.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace onefold {
@@ -87,10 +89,18 @@ std::string missing_text(std::span<const int> missing, const std::string& call,
                           : "Its own output may show why; if it is only slow, allow more time");
 }
 
-std::string waited_for_text(std::span<const int> ranks) {
-  const bool one = ranks.size() == 1;
+std::string late_text(std::vector<int> late, std::span<const int> idle,
+                      const std::function<std::string(const std::vector<int>& missing)>& text) {
+  const auto waits = [&](int r) { return std::find(idle.begin(), idle.end(), r) == idle.end(); };
+  if (!std::all_of(late.begin(), late.end(), waits)) {
+    std::erase_if(late, waits);
+    return text(late);
+  }
+  if (idle.empty()) return text(late);
+  const bool one = idle.size() == 1;
   return fmt::format("{} {} in no call, and all others wait, for {} or for each other: ",
-                     rank_list(ranks), one ? "is" : "are", one ? "it" : "them");
+                     rank_list(idle), one ? "is" : "are", one ? "it" : "them") +
+         text(late);
 }
 
 }  // namespace onefold

@@ -1,6 +1,8 @@
 // The description of a call that ranks compare with each other's and print in errors.
 #pragma once
 
+#include <functional>
+
 #include "comm/communicator.h"
 
 namespace onefold {
@@ -39,9 +41,11 @@ std::string missing_text(std::span<const int> missing, const std::string& call,
                          const std::string& channel, double seconds, std::span<const int> waiting,
                          const std::string& last);
 
-// "rank 5 is in no call, and all others wait, for it or for each other: ", before a text of a rank
-// that is late because it waits.
-std::string waited_for_text(std::span<const int> ranks);
+// missing_text() of ranks that are late in a call, where `idle` wait for no other: of those late
+// ranks that do not wait themselves, or, if all do, of all, after "rank 5 is in no call, and all
+// others wait, for it or for each other: ".
+std::string late_text(std::vector<int> late, std::span<const int> idle,
+                      const std::function<std::string(const std::vector<int>& missing)>& text);
 
 // FNV-1a.
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t seed = 14695981039346656037u);

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum Tag : int { kHeader, kData, kMessageHeader, kMessage, kClosing };
+enum Tag : int { kHeader, kData, kMessageHeader, kMessage, kState };
 // Groups 0 and 1 carry data in turn, group 2 headers.
 constexpr int kHeaders = 2;
 
@@ -29,6 +29,8 @@ constexpr int64_t kCacheLine = 64;
 constexpr int64_t kMessageBytes = int64_t{16} << 20;
 constexpr double kCancelSeconds = 1;
 constexpr double kDrainSeconds = 0.3;  // for messages that a closing message may have overtaken
+// A rank that waits looks for questions every millisecond.
+constexpr double kAnswerSeconds = 1;
 // Limit on the messages in flight at once, to and from each rank.
 constexpr size_t kPiecesPerRound = 64;
 
@@ -79,7 +81,9 @@ MpiState::MpiState(const MpiApi& api, const CommOptions& options, const Place& p
       rank(api.rank()),
       ranks(api.ranks()),
       oversubscribed(place.ranks > available_cores()),
-      left_(static_cast<size_t>(ranks)) {}
+      left_(static_cast<size_t>(ranks)),
+      answered_(static_cast<size_t>(ranks)),
+      waiting_(static_cast<size_t>(ranks)) {}
 
 void MpiState::fail(const std::string& why) {
   const std::lock_guard lock(mutex_);
@@ -118,7 +122,16 @@ void MpiState::open() {
   port_ = api.open();
   ports_.push_back(port_);
   while (api.poll(port_, 0) == 0) std::this_thread::yield();
-  if (ranks > 1) api.receive(port_, 0, closing_rank_.get(), sizeof(int), kMpiAnyRank, kClosing);
+  if (ranks > 1) receive_next();
+}
+
+void MpiState::receive_next() {
+  api.receive(port_, 0, next_.get(), sizeof(Message), kMpiAnyRank, kState);
+}
+
+void MpiState::send(int to, About about) {
+  sent_->push_back({rank, about});
+  api.send(port_, 1, &sent_->back(), sizeof(Message), to, kState);
 }
 
 void MpiState::retire(MpiPort* port) {
@@ -126,29 +139,73 @@ void MpiState::retire(MpiPort* port) {
   ports_.push_back(port);
 }
 
-void MpiState::poll_closing_messages() {
+void MpiState::take(const Message& message) {
+  const auto from = static_cast<size_t>(message.rank);
+  switch (message.about) {
+    case About::closing:
+      left_[from].store(true);
+      ++left_count_;
+      return;
+    case About::question:
+      return send(message.rank, waits() ? About::waits : About::computes);
+    case About::waits:
+    case About::computes:
+      waiting_[from].store(message.about == About::waits);
+      answered_[from].store(true);
+  }
+}
+
+void MpiState::poll_messages() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || left_count_ == ranks - 1) return;
   while (api.poll(port_, 0) == 1) {
-    left_[static_cast<size_t>(*closing_rank_)].store(true);
-    if (++left_count_ == ranks - 1) return;
-    api.receive(port_, 0, closing_rank_.get(), sizeof(int), kMpiAnyRank, kClosing);
+    take(*next_);
+    if (left_count_ == ranks - 1) return;
+    receive_next();
   }
+}
+
+std::vector<int> MpiState::not_waiting() {
+  const std::lock_guard asking(asking_);
+  if (not_waiting_) return *not_waiting_;
+  std::vector<int> asked;
+  {
+    const std::lock_guard lock(mutex_);
+    for (int r = 0; r < ranks; ++r)
+      if (r != rank && !has_left(r)) asked.push_back(r);
+    for (const int r : asked) send(r, About::question);
+  }
+  const auto is_open = [&](int r) {
+    return !answered_[static_cast<size_t>(r)].load() && !has_left(r);
+  };
+  PollBackoff backoff(kAnswerSeconds, {});
+  while (std::any_of(asked.begin(), asked.end(), is_open) && !backoff.timed_out()) {
+    poll_messages();
+    backoff.pause();
+  }
+  std::erase_if(asked,
+                [&](int r) { return waiting_[static_cast<size_t>(r)].load() || has_left(r); });
+  if (!waits()) asked.push_back(rank);
+  not_waiting_ = std::move(asked);
+  return *not_waiting_;
 }
 
 void MpiState::close() {
   for (int r = 0; r < ranks; ++r)
-    if (r != rank) api.send(port_, 1, &rank, sizeof(rank), r, kClosing);
+    if (r != rank) send(r, About::closing);
   PollBackoff backoff(0, {});
   while (api.poll(port_, 1) == 0 || left_count_ < ranks - 1) {
-    poll_closing_messages();
+    poll_messages();
     backoff.pause();
   }
   for (MpiPort* port : ports_) api.close(port);
 }
 
-// A closing message may still arrive: the memory that MPI would write it to is never freed.
-void MpiState::abandon() { static_cast<void>(closing_rank_.release()); }
+// Messages may still arrive or be read: their memory is never freed.
+void MpiState::abandon() {
+  static_cast<void>(next_.release());
+  static_cast<void>(sent_.release());
+}
 
 int64_t mpi_scratch_bytes(int ranks) {
   if (ranks == 1) return 0;
@@ -171,6 +228,7 @@ MpiChannel::MpiChannel(MpiState& state, std::string_view name, void* scratch,
   const Call call{Collective::barrier, name_};
   record_.assign(call);
   record_.what = fmt::format("open channel {}", name_);
+  const MpiState::InCall in_call(state_);
   wait(0);
   exchange_headers(encode(record_));
 }
@@ -201,7 +259,7 @@ void MpiChannel::wait(int group) {
     if (status < 0)
       state_.fail(fmt::format("{} on channel \"{}\" of rank {} failed: {}", record_.text(), name_,
                               named(rank()), api_.error(port_)));
-    if (backoff.is_long()) state_.poll_closing_messages();
+    if (backoff.is_long()) state_.poll_messages();
     // What a rank sent before it left may arrive after its closing message: keep polling for
     // kDrainSeconds. The pause comes last, so that a poll follows it even if this thread was not
     // scheduled in all that time.
@@ -241,7 +299,8 @@ bool MpiChannel::waits_for_left_rank(int group) const {
 }
 
 // A rank is missing if messages to or from it are pending: one that has reached the call completes
-// them, even if its messages with other ranks are pending.
+// them, even if its messages with other ranks are pending. It may itself wait, in other channels,
+// for one that does not.
 void MpiChannel::fail_missing(int group) {
   std::vector<int> left, late;
   for (int r = 0; r < ranks(); ++r) {
@@ -251,9 +310,15 @@ void MpiChannel::fail_missing(int group) {
           pending || (peers_[group][i] == r && api_.is_pending(port_, group, static_cast<int>(i)));
     if (pending) (state_.has_left(named(r)) ? left : late).push_back(named(r));
   }
-  state_.fail(missing_text(left.empty() ? late : left, record_.text(), name_,
-                           left.empty() ? state_.options.timeout_seconds : -1, {{named(rank())}},
-                           "the last call there was " + last_.text()));
+  const auto text = [&](const std::vector<int>& missing, double seconds) {
+    return missing_text(missing, record_.text(), name_, seconds, {{named(rank())}},
+                        "the last call there was " + last_.text());
+  };
+  if (!left.empty()) return state_.fail(text(left, -1));
+  state_.fail(
+      late_text(std::move(late), state_.not_waiting(), [&](const std::vector<int>& missing) {
+        return text(missing, state_.options.timeout_seconds);
+      }));
 }
 
 // ---- Call headers
@@ -306,6 +371,7 @@ void MpiChannel::exchange_headers(const CallHeader& own) {
 
 void MpiChannel::run(const Call& call) {
   if (state_.failed()) state_.throw_failure();
+  const MpiState::InCall in_call(state_);
   last_ = record_;  // the call before has completed
   record_.assign(call);
   if (call.collective == Collective::send) return send_message(call);

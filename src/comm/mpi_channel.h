@@ -8,17 +8,24 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "base/waiting.h"
 #include "comm/call_record.h"
 #include "comm/mpi_api.h"
 #include "comm/rank_sum.h"
 
 namespace onefold {
 
-// What the channels of a process share: the first failure, and which ranks have left. Used by the
-// threads of all lanes.
+// What the channels of a process share: the first failure, and which ranks have left or wait. Used
+// by the threads of all lanes.
+//
+// Where ranks wait for each other, a rank whose wait was too long asks all others whether they
+// wait. Who waits looks for such questions meanwhile, and answers; so one that does not answer
+// hangs, or computes.
 class MpiState {
  public:
   MpiState(const MpiApi& api, const CommOptions& options, const Place& place);
@@ -35,10 +42,26 @@ class MpiState {
   // Prints `why`, and ends this process and, through the launcher, all others.
   [[noreturn]] void end_process(std::string_view why) const noexcept;
 
-  // Opens the port for closing messages; all ranks call it at once.
+  // Opens the port for the messages between these; all ranks call it at once.
   void open();
-  // Receives the closing messages that have arrived. A rank that has sent one has left.
-  void poll_closing_messages();
+  // Receives those that have arrived, and answers questions. A rank that has sent a closing message
+  // has left.
+  void poll_messages();
+  // Ranks that wait for no other, as they say, or because they do not answer. All threads that ask
+  // get the first answer.
+  std::vector<int> not_waiting();
+  // While one lives, a thread of this process is in a call.
+  class InCall {
+   public:
+    explicit InCall(MpiState& state) : state_(state) { ++state_.calls_; }
+    ~InCall() { --state_.calls_; }
+    InCall(const InCall&) = delete;
+    InCall& operator=(const InCall&) = delete;
+
+   private:
+    MpiState& state_;
+    const Waiting waiting_;
+  };
   bool has_left(int r) const { return left_[static_cast<size_t>(r)].load(); }
   // Sends a closing message to every rank, waits for theirs, and closes all ports.
   void close();
@@ -48,15 +71,32 @@ class MpiState {
   void retire(MpiPort* port);
 
  private:
+  enum class About : int32_t { closing, question, waits, computes };
+  struct Message {
+    int32_t rank;
+    About about;
+  };
+  void receive_next();
+  void send(int to, About about);
+  void take(const Message& message);
+  bool waits() const { return *own_thread_ > 0 && calls_ > 0; }
+
   mutable std::mutex mutex_;
   std::atomic<bool> failed_{false};
   std::string failure_;
   MpiPort* port_ = nullptr;
   std::vector<MpiPort*> ports_;  // to close
-  // Where the next closing message is received: the rank that sent it.
-  std::unique_ptr<int> closing_rank_ = std::make_unique<int>(-1);
+  // Where the next message is received, and those that are sent, which MPI may read until the end.
+  std::unique_ptr<Message> next_ = std::make_unique<Message>();
+  std::unique_ptr<std::deque<Message>> sent_ = std::make_unique<std::deque<Message>>();
   std::vector<std::atomic<bool>> left_;
   int left_count_ = 0;
+  // Of the thread that joins, which is the rank's own.
+  const Waiting::Count own_thread_ = Waiting::of_this_thread();
+  std::atomic<int> calls_{0};
+  std::mutex asking_;
+  std::vector<std::atomic<bool>> answered_, waiting_;  // by rank
+  std::optional<std::vector<int>> not_waiting_;        // what they have said
 };
 
 // Scratch that a channel of this many ranks needs: constant, except that each rank takes at least a

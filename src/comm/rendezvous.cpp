@@ -270,21 +270,15 @@ std::string Rendezvous::missing_at_barrier(int rank, int64_t round) {
 
 // Of ranks that are late here, which may themselves wait, in other channels, for one that is not.
 std::string Rendezvous::late_text(int rank, std::vector<int> late, std::span<const int> waiting) {
-  const std::vector<int> others = state_.not_waiting();
-  const auto waits = [&](int r) {
-    return std::find(others.begin(), others.end(), named(r)) == others.end();
-  };
-  const bool elsewhere = std::all_of(late.begin(), late.end(), waits);
-  if (!elsewhere) std::erase_if(late, waits);
   std::vector<int> names;
-  std::vector<std::string> last;
-  for (const int r : late) {
-    names.push_back(named(r));
-    last.push_back(last_call(r));
-  }
-  const std::string text = missing_text(names, record_of(rank).text(), channel_text(),
-                                        state_.options.timeout_seconds, waiting, join(last, "; "));
-  return elsewhere && !others.empty() ? waited_for_text(others) + text : text;
+  for (const int r : late) names.push_back(named(r));
+  return onefold::late_text(
+      std::move(names), state_.not_waiting(), [&](const std::vector<int>& missing) {
+        std::vector<std::string> last;
+        for (const int r : missing) last.push_back(last_call(group_.index_of(r)));
+        return missing_text(missing, record_of(rank).text(), channel_text(),
+                            state_.options.timeout_seconds, waiting, join(last, "; "));
+      });
 }
 
 // ---- Messages between two ranks

@@ -189,6 +189,7 @@ EngineOptions engine_options(const Config& config) {
           .library_sums = config.run.library_sums,
           .tensor = static_cast<int>(config.mesh.tensor),
           .sequence_parallel = config.mesh.sequence_parallel,
+          .overlap_chunks = static_cast<int>(config.mesh.overlap_chunks),
           .context = static_cast<int>(config.mesh.context),
           .context_method =
               config.context_method == "ring" ? ContextMethod::ring : ContextMethod::ulysses,

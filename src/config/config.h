@@ -23,6 +23,7 @@ namespace onefold {
 struct MeshConfig {
   int64_t data = 1, tensor = 1, pipeline = 1, context = 1, expert = 1;
   bool sequence_parallel = false;  // ranks along `tensor` divide what passes between units, too
+  int64_t overlap_chunks = 1;      // runs of rows whose sums along `tensor` travel beside others
   double expert_bound = 0;         // of rows that ranks along `expert` send; 0: none
 
   int64_t others() const { return tensor * pipeline * context * expert; }  // than data

@@ -64,6 +64,9 @@ constexpr const char* kRouterKeys[] = {"route_norm",
                                        "num_limited_groups",
                                        "expert_activation"};
 
+// Beyond it messages are too small for any link.
+constexpr int64_t kMostChunks = 64;
+
 // So that no product of axes overflows.
 int64_t at_most(JsonObject& in, std::string_view key, int64_t size) {
   const int64_t most = int64_t{1} << (key == "data" ? 20 : 10);
@@ -180,12 +183,18 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
                   .context = read_axis(in, "context"),
                   .expert = read_axis(in, "expert"),
                   .sequence_parallel = in.get<bool>("sequence_parallel", false),
+                  .overlap_chunks = in.at_least("overlap_chunks", 1, 1),
                   .expert_bound = in.get<double>("expert_bound", 0)};
   if (mesh.expert_bound != 0 && !(mesh.expert_bound >= 1 && mesh.expert_bound <= 1e6))
     in.fail("expert_bound",
             fmt::format("must be 0 or from 1 to 1e6, not {:g}: how many times their even share of "
                         "rows ranks have room for",
                         mesh.expert_bound));
+  if (mesh.overlap_chunks > kMostChunks) {
+    in.refuse(Group::conflict, "overlap_chunks",
+              fmt::format("is {}; the most is {}", mesh.overlap_chunks, kMostChunks));
+    mesh.overlap_chunks = 1;
+  }
   in.finish();
   read_context(root, config);
   agree(root, "tensor_parallel.autotp_size", read_autotp_size(root), "mesh.tensor", mesh.tensor);
@@ -217,6 +226,9 @@ void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
   if (mesh.context == 1) root.idle("context");
   if (mesh.tensor == 1 && mesh.sequence_parallel)
     root.refuse(Group::conflict, "mesh.sequence_parallel", "has no effect without mesh.tensor");
+  if (mesh.tensor == 1 && mesh.overlap_chunks > 1)
+    root.refuse(Group::conflict, "mesh.overlap_chunks",
+                "has no effect without mesh.tensor, whose sums it lets travel beside computation");
   if (mesh.expert == 1 && mesh.expert_bound > 0)
     root.refuse(Group::conflict, "mesh.expert_bound", "has no effect without mesh.expert");
   config.mesh = mesh;
@@ -268,6 +280,7 @@ Json mesh_json(const MeshConfig& mesh) {
   if (mesh.context > 1) json["context"] = mesh.context;
   if (mesh.expert > 1) json["expert"] = mesh.expert;
   if (mesh.sequence_parallel) json["sequence_parallel"] = true;
+  if (mesh.overlap_chunks > 1) json["overlap_chunks"] = mesh.overlap_chunks;
   if (mesh.expert_bound > 0) json["expert_bound"] = mesh.expert_bound;
   return json;
 }

@@ -30,6 +30,9 @@ class DryKernels final : public Kernels {
   const Work& work() const { return work_; }
 
   int64_t gemm_scratch_bytes(const Gemm& g) const override { return like_->gemm_scratch_bytes(g); }
+  int64_t row_unit(int64_t rows, int64_t cols) const override {
+    return like_->row_unit(rows, cols);
+  }
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     return like_->norm_backward_scratch_bytes(rows, cols, groups);
   }

@@ -49,6 +49,9 @@ class ProfiledKernels final : public Kernels {
         count_(std::shared_ptr<const KernelScratch>(std::shared_ptr<void>(), &inner)) {}
 
   int64_t gemm_scratch_bytes(const Gemm& g) const override { return inner_.gemm_scratch_bytes(g); }
+  int64_t row_unit(int64_t rows, int64_t cols) const override {
+    return inner_.row_unit(rows, cols);
+  }
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     return inner_.norm_backward_scratch_bytes(rows, cols, groups);
   }

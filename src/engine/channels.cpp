@@ -1,5 +1,7 @@
 #include "engine/channels.h"
 
+#include <utility>
+
 #include "comm/mpi.h"
 #include "comm/nccl.h"
 #include "device/device_name.h"
@@ -45,6 +47,15 @@ void Channels::open_pipeline(const Lines& lines, Device& device) {
   }
 }
 
+// After all that exchange in the order of computation: those use its lane.
+void Channels::open_overlapped(const Lines& lines, Device& device, Ledger& ledger) {
+  constexpr auto i = static_cast<size_t>(Lane::exchange);
+  std::unique_ptr<RankMemory> in_order = std::move(memory_[i]);
+  lanes_[i] = device.open_lane();
+  overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
+  overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
+}
+
 void Channels::open_for_host(const Lines& lines) {
   control_ = lines.all->open("control", nullptr);
   const auto opened = [](const std::shared_ptr<Communicator>& line) {
@@ -82,6 +93,7 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
+  if (lines.overlapped) open_overlapped(lines, device, ledger);
 }
 
 TrafficTable Channels::passed() const {
@@ -97,7 +109,7 @@ TrafficTable Channels::exchanged(Axis axis) const {
   std::vector<const Channel*> channels;
   if (axis == Axis::tensor)
     channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get(),
-                host_shares_.get()};
+                host_shares_.get(), overlapped_.get()};
   if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get()};
   if (axis == Axis::context)
     channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),

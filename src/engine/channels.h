@@ -30,6 +30,9 @@ class Channels {
   // What has been sent there of a lane, beside of(lane); null where no experts are divided.
   Channel* same_experts(Lane lane) const { return same_experts_[static_cast<size_t>(lane)].get(); }
   bool has(Lane lane) const { return channels_[static_cast<size_t>(lane)] != nullptr; }
+  // Of the tensor axis like of(Lane::exchange), for what travels on the lane of that name while
+  // units compute; null without such a lane.
+  Channel* overlapped() const { return overlapped_.get(); }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
   // Of those that divide the experts of each mixture; null where none does.
@@ -84,6 +87,7 @@ class Channels {
   std::unique_ptr<Channel> open_unsummed(Communicator& communicator, Device& device, Lane lane,
                                          const char* name, void* scratch = nullptr);
   void open_pipeline(const Lines& lines, Device& device);
+  void open_overlapped(const Lines& lines, Device& device, Ledger& ledger);
   void open_for_host(const Lines& lines);
   size_t hop_number(bool backward, int from) const {
     const int last = backward ? 0 : stages_->ranks() - 1;  // from there it goes round
@@ -100,6 +104,9 @@ class Channels {
   Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_,
       expert_node_scratch_;
   std::unique_ptr<Channel> inside_, between_, node_, expert_node_;
+  Buffer overlapped_scratch_;
+  std::unique_ptr<RankMemory> overlapped_memory_;
+  std::unique_ptr<Channel> overlapped_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

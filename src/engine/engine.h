@@ -126,6 +126,7 @@ class Engine {
   // What has travelled between the device and other tiers, and how long that took.
   const CopyWork& copies(Lane lane) const { return executor_.times().copies(lane); }
   double exposed_seconds(Lane lane) const { return executor_.times().exposed_seconds(lane); }
+  double in_place_seconds(Lane lane) const { return executor_.times().in_place_seconds(lane); }
   const VerbTimes& times() const { return executor_.times().verbs(); }
   Trace& trace() { return executor_.times().trace(); }
 

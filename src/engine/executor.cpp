@@ -407,8 +407,17 @@ bool Executor::repeats(const Action& action, const Walk& walk) const {
          (!walk.training || (spec.dropout == 0 && spec.lora.dropout == 0));
 }
 
+// The rows of a call; false: there are none.
+bool Executor::take_rows(const Action& action, UnitCall& call) const {
+  call.rows = {};
+  if (action.chunk.count == 1) return true;
+  call.rows = rows_of(action.chunk, call.batch.tokens_count());
+  return call.rows.size > 0;
+}
+
 void Executor::run_phases(const Action& action, Walk& walk) {
   UnitCall& call = *walk.frame.call;
+  if (!take_rows(action, call)) return;
   const bool backward = action.verb == Verb::backward;
   const auto job = [&] {
     if (walk.in_place_of_loss && unit(action.unit).has_loss())

@@ -42,6 +42,7 @@ struct Walk {
     Arena arena;
     Frame frame;
     Buffer doutput;
+    int64_t gathered_from = 0;  // of the executor's arena, while the first part is computed
   };
   struct Held {
     Buffer input, saved;
@@ -143,6 +144,7 @@ class Executor {
   void open_frame(const Action& action, Walk& walk, Walk::Frame& frame, Arena& arena);
   void set_gradients(const Action& action, Walk& walk, Walk::Frame& frame, const Buffer& doutput);
   void run_phases(const Action& action, Walk& walk);
+  bool take_rows(const Action& action, UnitCall& call) const;
   bool repeats(const Action& action, const Walk& walk) const;
   bool is_last_phase(const Action& action, const Walk& walk) const;
   void gather(const Action& action, Walk& walk);
@@ -159,6 +161,8 @@ class Executor {
   void exchange_blocks(const Action& action, Walk& walk, Channel* among);
   void shift(const Action& action, Walk& walk);
   Role role_after(const Action& action, const Walk& walk) const;
+  // Of the rows that a phase computes, and that travel after it.
+  Span rows_of(const Chunk& chunk, int64_t tokens) const;
   void exchange_gradients(const Action& action, Walk& walk, Channel* among,
                           bool ParamSpec::SummedOver::*over);
   void send(const Action& action, Walk& walk);

@@ -1,4 +1,6 @@
 // What shares of a unit exchange between its phases, and of its gradients.
+#include <algorithm>
+
 #include "engine/executor.h"
 
 namespace onefold {
@@ -40,10 +42,16 @@ void Executor::exchange(const Action& action, Walk& walk) {
 
 // Of a forward that is computed again there may be no output, and so nothing that travels.
 void Executor::exchange_shares(const Action& action, Walk& walk, bool sums) {
-  Channel& channel = channels_.of(Lane::exchange);
+  Channel& channel =
+      action.lane == Lane::exchange ? *channels_.overlapped() : channels_.of(Lane::exchange);
   const UnitCall& call = walk.call();
-  const Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
+  Tensor tensor = unit(action.unit).boundary(action.of_backward, action.phase, call);
   if (tensor.empty()) return;
+  if (action.chunk.count > 1) {
+    const Span rows = rows_of(action.chunk, tensor.rows);
+    if (rows.size == 0) return;
+    tensor = tensor.row_range(rows.first, rows.size);
+  }
   require(tensor.contiguous() && tensor.elems() % channel.ranks() == 0, "{}x{} over {} shares",
           tensor.rows, tensor.cols, channel.ranks());
   const int64_t elems = tensor.elems() / channel.ranks();
@@ -58,6 +66,17 @@ void Executor::exchange_shares(const Action& action, Walk& walk, bool sums) {
                 else
                   channel.all_gather(what, messages);
               });
+}
+
+// As equal as the device's products can be cut with the bits of the whole; the last may be none.
+Span Executor::rows_of(const Chunk& chunk, int64_t tokens) const {
+  const int64_t unit = device_.kernels().row_unit(tokens, model_.spec.hidden_size);
+  const auto end_of = [&](int64_t chunks) {
+    const int64_t even = tokens * chunks / chunk.count;
+    return std::min(tokens, (even + unit - 1) / unit * unit);
+  };
+  const int64_t first = end_of(chunk.index);
+  return {first, end_of(chunk.index + 1) - first};
 }
 
 void Executor::pass_residual(const Action& action, Walk& walk, Tensor whole, void* run,

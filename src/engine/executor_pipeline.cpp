@@ -100,6 +100,7 @@ void Executor::pass_gradients(const Action& action, Walk& walk) {
 void Executor::run_part(const Action& action, UnitCall& call) {
   const Unit& own = unit(action.unit);
   const int64_t tokens = call.batch.tokens_count();
+  if (!take_rows(action, call)) return;
   compute(action, [&] {
     if (action.phase != Action::kAllPhases) return own.run(true, action.phase, call);
     for (int phase = 0; phase < own.phases(true, tokens); ++phase)
@@ -117,6 +118,7 @@ std::unique_ptr<Walk::Later> Executor::open_later(const Action& action, Walk& wa
     later->arena =
         Arena(ledger_.allocate(Kind::activations, later_bytes_[static_cast<size_t>(action.unit)],
                                "until gradients of weights"));
+  later->gathered_from = arena_.mark();
   later->doutput = std::move(walk.gradients[micro]);
   walk.gradients[micro] =
       ledger_.allocate(Kind::activations, residual_bytes(walk, action.micro), "residual gradient");
@@ -132,12 +134,18 @@ void Executor::backward_by_input(const Action& action, Walk& walk) {
   walk.later = later.get();
   run_part(action, *later->frame.call);
   if (!is_last_phase(action, walk)) return;
+  if (model_.share.scattered) {
+    scatter_result(action, walk);
+    arena_.release_to(later->gathered_from);
+  }
   walk.later = nullptr;
   if (walk.watch) walk.watch(action, *later->frame.call);
   if (!action.output) walk.gradients[static_cast<size_t>(action.micro)] = {};
 }
 
-// Parameters and gradients may have been brought anew.
+// Parameters and gradients may have been brought anew. Of what is whole in computation alone a run
+// was kept, which is gathered once more: keeping all of it for every micro-batch that waits would
+// take what dividing it has saved.
 void Executor::backward_by_weights(const Action& action, Walk& walk) {
   Walk::Later& later = *held(walk, action.unit, action.micro).later;
   Walk::Frame& frame = later.frame;
@@ -148,6 +156,12 @@ void Executor::backward_by_weights(const Action& action, Walk& walk) {
   frame.call->params = frame.params;
   frame.call->grads = frame.grads;
   frame.call->dinput = {};
+  const Arena::Scope scope(arena_);
+  if (model_.share.scattered) {
+    Walk::Held& own = held(walk, action.unit, action.micro);
+    if (own.input) frame.call->input = gathered(action, walk, own.input);
+    if (later.doutput) frame.call->doutput = gathered(action, walk, later.doutput);
+  }
   run_part(action, *frame.call);
   if (walk.watch) walk.watch(action, *frame.call);
   if (measures_) {

@@ -69,6 +69,7 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
   lines.method = options.context_method;
   lines.scattered = scatters(options);
+  lines.overlapped = overlaps_exchanges(options);
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
     lines.same_experts = all->group(lines.mesh.group(same, rank));

@@ -20,6 +20,7 @@ struct Lines {
   std::shared_ptr<Communicator> context;   // null without that axis
   ContextMethod method = ContextMethod::ulysses;
   bool scattered = false;                  // Share::scattered
+  bool overlapped = false;                 // Share::overlapped
   std::shared_ptr<Communicator> pipeline;  // null without that axis
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the axes data and context.
@@ -40,7 +41,8 @@ struct Lines {
             mesh.place(Axis::context, all->rank()),
             mesh.size(Axis::context),
             method,
-            scattered};
+            scattered,
+            overlapped};
   }
   Share experts_share() const {
     return {mesh.place(Axis::expert, all->rank()), mesh.size(Axis::expert)};
@@ -111,14 +113,20 @@ inline bool scatters(const EngineOptions& options) {
   return options.tensor > 1 && options.sequence_parallel;
 }
 
+// Whether sums between shares travel beside computation.
+inline bool overlaps_exchanges(const EngineOptions& options) {
+  return options.tensor > 1 && options.overlap_chunks > 1;
+}
+
 // The units of a rank's share.
 inline Model model_of(const ModelSpec& spec, const EngineOptions& options,
                       int64_t logits_bytes = kLogitsBytes, int rank = 0) {
   const int outer = rank / options.tensor / options.context;
-  return Model(spec, logits_bytes,
-               {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
-                options.context, options.context_method, scatters(options)},
-               {{outer % options.expert, options.expert}, options.expert_bound});
+  return Model(
+      spec, logits_bytes,
+      {rank % options.tensor, options.tensor, rank / options.tensor % options.context,
+       options.context, options.context_method, scatters(options), overlaps_exchanges(options)},
+      {{outer % options.expert, options.expert}, options.expert_bound});
 }
 
 }  // namespace onefold

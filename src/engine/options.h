@@ -154,7 +154,8 @@ struct EngineOptions {
   // of the pipeline, the others are the data axis.
   int tensor = 1;                  // each unit is divided among them
   bool sequence_parallel = false;  // and what passes between units, too (Share::scattered)
-  int context = 1;                 // each sequence is
+  int overlap_chunks = 1;  // runs of rows whose sums travel beside the next (1: they do not)
+  int context = 1;         // each sequence is
   ContextMethod context_method = ContextMethod::ulysses;
   int expert = 1;           // each mixture's experts are
   double expert_bound = 0;  // rows for each of them (ExpertShare::bound)

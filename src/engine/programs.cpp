@@ -188,9 +188,13 @@ bool travels(Role role, const Model& model) {
 Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   Travels all;
   for (const bool backward : {false, true})
-    for (int i = 0; i < unit.phases(backward, tokens); ++i)
-      (backward ? all.backward : all.forward)
-          .push_back(travels(unit.phase(backward, i, tokens).role, model));
+    for (int i = 0; i < unit.phases(backward, tokens); ++i) {
+      const Phase phase = unit.phase(backward, i, tokens);
+      const bool after = travels(phase.role, model);
+      (backward ? all.backward : all.forward).push_back(after);
+      (backward ? all.backward_rows : all.forward_rows)
+          .push_back(after && phase.by_rows && model.share.overlapped);
+    }
   for (const ParamSpec& param : unit.params())
     all.gradients |= param.summed_over.any() && is_saved(model.spec, param);
   return all;
@@ -268,6 +272,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (options.split_phases || units_exchange(options)) split_phases(program, units);
+  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
   return program;
 }
 
@@ -277,6 +282,7 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (units_exchange(options)) split_phases(program, units);
+  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
   return program;
 }
 

@@ -120,10 +120,6 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
         fmt::format("pipeline.interleave is {}, and the schedule that interleaves is "
                     "1f1b (pipeline.schedule)",
                     given.interleave));
-  if (given.schedule == PipelineSchedule::zero_bubble && options.sequence_parallel)
-    reasons.emplace_back(
-        "pipeline.schedule zb-h1 would gather inputs once more for gradients of weights "
-        "(mesh.sequence_parallel), which it does not yet; 1f1b does");
   if (given.schedule == PipelineSchedule::zero_bubble && options.offload.any())
     reasons.emplace_back(
         "pipeline.schedule zb-h1 keeps everything on the device yet: leave out offloading "

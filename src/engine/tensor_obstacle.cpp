@@ -56,6 +56,19 @@ void refuse_what_is_not_linear(const ModelSpec& spec, const EngineOptions& optio
         "leaves to the end of the unit");
 }
 
+// Sums travel in runs of rows where a product inside of a unit makes them, row by row.
+void refuse_what_is_not_by_rows(const ModelSpec& spec, const EngineOptions& options,
+                                std::vector<std::string>& reasons) {
+  if (options.sequence_parallel)
+    reasons.emplace_back(
+        "mesh.sequence_parallel sums where units end, and mesh.overlap_chunks inside of them; "
+        "leave "
+        "one of the two out");
+  if (spec.lora.enabled())
+    reasons.emplace_back(
+        "products of adapters (lora) are not cut into rows; leave mesh.overlap_chunks out");
+}
+
 }  // namespace
 
 std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& options) {
@@ -64,6 +77,7 @@ std::string obstacle_to_tensor(const ModelSpec& spec, const EngineOptions& optio
   refuse_what_knows_whole_tensors(options, reasons);
   refuse_blocks_of_copies(spec, options, reasons);
   if (options.sequence_parallel) refuse_what_is_not_linear(spec, options, reasons);
+  if (options.overlap_chunks > 1) refuse_what_is_not_by_rows(spec, options, reasons);
   if (reasons.empty()) return "";
   return fmt::format("mesh.tensor is {}, and the model cannot be divided so: {}", options.tensor,
                      join(reasons, "; "));

@@ -25,6 +25,12 @@ void Times::collect(const std::array<LaneQueue*, kLanes>& lanes) {
   }
 }
 
+void Times::add_in_place(Lane lane, double seconds) {
+  in_place_[static_cast<size_t>(lane)] += seconds;
+  exposed_[static_cast<size_t>(lane)] += seconds;
+  verbs_.communication += seconds;
+}
+
 void Times::add_work(Lane lane, const LaneSpan& span) {
   const double seconds = span.end - span.begin;
   const auto verb = static_cast<Verb>(span.label.tag);
@@ -50,27 +56,21 @@ void Times::add_work(Lane lane, const LaneSpan& span) {
       break;
     case Verb::gather:
     case Verb::reduce:  // at its place, without a lane of its own
-      exposed_[static_cast<size_t>(
-          static_cast<Verb>(span.label.tag) == Verb::reduce ? Lane::reduce : Lane::gather)] +=
-          seconds;
-      verbs_.communication += seconds;
+      add_in_place(verb == Verb::reduce ? Lane::reduce : Lane::gather, seconds);
       break;
     case Verb::fetch:
     case Verb::spill:
-      exposed_[static_cast<size_t>(verb == Verb::fetch ? Lane::fetch : Lane::spill)] += seconds;
-      verbs_.communication += seconds;
+      add_in_place(verb == Verb::fetch ? Lane::fetch : Lane::spill, seconds);
       break;
     case Verb::clip:
       add_control(seconds);
       break;
     case Verb::send:
     case Verb::recv:  // of gradients, in the order of computation
-      exposed_[static_cast<size_t>(verb == Verb::send ? Lane::send : Lane::recv)] += seconds;
-      verbs_.communication += seconds;
+      add_in_place(verb == Verb::send ? Lane::send : Lane::recv, seconds);
       break;
     case Verb::exchange:
-      exposed_[static_cast<size_t>(Lane::exchange)] += seconds;
-      verbs_.communication += seconds;
+      add_in_place(Lane::exchange, seconds);
       break;
     case Verb::release:
       break;

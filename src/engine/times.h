@@ -27,6 +27,8 @@ class Times {
   const VerbTimes& verbs() const { return verbs_; }
   // How long computation waited for a lane's jobs.
   double exposed_seconds(Lane lane) const { return exposed_[static_cast<size_t>(lane)]; }
+  // Of that, what was done in the place of computation, and so on no lane.
+  double in_place_seconds(Lane lane) const { return in_place_[static_cast<size_t>(lane)]; }
   // On the lanes fetch and spill, or in their place.
   const CopyWork& copies(Lane lane) const { return copies_[lane == Lane::spill ? 1 : 0]; }
   Trace& trace() { return trace_; }
@@ -42,9 +44,10 @@ class Times {
 
  private:
   void add_work(Lane lane, const LaneSpan& span);
+  void add_in_place(Lane lane, double seconds);
 
   VerbTimes verbs_;
-  std::array<double, kLanes> exposed_{};
+  std::array<double, kLanes> exposed_{}, in_place_{};
   std::array<CopyWork, 2> copies_{};
   Trace trace_;
 };

@@ -49,6 +49,9 @@ struct Gemm {
   // columns of a (zeros, if the first product wrote them) and rows of b. Of logits' · x: columns of
   // a, and rows of dst (may be written).
   int64_t slack = 0;
+  // Where dst is a run of the rows of a product of so many, from a multiple of row_unit() on (and
+  // to one, or to the end): the bits are those of the whole product. 0: it is all of them.
+  int64_t of_rows = 0;
 };
 
 // Of a kernel that has at hand what is to be summed over rows: the gradient of a bias without a
@@ -435,6 +438,9 @@ class KernelScratch {
   }
   // The head computes its logits for as many tokens at a time as keep them near this size in fp32.
   virtual int64_t logits_bytes() const = 0;
+  // A product of so many rows and columns may be computed in runs of rows that begin at multiples
+  // of this (Gemm::of_rows). By its shape alone, so that all ranks cut it alike.
+  virtual int64_t row_unit(int64_t /*rows*/, int64_t /*cols*/) const { return 64; }
 };
 
 class Kernels : public KernelScratch {

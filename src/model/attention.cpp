@@ -50,7 +50,7 @@ struct Saved {
 };
 
 // kSent, kReceived: what travels between parts, in turns.
-enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9, kDattention = 10 };
+enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9, kDattention, kDnormed };
 
 class Attention final : public Branch {
  public:
@@ -90,17 +90,19 @@ class Attention final : public Branch {
 
   Phase phase(bool backward, int index, int64_t) const override {
     const Place place = place_of(backward, index);
-    static constexpr Phase kForward[] = {
-        {"qkv", Role::exchange}, {"attend", Role::exchange}, {"out", Role::sum}, {"residual"}};
+    static constexpr Phase kForward[] = {{"qkv", Role::exchange},
+                                         {"attend", Role::exchange},
+                                         {.name = "out", .role = Role::sum, .by_rows = true},
+                                         {"residual"}};
     static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
                                           {"out weights", Role::none, true},
                                           {"result", Role::exchange},
                                           {"attend", Role::exchange},
                                           {"queries and keys"},
                                           {"qkv weights", Role::none, true},
-                                          {"input", Role::sum},
+                                          {.name = "input", .role = Role::sum, .by_rows = true},
                                           {"norm"}};
-    Phase phase = backward ? kBackward[place.index + 1 - post()] : kForward[place.index];
+    Phase phase = backward ? kBackward[step_of(place)] : kForward[place.index];
     if (ring_ && phase.role == Role::exchange)
       phase.role = attends(backward, place) && (backward || place.step + 1 < steps()) ? Role::shift
                                                                                       : Role::none;
@@ -118,13 +120,12 @@ class Attention final : public Branch {
     if (ring_ && attends(backward, place))
       return backward ? attend_backward_step(call, saved_of(call), place.step)
                       : attend_step(call, saved_of(call), place.step);
-    (this->*(backward ? kBackward[place.index + 1 - post()] : kForward[place.index]))(
-        call, saved_of(call));
+    (this->*(backward ? kBackward[step_of(place)] : kForward[place.index]))(call, saved_of(call));
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
     const Place place = place_of(backward, index);
-    if (backward && place.index == post() + 5) return call.temps[kNormed];
+    if (backward && step_of(place) == kInput) return dnormed_of(call);
     if (!backward && place.index == 2) return projected_at(call, saved_of(call).projected);
     return ring_ || exchange_.any() ? travel_of(backward, place, call).sent
                                     : Unit::boundary(backward, index, call);
@@ -154,6 +155,18 @@ class Attention final : public Branch {
     if (index < first) return {index};
     if (index < first + steps()) return {first, index - first};
     return {index - steps() + 1};
+  }
+
+  // Which step of backward a phase is: where the input's gradient travels beside computation, that
+  // of qkv's weights comes behind it.
+  static constexpr int kQkvWeights = 5, kInput = 6;
+  int step_of(const Place& place) const {
+    const int step = place.index + 1 - post();
+    if (!share_.overlapped || (step != kQkvWeights && step != kInput)) return step;
+    return kQkvWeights + kInput - step;
+  }
+  Tensor dnormed_of(const UnitCall& call) const {
+    return call.temps[gradient_temp({kNormed, kDnormed})];
   }
 
   // This share's rows of queries, of keys and of values in the whole product's.
@@ -422,13 +435,14 @@ class Attention final : public Branch {
   }
 
   void project(UnitCall& call, const Saved& saved) const {
-    if (exchange_.any())
+    const bool first = call.rows.first == 0;
+    if (first && exchange_.any())
       exchange_.from_heads(call.kernels, travel_of(false, {1}, call).received, false,
                            saved.attention);
-    if (exchange_.any() || ring_) release_to_mark(call, {kSent, kReceived});
+    if (first && (exchange_.any() || ring_)) release_to_mark(call, {kSent, kReceived});
     if (projects(call))
-      project_out(call, saved.attention, out_, out_bias_, out_adapters_,
-                  projected_to(call, saved.projected));
+      project_out(call, call.of_rows(saved.attention), out_, out_bias_, out_adapters_,
+                  call.of_rows(projected_to(call, saved.projected)));
   }
 
   void add_residual(UnitCall& call, const Saved& saved) const {
@@ -580,14 +594,11 @@ class Attention final : public Branch {
   }
 
   void input_gradient(UnitCall& call, const Saved&) const {
-    // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
-    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    call.gemm({.a = call.temps[kDqkv], .b = at(call.params, qkv_), .dst = dnormed});
-    adapter_input_gradient(call, call.temps[kDqkv], dnormed, qkv_adapters_);
+    make_input_gradient(call, {kNormed, kDnormed}, call.temps[kDqkv], qkv_, qkv_adapters_);
   }
 
   void norm_gradient(UnitCall& call, const Saved&) const {
-    norm_backward(call, call.temps[kNormed], out_bias_);
+    norm_backward(call, dnormed_of(call), out_bias_);
   }
 
   const int64_t first_head_;  // of the whole model's

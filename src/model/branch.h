@@ -122,12 +122,17 @@ class Branch : public Unit {
   }
 
   // dst = x · weight' + bias (and what adapters add), and, in the same visit of memory where
-  // nothing comes between, + input. Of shares the first adds what is to be added once to their sum.
+  // nothing comes between, + input; x and dst are of call.rows. Of shares the first adds what is to
+  // be added once to their sum.
   void project_out(const UnitCall& call, Tensor x, int weight, int bias,
                    std::span<const Adapter> adapters, Tensor dst) const {
-    Gemm product{.a = x, .b = at(call.params, weight), .dst = dst, .b_transposed = true};
+    Gemm product{.a = x,
+                 .b = at(call.params, weight),
+                 .dst = dst,
+                 .b_transposed = true,
+                 .of_rows = call.input.rows};
     if (share_.first()) product.bias = at(call.params, bias);
-    if (share_.first() && adds_at_once(call)) product.residual = call.input;
+    if (share_.first() && adds_at_once(call)) product.residual = call.of_rows(call.input);
     call.gemm(product);
     adapt(call, x, dst, adapters);
   }
@@ -256,14 +261,32 @@ class Branch : public Unit {
     }
   }
 
+  // The gradient by the normalised input: dy · weight (and what adapters add), of call.rows.
+  // `temps`: of the normalised input, in whose place it goes, for that is done with; and, where it
+  // travels while gradients of weights read that, its own.
+  struct NormTemps {
+    size_t normed, gradient;
+  };
+  size_t gradient_temp(NormTemps temps) const {
+    return share_.overlapped ? temps.gradient : temps.normed;
+  }
+  void make_input_gradient(UnitCall& call, NormTemps temps, Tensor dy, int weight,
+                           std::span<const Adapter> adapters) const {
+    const Tensor dst =
+        call.of_rows(call.temp(gradient_temp(temps), call.input.rows, spec_.hidden_size));
+    const Tensor from = call.of_rows(dy);
+    call.gemm({.a = from, .b = at(call.params, weight), .dst = dst, .of_rows = call.input.rows});
+    adapter_input_gradient(call, from, dst, adapters);
+  }
+
   // Gives back what was taken from the arena since the mark, and forgets those temporaries.
   static void release_to_mark(UnitCall& call, std::initializer_list<size_t> forgotten) {
     call.arena.release_to(call.arena_mark);
     for (const size_t index : forgotten) call.temps[index] = {};
   }
 
-  static constexpr size_t kProjected =
-      8;  // of temps; attention has 0 to 3, 9 and 10, the MLP 4 to 7
+  // Of temps; attention has 0 to 3, 9 to 11, the MLP 4 to 7 and 12.
+  static constexpr size_t kProjected = 8;
 
   const std::string prefix_;  // "block.3."
 

@@ -10,7 +10,7 @@ namespace onefold {
 namespace {
 
 // Attention's are others: both may be parts of one unit.
-enum Temp : size_t { kDup = 4, kDy, kActivated, kNormed };
+enum Temp : size_t { kDup = 4, kDy, kActivated, kNormed, kDnormed = 12 };
 
 class Mlp final : public Branch {
  public:
@@ -42,14 +42,15 @@ class Mlp final : public Branch {
   int phases(bool backward, int64_t) const override { return backward ? 5 + post() : 3; }
 
   Phase phase(bool backward, int index, int64_t) const override {
-    static constexpr Phase kForward[] = {{"up"}, {"down", Role::sum}, {"residual"}};
+    static constexpr Phase kForward[] = {
+        {"up"}, {.name = "down", .role = Role::sum, .by_rows = true}, {"residual"}};
     static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
                                           {"activation"},
                                           {"down weights", Role::none, true},
                                           {"up weights", Role::none, true},
-                                          {"input", Role::sum},
+                                          {.name = "input", .role = Role::sum, .by_rows = true},
                                           {"norm"}};
-    return backward ? kBackward[index + 1 - post()] : kForward[index];
+    return backward ? kBackward[step_of(index)] : kForward[index];
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -57,11 +58,11 @@ class Mlp final : public Branch {
     static constexpr Step kBackward[] = {&Mlp::post_weights,   &Mlp::activation_gradient,
                                          &Mlp::down_weights,   &Mlp::up_weights,
                                          &Mlp::input_gradient, &Mlp::norm_gradient};
-    (this->*(backward ? kBackward[index + 1 - post()] : kForward[index]))(call);
+    (this->*(backward ? kBackward[step_of(index)] : kForward[index]))(call);
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (backward && index == post() + 3) return call.temps[kNormed];
+    if (backward && step_of(index) == kInput) return dnormed_of(call);
     if (!backward && index == 1) return projected_at(call, saved_of(call).projected);
     return Unit::boundary(backward, index, call);
   }
@@ -88,6 +89,17 @@ class Mlp final : public Branch {
 
   // Phases of backward before the first.
   int post() const { return spec_.norm_after() ? 1 : 0; }
+  // Which step of backward a phase is: where the input's gradient travels beside computation, that
+  // of up's weights comes behind it.
+  static constexpr int kUpWeights = 3, kInput = 4;
+  int step_of(int index) const {
+    const int step = index + 1 - post();
+    if (!share_.overlapped || (step != kUpWeights && step != kInput)) return step;
+    return kUpWeights + kInput - step;
+  }
+  Tensor dnormed_of(const UnitCall& call) const {
+    return call.temps[gradient_temp({kNormed, kDnormed})];
+  }
 
   void project_up(UnitCall& call) const {
     const Arena::Scope scope(call.arena);
@@ -102,10 +114,11 @@ class Mlp final : public Branch {
 
   void project_down(UnitCall& call) const {
     if (!projects(call)) return;
-    const Tensor dst = projected_to(call, saved_of(call).projected);
+    const Tensor dst = call.of_rows(projected_to(call, saved_of(call).projected));
     const Arena::Scope scope(call.arena);
-    const Tensor activated = call.take(call.input.rows, spec_.intermediate_size);
-    call.kernels.activation_forward(spec_.activation, spec_.gated, up_of(call), activated);
+    const Tensor activated = call.take(dst.rows, spec_.intermediate_size);
+    call.kernels.activation_forward(spec_.activation, spec_.gated, call.of_rows(up_of(call)),
+                                    activated);
     project_out(call, activated, down_, down_bias_, down_adapters_, dst);
   }
 
@@ -148,7 +161,7 @@ class Mlp final : public Branch {
     const Tensor dy = branch_gradient(call, kDy, saved_of(call).projected);
     out_weight_gradient(call, call.temps[kActivated], dy, down_, down_bias_);
     adapter_gradients(call, call.temps[kActivated], dy, down_adapters_);
-    release_to_mark(call, {kDy, kActivated, kNormed});
+    release_to_mark(call, {kDy, kActivated, kNormed, kDnormed});
   }
 
   void up_weights(UnitCall& call) const {
@@ -158,13 +171,10 @@ class Mlp final : public Branch {
   }
 
   void input_gradient(UnitCall& call) const {
-    // Where the normalised input was, if it was there: it is done with, and becomes its gradient.
-    const Tensor dnormed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
-    call.gemm({.a = call.temps[kDup], .b = at(call.params, up_), .dst = dnormed});
-    adapter_input_gradient(call, call.temps[kDup], dnormed, up_adapters_);
+    make_input_gradient(call, {kNormed, kDnormed}, call.temps[kDup], up_, up_adapters_);
   }
 
-  void norm_gradient(UnitCall& call) const { norm_backward(call, call.temps[kNormed], down_bias_); }
+  void norm_gradient(UnitCall& call) const { norm_backward(call, dnormed_of(call), down_bias_); }
 
   const int64_t up_size_;
   int up_, up_bias_, down_, down_bias_;

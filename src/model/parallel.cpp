@@ -98,9 +98,12 @@ class ParallelBlock final : public Unit {
     return part;
   }
 
-  // By the normalised input: what the last phase but one leaves.
+  // By the normalised input: what the last phase by rows leaves.
   static Tensor gradient_of(const Unit& part, const UnitCall& call) {
-    return part.boundary(true, part.phases(true, call.batch.tokens_count()) - 2, call);
+    const int64_t tokens = call.batch.tokens_count();
+    int index = part.phases(true, tokens) - 1;
+    while (!part.phase(true, index, tokens).by_rows) --index;
+    return part.boundary(true, index, call);
   }
 
   const std::unique_ptr<Unit> attention_, mlp_;

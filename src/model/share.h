@@ -27,6 +27,9 @@ struct Share {
   // Between units each share holds an equal run of the tokens: what they make of all tokens is
   // summed and scattered, and gathered before the next unit.
   bool scattered = false;
+  // What is summed after a product by rows (Phase::by_rows) travels beside computation: gradients
+  // of weights that can come later do, and no phase is given memory that may still travel.
+  bool overlapped = false;
 
   bool whole() const { return count == 1; }  // has all of every parameter
   bool first() const { return index == 0; }

@@ -142,6 +142,9 @@ struct Phase {
   const char* name;
   Role role = Role::none;   // of Unit::boundary(), after this phase
   bool by_weights = false;  // backward: makes gradients of parameters alone, and may come later
+  // May be called for runs of rows (UnitCall::rows) one after the other; what travels after it is
+  // of these rows.
+  bool by_rows = false;
 };
 
 struct UnitCall {
@@ -171,10 +174,16 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
-  std::array<Tensor, 12> temps = {};
+  std::array<Tensor, 13> temps = {};
   int64_t arena_mark = 0;
 
   Tensor rows_needed = {};  // experts that are divided: SpreadRows::needed
+
+  // Of a phase by rows, those of this time; none: all.
+  Span rows = {};
+  Tensor of_rows(Tensor all) const {
+    return rows.size > 0 ? all.row_range(rows.first, rows.size) : all;
+  }
 
   // All that a unit is given, as bytes, but for what random numbers are made of (seed and step) and
   // the cache: addresses, shapes and flags. Calls with equal ones enqueue the same work.

@@ -85,7 +85,12 @@ void pass_between_stages(Program& program, int under_way);
 // something travels between shares of the unit (UnitTraits::travels); and one of gradients after
 // the unit's last backward, where they are sums over shares. Where the traits name none, there is
 // an exchange between any two phases, which does nothing, and the bits are those of the whole
-// actions. Last of all passes.
+// actions. After all passes above.
 void split_phases(Program& program, const std::vector<UnitTraits>& units);
+
+// Cuts phases after which rows travel (Travels::by_rows_after) into so many runs of rows. What a
+// run leaves travels on a lane of its own while the next is computed, and, in backward, gradients
+// of weights that come behind; whoever reads it waits. After split_phases().
+void overlap_exchanges(Program& program, const std::vector<UnitTraits>& units, int chunks);
 
 }  // namespace onefold

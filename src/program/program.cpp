@@ -136,6 +136,14 @@ std::string carried(const Action& action, const std::string& unit_name) {
                      unit_name, action.micro);
 }
 
+namespace {
+
+std::string rows_text(const Chunk& chunk) {
+  return chunk.count == 1 ? "" : fmt::format(", rows {}/{}", chunk.index + 1, chunk.count);
+}
+
+}  // namespace
+
 std::string describe(const Action& action, const std::string& unit_name) {
   const char* verb = verb_name(action.verb);
   switch (action.verb) {
@@ -146,15 +154,17 @@ std::string describe(const Action& action, const std::string& unit_name) {
                            action.part == Part::all        ? ""
                            : action.part == Part::by_input ? ", by input"
                                                            : ", by weights");
-      return fmt::format("{} {}, micro {}, phase {}", verb, unit_name, action.micro, action.phase);
+      return fmt::format("{} {}, micro {}, phase {}{}", verb, unit_name, action.micro, action.phase,
+                         rows_text(action.chunk));
     case Verb::exchange:
       if (action.state == State::gradients)
         return fmt::format("{} gradients of {}", verb, unit_name);
       if (action.state == State::activations)
         return fmt::format("{} residual of {}, micro {}, {}", verb, unit_name, action.micro,
                            action.of_backward ? "backward" : "forward");
-      return fmt::format("{} {}, micro {}, after phase {} of {}", verb, unit_name, action.micro,
-                         action.phase, action.of_backward ? "backward" : "forward");
+      return fmt::format("{} {}, micro {}, after phase {} of {}{}", verb, unit_name, action.micro,
+                         action.phase, action.of_backward ? "backward" : "forward",
+                         rows_text(action.chunk));
     case Verb::clip:
       return verb;
     case Verb::send:

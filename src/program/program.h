@@ -42,7 +42,7 @@ enum class Lane : uint8_t {
   compute,
   gather,
   reduce,
-  exchange,  // between shares of a unit, in the order of computation
+  exchange,  // between shares of a unit: of rows, while it computes others
   fetch,
   spill,
   host,  // computation by the host's cores, in its own memory
@@ -70,6 +70,11 @@ const char* verb_name(Verb verb);
 const char* lane_name(Lane lane);
 const char* state_name(State state);
 
+// One of equal runs of the rows of what a phase computes.
+struct Chunk {
+  int index = 0, count = 1;
+};
+
 // What of a unit's backward an action computes: all; all but gradients of weights that may come
 // later; these alone.
 enum class Part : uint8_t { all, by_input, by_weights };
@@ -87,6 +92,7 @@ struct Action {
   bool output = false;       // forward: the next unit's input; backward: the gradient of its input
   bool accumulate = false;   // backward: add to the gradients instead of overwriting them
   int phase = kAllPhases;    // forward, backward: one phase of the unit; exchange: after which
+  Chunk chunk = {};          // of a phase, and of an exchange after it
   Part part = Part::all;     // backward
   bool of_backward = false;  // exchange: between phases of backward; send, recv: of a gradient
   bool of_step = false;      // fetch: for the unit's step

@@ -40,10 +40,13 @@ struct PhaseCounts {
     return by_weights.empty() ||
            std::find(by_weights.begin(), by_weights.end(), true) != by_weights.end();
   }
+  bool makes_weights(int phase) const {
+    return phase >= 0 && static_cast<size_t>(phase) < by_weights.size() &&
+           by_weights[static_cast<size_t>(phase)];
+  }
   // The first phase from `phase` on that is not one of these.
   int by_input_from(int phase) const {
-    while (static_cast<size_t>(phase) < by_weights.size() && by_weights[static_cast<size_t>(phase)])
-      ++phase;
+    while (makes_weights(phase)) ++phase;
     return phase;
   }
 };
@@ -53,10 +56,16 @@ struct PhaseCounts {
 struct Travels {
   std::vector<bool> forward, backward;
   bool gradients = false;
+  // Of these, those of which runs of rows may travel while further ones are computed.
+  std::vector<bool> forward_rows = {}, backward_rows = {};
 
   bool any() const { return !forward.empty() || !backward.empty(); }
   bool after(bool of_backward, int phase) const {
     const std::vector<bool>& phases = of_backward ? backward : forward;
+    return static_cast<size_t>(phase) < phases.size() && phases[static_cast<size_t>(phase)];
+  }
+  bool by_rows_after(bool of_backward, int phase) const {
+    const std::vector<bool>& phases = of_backward ? backward_rows : forward_rows;
     return static_cast<size_t>(phase) < phases.size() && phases[static_cast<size_t>(phase)];
   }
 };

@@ -58,6 +58,9 @@ class Verifier {
     bool later = false;                   // gradients of weights are still to come
     int next_phase = 0;                   // of the action under way
     int exchanged = -1;                   // the phase of it after which something travelled last
+    int next_chunk = 0;                   // of that phase, where it is computed by rows
+    bool left = false;                    // what the last rows leave is still to travel
+    std::vector<int> travelling = {};     // tickets
     bool away = false, released = false;  // input and saved: copied to another tier; not here
     int fetched = -1, spilled = -1;
     bool leaving = false, leaving_back = false;  // being sent: the input, the output's gradient
@@ -375,7 +378,43 @@ class Verifier {
     expect(action.phase + 1 == own.next_phase, "nothing of phase {} is there to travel",
            action.phase);
     expect(own.exchanged != action.phase, "what phase {} leaves travels twice", action.phase);
+    if (action.chunk.count > 1) {
+      expect(own.left && action.chunk.index + 1 == own.next_chunk,
+             "rows {} of what phase {} leaves travel where others are due", action.chunk.index,
+             action.phase);
+      own.left = false;
+      own.travelling.push_back(action.ticket);
+      if (own.next_chunk < action.chunk.count) return;
+      own.next_chunk = 0;
+    }
     own.exchanged = action.phase;
+  }
+
+  // Of a phase that is computed by rows: its further ones. Whatever of a phase reads what travels
+  // waits for that; gradients of weights do not.
+  bool enter_rows(const Action& action, Activation& own) {
+    const bool of_backward = action.verb == Verb::backward;
+    const bool cut = action.chunk.count > 1;
+    if (!cut || action.chunk.index == 0)
+      expect(own.next_chunk == 0 && !own.left, "begins before all rows of a phase have travelled");
+    if (cut) {
+      expect(traits(action.unit).travels.by_rows_after(of_backward, action.phase),
+             "phase {} is not computed by rows", action.phase);
+      expect(action.chunk.index == own.next_chunk && !own.left, "rows {} come where {} are due",
+             action.chunk.index, own.next_chunk);
+      own.next_chunk = action.chunk.index + 1;
+      own.left = true;
+      if (action.chunk.index > 0) {
+        expect(action.phase + 1 == own.next_phase, "rows of phase {} come among others",
+               action.phase);
+        return true;
+      }
+    }
+    if (of_backward && traits(action.unit).phases.makes_weights(action.phase)) return false;
+    for (const int ticket : own.travelling)
+      expect(is_done(ticket), "reads what travels without waiting for it");
+    own.travelling.clear();
+    return false;
   }
 
   // True on an action's last phase: its effects are then complete.
@@ -387,6 +426,7 @@ class Verifier {
              "is not cut where something travels");
       return true;
     }
+    if (enter_rows(action, own)) return false;
     // Phases that come later are left out.
     const auto due = [&](int phase) {
       return action.part == Part::by_input ? traits(action.unit).phases.by_input_from(phase)
@@ -400,7 +440,8 @@ class Verifier {
     own.exchanged = -1;
     const Action* next = nullptr;
     for (size_t i = position_ + 1; i < program_.actions.size() && !next; ++i)
-      if (computes(program_.actions[i])) next = &program_.actions[i];
+      if (computes(program_.actions[i]) && program_.actions[i].chunk.index == 0)
+        next = &program_.actions[i];
     const bool more = next && next->verb == action.verb && next->unit == action.unit &&
                       next->micro == action.micro && next->part == action.part &&
                       next->phase == due(action.phase + 1);

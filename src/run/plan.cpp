@@ -239,6 +239,9 @@ std::string mesh_text(const Config& config) {
     meaning.push_back(fmt::format("each unit{} is divided among {} neighbouring ranks",
                                   mesh.sequence_parallel ? ", and what passes between units," : "",
                                   mesh.tensor));
+    if (mesh.overlap_chunks > 1)
+      meaning.back() += fmt::format(
+          ", whose sums travel in up to {} runs of tokens beside products", mesh.overlap_chunks);
   }
   if (mesh.context > 1) {
     text += fmt::format(" x context {}", mesh.context);

@@ -86,8 +86,11 @@ Prediction predict(Engine& dry, const std::string& hardware) {
   const EngineOptions& options = dry.options();
   const auto& kernels = static_cast<const DryKernels&>(dry.device().kernels());
   const Work before = kernels.work();
-  std::array<double, kLanes> exposed{};
-  for (const Lane lane : kAllLanes) exposed[static_cast<size_t>(lane)] = -dry.exposed_seconds(lane);
+  std::array<double, kLanes> exposed{}, in_place{};
+  for (const Lane lane : kAllLanes) {
+    exposed[static_cast<size_t>(lane)] = -dry.exposed_seconds(lane);
+    in_place[static_cast<size_t>(lane)] = -dry.in_place_seconds(lane);
+  }
   const double begin = dry.device().now();
   dry.trace().switch_on();
   const std::vector<BatchView> micros(
@@ -102,9 +105,12 @@ Prediction predict(Engine& dry, const std::string& hardware) {
   prediction.products = kernels.work().product_seconds - before.product_seconds;
   for (const Lane lane : kAllLanes) {
     exposed[static_cast<size_t>(lane)] += dry.exposed_seconds(lane);
+    in_place[static_cast<size_t>(lane)] += dry.in_place_seconds(lane);
     // Without lanes of their own, messages are at work where computation stands.
     const double waited = exposed[static_cast<size_t>(lane)],
-                 busy = std::max(busy_seconds(prediction.trace, lane), waited);
+                 busy = std::max(
+                     busy_seconds(prediction.trace, lane) + in_place[static_cast<size_t>(lane)],
+                     waited);
     if (lane != Lane::compute && busy > 0) prediction.lanes.push_back({lane, busy, waited});
   }
   prediction.memory =

@@ -55,6 +55,31 @@ TEST_F(CliMesh, ThePlanNamesTheAxesAndIsTheRun) {
   EXPECT_TRUE(exchanged) << summary["communication"];
 }
 
+TEST_F(CliMesh, SumsTravelBesideComputationAsPlanned) {
+  const std::vector<std::string> keys = {"model=llama-tiny", "data.sequence_length=67",
+                                         "mesh.tensor=3", "mesh.overlap_chunks=3"};
+  const Outcome plan = train(keys, {"--ranks", "3", "--plan-only"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  expect_in(plan.err + plan.out, {"whose sums travel in up to 3 runs of tokens beside products"});
+  const Outcome run = train_on(3, keys, "beside");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+  const Outcome in_order = train_on(3, {keys.begin(), keys.end() - 1}, "in-order");
+  ASSERT_EQ(in_order.code, 0) << in_order.err;
+  const auto sums = [](const Json& of) -> Json {
+    for (const Json& lane : of["communication"])
+      if (lane["lane"] == "exchange" && lane["collective"] == "all_reduce") return lane;
+    return {};
+  };
+  const Json beside = sums(summary), plain = sums(Json::parse(in_order.out));
+  EXPECT_EQ(beside["bytes_sent"], plain["bytes_sent"]);
+  EXPECT_GT(beside["count"], plain["count"]);
+  expect_error(train({"mesh.tensor=3", "mesh.overlap_chunks=2", "mesh.sequence_parallel=true"},
+                     {"--quiet", "--ranks", "3"}),
+               1, {"mesh.sequence_parallel sums where units end"});
+}
+
 TEST_F(CliMesh, WeightsAgreeWithThoseOfOneRank) {
   ASSERT_EQ(train_on(1, {}, "one").code, 0);
   ASSERT_EQ(train_on(3, {"mesh.tensor=3"}, "three").code, 0);
@@ -239,6 +264,13 @@ TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
           {"model=llama-tiny", "data.sequence_length=33", "mesh.context=3",
            "zero_optimization.stage=2"},
           "context");
+  const std::vector<std::string> long_ones = {"model=llama-tiny", "data.sequence_length=67",
+                                              "mesh.tensor=3", "zero_optimization.stage=2"};
+  std::vector<std::string> beside = long_ones;
+  beside.push_back("mesh.overlap_chunks=3");
+  compare(3, beside, "beside");
+  ASSERT_EQ(train_on(3, long_ones, "in-order").code, 0);
+  EXPECT_EQ(read("beside/weights.safetensors"), read("in-order/weights.safetensors"));
   compare(4,
           {kExperts, "gradient_accumulation_steps=1", "mesh.expert=2", "zero_optimization.stage=2"},
           "expert");

@@ -167,6 +167,25 @@ TEST(MeshKey, WhatPassesBetweenUnitsMayBeDividedToo) {
                "mesh.sequence_parallel has no effect without mesh.tensor");
 }
 
+TEST(MeshKey, SumsMayTravelBesideComputation) {
+  const Config config = config_with({{"mesh", {{"tensor", 2}, {"overlap_chunks", 4}}}}, 4);
+  EXPECT_EQ(engine_options(config).overlap_chunks, 4);
+  EXPECT_EQ(config.effective()["mesh"]["overlap_chunks"], 4);
+  const Config plain = config_with({{"mesh", {{"tensor", 2}, {"overlap_chunks", 1}}}}, 4);
+  EXPECT_EQ(engine_options(plain).overlap_chunks, 1);
+  EXPECT_FALSE(plain.effective()["mesh"].contains("overlap_chunks"));
+  EXPECT_ERROR(config_with({{"mesh", {{"overlap_chunks", 2}}}}, 4),
+               "mesh.overlap_chunks has no effect without mesh.tensor");
+  EXPECT_ERROR(config_with({{"mesh", {{"tensor", 2}, {"overlap_chunks", 65}}}}, 4),
+               "mesh.overlap_chunks is 65; the most is 64");
+  EXPECT_ERROR(config_with({{"mesh", {{"tensor", 2}, {"overlap_chunks", 0}}}}, 4),
+               "mesh.overlap_chunks");
+  EXPECT_ERROR(
+      config_with({{"mesh", {{"tensor", 2}, {"overlap_chunks", 2}, {"sequence_parallel", true}}}},
+                  4),
+      "mesh.sequence_parallel sums where units end");
+}
+
 TEST(MeshKey, NodesMayKeepWhatWasGathered) {
   const auto with = [](int stage, const Json& size) {
     return config_with(

@@ -24,6 +24,7 @@ struct AxisCase {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int stage = 0;
   DType compute = DType::f32;
+  int chunks = 1;  // EngineOptions::overlap_chunks, of more tokens
 
   int ranks() const { return mesh.tensor * mesh.context * mesh.pipeline * mesh.expert * data; }
 };
@@ -73,11 +74,12 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
     const AxisCase& c = GetParam();
     EngineOptions options{.device = "cuda:0",
                           .tensor = c.mesh.tensor,
+                          .overlap_chunks = c.chunks,
                           .context = c.mesh.context,
                           .expert = c.mesh.expert,
                           .threads = 1,
                           .micro_batch = 2,
-                          .sequence = 24};
+                          .sequence = c.chunks > 1 ? 96 : 24};
     options.context_method = c.method;
     options.pipeline = {
         .ranks = c.mesh.pipeline, .interleave = c.interleave, .schedule = c.schedule};
@@ -92,7 +94,7 @@ class CudaAxes : public testing::TestWithParam<AxisCase> {
   // The same global batch on one rank of the card.
   test::RankRun alone() const {
     EngineOptions one = options(0);
-    one.tensor = one.context = one.expert = 1;
+    one.tensor = one.context = one.expert = one.overlap_chunks = 1;
     one.pipeline = {};
     one.micros *= GetParam().data * GetParam().mesh.expert;
     return test::train_on_ranks(spec_, one, 1, kSteps);
@@ -161,6 +163,17 @@ constexpr AxisCase kAxisCases[] = {
      PipelineSchedule::one_f_one_b,
      0,
      DType::bf16},
+    {.name = "llama_tensor2_overlapped",
+     .preset = "llama-tiny",
+     .mesh = {.tensor = 2},
+     .data = 2,
+     .chunks = 3},
+    {.name = "gptj_tensor2_overlapped", .preset = "gptj-tiny", .mesh = {.tensor = 2}, .chunks = 2},
+    {.name = "llama_pipeline2_tensor2_overlapped",
+     .preset = "llama-tiny",
+     .mesh = {.tensor = 2, .pipeline = 2},
+     .schedule = PipelineSchedule::zero_bubble,
+     .chunks = 3},
     {"gpt2_pipeline2", "gpt2-tiny", {.pipeline = 2}},
     {"llama_pipeline4", "llama-tiny", {.pipeline = 4}},
     {"llama_pipeline2_interleaved", "llama-tiny", {.pipeline = 2}, 1, ContextMethod::ulysses, 2},

@@ -205,6 +205,71 @@ struct SharedStep {
   }
 };
 
+// What rows of a phase leave travels beside further rows and gradients of weights; who reads it
+// waits.
+struct OverlappedStep {
+  Program program = plain_step({.units = 3});
+  std::vector<UnitTraits> units = traits_of({.units = 3}, 0);
+
+  OverlappedStep() {
+    for (UnitTraits& unit : units) unit.travels = {{false}, {false}};
+    units[1].phases = {2, 3, {false, true, false}};
+    units[1].travels = {{true, false}, {true, false, false}};
+    units[1].travels.forward_rows = {true, false};
+    units[1].travels.backward_rows = {true, false, false};
+    split_phases(program, units);
+    overlap_exchanges(program, units, 2);
+  }
+};
+
+TEST(OverlapExchanges, PutsRowsOnALaneAndLetsTheirReaderWait) {
+  const OverlappedStep step;
+  EXPECT_EQ(problems_of(step.program, step.units, 1), Lines{});
+  std::vector<std::string> of_unit;
+  for (const Action& action : step.program.actions) {
+    if (action.unit != 1 || (!computes(action) && action.verb != Verb::exchange)) continue;
+    of_unit.push_back(describe(action, "u1"));
+    if (action.lane != Lane::compute)
+      of_unit.back() += fmt::format(" on {} as {}", lane_name(action.lane), action.ticket);
+    for (const int ticket : action.waits) of_unit.back() += fmt::format(" after {}", ticket);
+  }
+  EXPECT_EQ(
+      of_unit,
+      (Lines{"forward u1, micro 0, phase 0, rows 1/2",
+             "exchange u1, micro 0, after phase 0 of forward, rows 1/2 on exchange as 0",
+             "forward u1, micro 0, phase 0, rows 2/2",
+             "exchange u1, micro 0, after phase 0 of forward, rows 2/2 on exchange as 1",
+             "forward u1, micro 0, phase 1 after 0 after 1",
+             "backward u1, micro 0, phase 0, rows 1/2",
+             "exchange u1, micro 0, after phase 0 of backward, rows 1/2 on exchange as 2",
+             "backward u1, micro 0, phase 0, rows 2/2",
+             "exchange u1, micro 0, after phase 0 of backward, rows 2/2 on exchange as 3",
+             "backward u1, micro 0, phase 1", "backward u1, micro 0, phase 2 after 2 after 3"}));
+}
+
+TEST(OverlapExchanges, WithoutAWaitARunOrAMessageIsNotSound) {
+  const OverlappedStep step;
+  int broken = 0;
+  for (size_t i = 0; i < step.program.actions.size(); ++i) {
+    const Action& action = step.program.actions[i];
+    if (action.unit != 1) continue;
+    for (size_t w = 0; w < action.waits.size(); ++w, ++broken) {
+      Program other = step.program;
+      other.actions[i].waits.erase(other.actions[i].waits.begin() + static_cast<ptrdiff_t>(w));
+      EXPECT_NE(problems_of(other, step.units, 1), Lines{}) << i;
+    }
+    if (action.chunk.count == 1) continue;
+    Program without = step.program;
+    without.actions.erase(without.actions.begin() + static_cast<ptrdiff_t>(i));
+    EXPECT_NE(problems_of(without, step.units, 1), Lines{}) << i;
+    Program twice = step.program;
+    twice.actions.insert(twice.actions.begin() + static_cast<ptrdiff_t>(i), action);
+    EXPECT_NE(problems_of(twice, step.units, 1), Lines{}) << i;
+    broken += 2;
+  }
+  EXPECT_EQ(broken, 4 + 2 * 8);
+}
+
 TEST(SplitPhases, ExchangesComeWhereSomethingTravelsAndOfGradientsOnce) {
   const SharedStep step;
   EXPECT_EQ(problems_of(step.program, step.units, 1), Lines{});

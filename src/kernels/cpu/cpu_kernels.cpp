@@ -15,6 +15,9 @@ class CpuScratch : public Base {
   int64_t gemm_scratch_bytes(const Gemm& args) const override {
     return cpu::gemm_scratch_bytes(args, threads_, multiplies_bf16_);
   }
+  int64_t row_unit(int64_t rows, int64_t cols) const override {
+    return cpu::gemm_row_unit(rows, cols);
+  }
   int64_t norm_backward_scratch_bytes(int64_t rows, int64_t cols, int64_t groups) const override {
     return cpu::norm_backward_scratch_bytes(rows, cols, groups);
   }

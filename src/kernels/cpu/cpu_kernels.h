@@ -14,6 +14,7 @@ namespace onefold::cpu {
 void gemm(ThreadPool& pool, const Gemm& args);
 // `on_unit`: of a processor that multiplies bf16 itself (bf16_unit.h).
 int64_t gemm_scratch_bytes(const Gemm& args, int threads, bool on_unit);
+int64_t gemm_row_unit(int64_t rows, int64_t cols);
 
 void norm_forward(ThreadPool& pool, Norm norm, Tensor x, int64_t groups, Tensor weight, Tensor bias,
                   float eps, Tensor dst);

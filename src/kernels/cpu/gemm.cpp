@@ -127,6 +127,14 @@ Tiles cut(int64_t m, int64_t n) {
   return best;
 }
 
+// The library's bits differ with the height and width of what it is given, so a run of rows is made
+// of tiles of the whole product.
+Tiles tiles_of(const Gemm& g) {
+  Tiles tiles = cut(std::max(g.of_rows, g.dst.rows), g.dst.cols);
+  tiles.row_count = ceil_div(g.dst.rows, tiles.rows);
+  return tiles;
+}
+
 void check(const Gemm& g) {
   const int64_t m = g.dst.rows, n = g.dst.cols, k = terms(g);
   require((g.a_transposed ? g.a.cols : g.a.rows) == m &&
@@ -159,7 +167,8 @@ constexpr int64_t kTerms = 256;
 
 // Whether DotRows does it.
 bool one_row(const Gemm& g) {
-  return g.a.dtype != DType::f32 && g.dst.rows == 1 && !g.a_transposed && g.b_transposed;
+  return g.a.dtype != DType::f32 && std::max(g.of_rows, g.dst.rows) == 1 && !g.a_transposed &&
+         g.b_transposed;
 }
 
 bool packed(const Gemm& g, bool on_unit) { return on_unit && packed_gemm_suits(g) && !one_row(g); }
@@ -172,7 +181,7 @@ struct Room {
 
 Room room_of(const Gemm& g) {
   if (g.a.dtype == DType::f32) return {};
-  const Tiles tiles = cut(g.dst.rows, g.dst.cols);
+  const Tiles tiles = tiles_of(g);
   const int64_t rows = std::min(tiles.rows, g.dst.rows), cols = std::min(tiles.cols, g.dst.cols);
   const auto padded = [](int64_t elems) { return ceil_div(elems, 16) * 16; };
   const int64_t terms_at_once = one_row(g) ? 0 : std::min(kTerms, terms(g));
@@ -238,6 +247,8 @@ void end_tile(const Gemm& g, const Tile& tile) {
     narrow_rows(data, stride, panel_of(g.dst, false, rows, cols.begin, cols.size()));
 }
 
+int64_t gemm_row_unit(int64_t rows, int64_t cols) { return cut(rows, cols).rows; }
+
 int64_t gemm_scratch_bytes(const Gemm& g, int threads, bool on_unit) {
   if (packed(g, on_unit)) return packed_gemm_scratch_bytes(g, threads);
   return threads * room_of(g).elems() * 4;
@@ -250,7 +261,7 @@ void gemm(ThreadPool& pool, const Gemm& g) {
   require(g.scratch.elems() >= needed, "gemm: scratch of {} bytes, {} needed", g.scratch.elems(),
           needed);
   if (packed(g, on_unit)) return packed_gemm(pool, g);
-  const Tiles tiles = cut(g.dst.rows, g.dst.cols);
+  const Tiles tiles = tiles_of(g);
   const int64_t room = room_of(g).elems();
   const Chunks rows{g.dst.rows, tiles.rows}, cols{g.dst.cols, tiles.cols};
   // Neighbouring tiles share the operand that is larger, so that it stays in L3.
