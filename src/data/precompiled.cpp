@@ -36,7 +36,7 @@ PrecompiledMap::PrecompiledMap(std::string_view bytes, const std::string& source
   if (bytes.size() < sizeof(trie_bytes) || trie_bytes % 4 != 0 || trie_bytes > bytes.size() - 4)
     user_error("{}: precompiled_charsmap is not a map of SentencePiece's", source);
   units_.resize(trie_bytes / 4);
-  std::memcpy(units_.data(), bytes.data() + 4, trie_bytes);
+  if (trie_bytes > 0) std::memcpy(units_.data(), bytes.data() + 4, trie_bytes);
   texts_ = bytes.substr(4 + trie_bytes);
   if (utf8_prefix(texts_) != texts_.size())
     user_error("{}: precompiled_charsmap holds texts that are not UTF-8", source);

@@ -51,5 +51,10 @@ TEST(OnceBroken, AReplacementThatFeedsItself) {
   EXPECT_ERROR(read("tokenizer", "grows"), "replacing \"a\"", "Replace steps");
 }
 
+// Of a map without a trie nothing was copied, to where there is no memory.
+TEST(OnceBroken, AMapWithoutATrie) {
+  EXPECT_EQ(error_text([] { read("sentencepiece", "map_without_a_trie"); }), "");
+}
+
 }  // namespace
 }  // namespace onefold::fuzz
