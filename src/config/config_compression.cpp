@@ -136,11 +136,6 @@ void refuse_what_is_missing(JsonObject& root, JsonObject& in, const Config& conf
                             config.run.device));
   if (config.mesh.tensor > 1)
     root.refuse(Group::missing, "compression", "does not go with mesh.tensor yet");
-  if (!compression.gradients.none() && compression.feedback &&
-      config.precision.compute == DType::f16 && config.loss_scale.dynamic())
-    in.refuse(Group::missing, "error_feedback",
-              "keeps gradients from step to step, and the loss scale of fp16 changes: train in "
-              "bf16, or set fp16.loss_scale");
 }
 
 }  // namespace
