@@ -197,7 +197,8 @@ TEST(Optimizer, RefusesWhatHasNoEffectOrAnotherMeaning) {
   EXPECT_ERROR(params("AdamW", R"({"betas": [0.9]})"), "optimizer.params.betas must be two");
   EXPECT_ERROR(params("AdamW", R"({"decay": "none"})"), "optimizer.params.decay must be one of");
   EXPECT_ERROR(params("AdamW", R"({"amsgrad": true})"), "optimizer.params.amsgrad must be false");
-  EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 1})"), "gradient_clipping");
+  EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 2})"), "gradient_clipping");
+  params("AdamW", R"({"max_grad_norm": 1})");  // says what gradient_clipping does
   EXPECT_ERROR(params("Adagrad", "{}"), "optimizer.type is \"Adagrad\"", "not supported");
   EXPECT_ERROR(params("AdmW", "{}"), "did you mean \"AdamW\"?");
 }
@@ -307,6 +308,8 @@ TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
   EXPECT_EQ(over("\"dropout\": 0.2").model.hidden_size, 8) << "the folder's";
   EXPECT_EQ(over("\"preset\": \"gpt2\"").model.hidden_size, 768);
   EXPECT_ERROR(over("\"dropuot\": 1"), "model.dropuot is not a known key");
+  EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "dropuot": 1}, "gradient_clipping": -1})"),
+               "unknown:\n    model.dropuot is not a known key");
   EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "weights": "nowhere"}})"),
                "model.weights is \"nowhere\"", "model.safetensors");
   write_file(file, R"({"model_type": "gpt2", "vocab_size": 99})");
