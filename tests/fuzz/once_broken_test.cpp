@@ -51,5 +51,10 @@ TEST(OnceBroken, AReplacementThatFeedsItself) {
   EXPECT_ERROR(read("tokenizer", "grows"), "replacing \"a\"", "Replace steps");
 }
 
+// JSON, which is what becomes of them, holds no such bytes.
+TEST(OnceBroken, MergesThatAreNotUtf8) {
+  EXPECT_ERROR(read("vocabulary", "merges_not_utf8"), "merges.txt:1: is not UTF-8");
+}
+
 }  // namespace
 }  // namespace onefold::fuzz
