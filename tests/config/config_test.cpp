@@ -1,8 +1,11 @@
 #include "config/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "base/file.h"
 #include "error_text.h"
@@ -517,6 +520,18 @@ TEST(LoadConfig, NamesTheFileInErrors) {
   EXPECT_EQ(c.learning_rate, 5e-4);
   const std::vector<std::string> bad = {"run.stps=3"};
   EXPECT_ERROR(load_config(path, bad), path, "run.stps is not a known key");
+  std::filesystem::remove(path);
+}
+
+// As from a shell's <(...): what is read from it is gone, and a run reads its configuration twice.
+TEST(LoadConfig, MayComeThroughAPipe) {
+  const std::string path = testing::TempDir() + "onefold_config_pipe";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(path) << with(R"({"run": {"timeout": 7.5}})").dump(); });
+  EXPECT_EQ(comm_options(path, {}).timeout_seconds, 7.5);
+  writer.join();
+  EXPECT_EQ(load_config(path, {}).run.timeout_seconds, 7.5);
   std::filesystem::remove(path);
 }
 
