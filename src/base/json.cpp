@@ -226,9 +226,20 @@ void JsonReport::add(Group group, std::string problem) {
   problems_.push_back({group, std::move(problem)});
 }
 
+namespace {
+
+// Thrown where no report is at hand, for one further out that groups problems.
+struct UnknownKey : UserError {
+  using UserError::UserError;
+};
+
+}  // namespace
+
 void JsonReport::collect(const std::function<void()>& read) {
   try {
     read();
+  } catch (const UnknownKey& error) {
+    add(Group::unknown, error.what());
   } catch (const UserError& error) {
     add(Group::conflict, error.what());
   }
@@ -381,8 +392,9 @@ void JsonObject::fail(std::string_view key, std::string_view message) const {
 }
 
 void JsonObject::problem(JsonReport::Group group, std::string text) const {
-  if (!report_) user_error("{}", text);
-  report_->add(group, std::move(text));
+  if (report_) return report_->add(group, std::move(text));
+  if (group == JsonReport::Group::unknown) throw UnknownKey(text);
+  throw UserError(text);
 }
 
 void JsonObject::refuse(JsonReport::Group group, std::string_view key,

@@ -24,6 +24,7 @@
 #include "base/say.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "config/key_hints.h"
 #include "engine/engine.h"
 
 namespace onefold::cli {
@@ -95,7 +96,13 @@ std::string unknown_option(const CLI::App* command, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* known : command->get_options())
     for (const std::string& name : known->get_lnames()) names.push_back(name);
-  return unknown_word("option", word.substr(2, word.find('=') - 2), names);
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(2, equals - 2), key = key_known_as(name);
+  const bool takes_keys = std::find(names.begin(), names.end(), "set") != names.end();
+  if (takes_keys && !key.empty() && did_you_mean(name, names).empty())
+    return fmt::format("there is no option \"{}\": write --set {}={}", name, key,
+                       equals == std::string::npos ? "..." : word.substr(equals + 1));
+  return unknown_word("option", name, names);
 }
 
 // CLI11 reports missing arguments before unknown ones, which are often the cause.

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "config/dialect.h"
+#include "config/key_hints.h"
 #include "config/sections.h"
 #include "engine/expert_load.h"
 
@@ -70,6 +73,21 @@ void note_report(const JsonReport& report, Config& config) {
 
 }  // namespace
 
+namespace {
+
+// Keys at the top that stand elsewhere, or have another name here.
+void refuse_misplaced(JsonObject& root) {
+  const Json unread = root.unread().value();
+  for (const auto& [name, value] : unread.items())
+    if (const std::string key = key_known_as(name); !key.empty() && key != name && root.has(name)) {
+      root.refuse(JsonReport::Group::unknown, name,
+                  fmt::format("is not a known key at the top: write {}", key));
+      root.require<Json>(name);
+    }
+}
+
+}  // namespace
+
 Config Config::from_json(const Json& root_json, int64_t world_size) {
   JsonReport report;
   JsonObject root(root_json, "", &report);
@@ -99,11 +117,13 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   config.wall_clock_breakdown = root.get<bool>("wall_clock_breakdown", false);
   report.collect([&] { read_data(root, config); });
   report.collect([&] { read_mesh(root, world_size, config); });
+  check_partitioned_activations(root, config);
   report.collect([&] { config.batch = read_batch(root, config.mesh.data * config.mesh.expert); });
   report.collect([&] { read_run(root, config); });
   report.collect([&] { read_lora(root, config); });
   report.collect([&] { read_compression(root, config); });
   report.collect([&] { read_delay(root, config); });
+  refuse_misplaced(root);
   root.finish();
   report.raise();
   settle_context(config);
@@ -256,8 +276,17 @@ void apply_override(Json& root, const std::string& assignment) {
 
 namespace {
 
+// A pipe gives its text once, and a command may ask for a configuration more than once.
+std::string text_of(const std::string& path) {
+  static std::map<std::string, std::string, std::less<>> of_pipes;
+  std::error_code ignored;
+  if (!std::filesystem::is_fifo(path, ignored)) return read_file(path);
+  const auto found = of_pipes.find(path);
+  return found != of_pipes.end() ? found->second : of_pipes[path] = read_file(path);
+}
+
 Json read_dialect(const std::string& path) {
-  return parse_json(without_dialect(read_file(path)), path);
+  return parse_json(without_dialect(text_of(path)), path);
 }
 
 }  // namespace

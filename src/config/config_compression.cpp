@@ -127,20 +127,13 @@ void check_hosts(JsonObject& in, const Config& config) {
               "does not go with local_clipping: no rank has all of its host's gradient");
 }
 
-// A state that holds scaled gradients would be of another scale after the next change.
-void refuse_what_is_missing(JsonObject& root, JsonObject& in, const Config& config) {
-  const CompressionOptions& compression = config.compression;
+void refuse_what_is_missing(JsonObject& root, const Config& config) {
   if (config.run.device != "cpu")
     root.refuse(Group::missing, "compression",
                 fmt::format("is made by the processor, and run.device is {}: leave it out",
                             config.run.device));
   if (config.mesh.tensor > 1)
     root.refuse(Group::missing, "compression", "does not go with mesh.tensor yet");
-  if (!compression.gradients.none() && compression.feedback &&
-      config.precision.compute == DType::f16 && config.loss_scale.dynamic())
-    in.refuse(Group::missing, "error_feedback",
-              "keeps gradients from step to step, and the loss scale of fp16 changes: train in "
-              "bf16, or set fp16.loss_scale");
 }
 
 }  // namespace
@@ -187,7 +180,7 @@ void read_compression(JsonObject& root, Config& config) {
     if (compression.weights.type == Wired::bf16 && config.precision.compute != DType::f32)
       in.refuse(Group::conflict, "weights", "is bf16, and parameters have 16 bits already");
   }
-  if (compression.any()) refuse_what_is_missing(root, in, config);
+  if (compression.any()) refuse_what_is_missing(root, config);
   check_hosts(in, config);
   in.finish();
   if (compression.any() && config.batch.world_size == 1) {

@@ -244,7 +244,11 @@ void read_params(JsonObject& params, const std::string& type, Config& config) {
     read_one_bit(params, type, config);
   else
     read_params_of(params, type, config);
-  params.no_effect("max_grad_norm", "clipping is set by gradient_clipping at the top");
+  // A name of earlier releases: it may say the same.
+  if (params.value().value("max_grad_norm", Json()) == config.gradient_clipping)
+    params.idle("max_grad_norm");
+  else
+    params.no_effect("max_grad_norm", "clipping is set by gradient_clipping at the top");
   params.finish();
 }
 

@@ -80,6 +80,10 @@ void read_bf16(JsonObject& root, std::string_view key, Config& config) {
   const bool lean_states = section.get<bool>("bf16_optimizer_states", false);
   section.idle("immediate_grad_update");
   section.idle("check_overflow");
+  // Files have them from fp16's section or from Apex: earlier releases ignore them.
+  for (const std::string_view other : {"loss_scale", "initial_scale_power", "loss_scale_window",
+                                       "hysteresis", "min_loss_scale", "auto_cast", "opt_level"})
+    section.idle(other);
   if (!on) {
     for (const std::string_view other :
          {"check_grad_overflow", "bf16_master_weights_and_grads", "bf16_optimizer_states"})
@@ -115,6 +119,7 @@ void read_fp16(JsonObject& root, Config& config) {
   scale.least = section.positive("min_loss_scale", 1);
   const bool lean = section.get<bool>("fp16_master_weights_and_grads", false);
   section.idle("auto_cast");
+  section.idle("opt_level");  // Apex's
   constexpr int kLargestPower = 64;
   if (!on) {
     for (const std::string_view other :

@@ -68,6 +68,15 @@ void check_checkpoint(JsonObject& root) {
 
 }  // namespace
 
+// Kept activations are divided among the ranks of a tensor group: nothing where there is one.
+void check_partitioned_activations(JsonObject& root, const Config& config) {
+  if (config.mesh.tensor > 1 && !config.mesh.sequence_parallel &&
+      root.value().value("/activation_checkpointing/partition_activations"_json_pointer, Json()) ==
+          true)
+    root.refuse(Group::missing, "activation_checkpointing.partition_activations",
+                "is true: with mesh.tensor, mesh.sequence_parallel divides activations");
+}
+
 void read_plain(JsonObject& in, const PlainKey& row) {
   if (!in.has(row.name)) return;
   const Json value = in.require<Json>(row.name);

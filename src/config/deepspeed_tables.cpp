@@ -23,7 +23,7 @@ constexpr std::array kRoot = {
     PlainKey{"managed_gradient_accumulation", "[true]",
              "gradient_accumulation_steps says when a step is done"},
     PlainKey{"sparse_gradients", kFalse, "embedding gradients are dense"},
-    PlainKey{"disable_allgather", kFalse, "updated parameters are always gathered"},
+    PlainKey{"disable_allgather", kBoolean, "it must be true or false"},
     PlainKey{"zero_allow_untested_optimizer", kBoolean, "it must be true or false"},
     PlainKey{"zero_force_ds_cpu_optimizer", kBoolean, "it must be true or false"},
     PlainKey{"use_data_before_expert_parallelism", kBoolean, "it must be true or false"},
@@ -99,10 +99,7 @@ constexpr std::array kSections = {
     SectionKey{"activation_checkpointing",
                "partition_activations cpu_checkpointing contiguous_memory_optimization "
                "number_checkpoints synchronize_checkpoint_boundary profile",
-               "partition_activations contiguous_memory_optimization",
-               "activations are not partitioned, and memory does not fragment; run.recompute keeps "
-               "fewer of them, and cpu_checkpointing keeps them in the host's memory",
-               "[false]", false, "cpu_checkpointing"},
+               "", "", "[false]", false, "cpu_checkpointing"},
     SectionKey{"aio",
                "block_size queue_depth intra_op_parallelism thread_count single_submit "
                "overlap_events use_gds",
@@ -118,7 +115,7 @@ constexpr std::array kSections = {
                "model_info model_info_path mp_size max_train_batch_size min_train_batch_size "
                "max_train_micro_batch_size_per_gpu min_train_micro_batch_size_per_gpu "
                "num_tuning_micro_batch_sizes zero_optimization",
-               kEnabled, "`onefold plan` says what fits"},
+               kEnabled, "`onefold plan --fit` finds the fastest layout that fits"},
     SectionKey{"flops_profiler",
                "enabled recompute_fwd_factor profile_step module_depth top_modules detailed "
                "output_file",
@@ -180,8 +177,8 @@ constexpr std::array kSections = {
                "offload_opt_states double_buffer symmetric_memory debug_log offload_parameters "
                "sync_before_reduce sync_after_reduce sync_before_allgather sync_after_allgather "
                "keep_int_input_tensors keep_all_input_tensors passes",
-               "deepcompile offload_activation offload_opt_states offload_parameters",
-               "nothing is compiled at run time; zero_optimization has sections for offloading"},
+               "offload_activation offload_opt_states offload_parameters",
+               "zero_optimization has sections for offloading"},
     SectionKey{"timers", "throughput", "", "the rate is always printed"},
 };
 

@@ -15,6 +15,7 @@ inline std::string lower(std::string text) {
 // All that has no section of its own below: DeepSpeed's keys that change nothing, monitors, number
 // types.
 void read_deepspeed_keys(JsonObject& root, Config& config);
+void check_partitioned_activations(JsonObject& root, const Config& config);
 // bf16, fp16, data_types, communication_data_type. After the model, whose weights' type "auto"
 // follows.
 void read_precision(JsonObject& root, Config& config);

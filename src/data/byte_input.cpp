@@ -122,8 +122,22 @@ bool is_read_once(const std::string& path) {
   return !files().status(path, status) && status.kind == Files::Kind::special;
 }
 
+namespace {
+
+// A small file, of which there may be many, takes no large block.
+size_t block_bytes(const std::string& path) {
+  constexpr size_t kLeast = 4096;  // of files in /proc the system says no size
+  Files::Status status;
+  if (files().status(path, status) || status.kind != Files::Kind::file) return kInputBlock;
+  return std::clamp(static_cast<size_t>(status.bytes), kLeast, kInputBlock);
+}
+
+}  // namespace
+
 ByteInput::ByteInput(const std::string& path)
-    : name_(input_name(path)), file_(system_path(path)), block_(kInputBlock, '\0') {
+    : name_(input_name(path)),
+      file_(system_path(path)),
+      block_(block_bytes(system_path(path)), '\0') {
   refill();
   const std::string_view begin(rest_.data(), rest_.size());
   if (begin.starts_with(kGzipMagic)) decoder_ = std::make_unique<GzipDecoder>();
@@ -156,7 +170,7 @@ size_t ByteInput::read(std::span<char> dst) {
 }
 
 bool LineReader::next() {
-  constexpr size_t kRead = size_t{1} << 18;
+  constexpr size_t kRead = size_t{1} << 16;
   position_ = next_position_;
   size_t scanned = begin_, newline = std::string::npos;
   while ((newline = buffer_.find('\n', scanned)) == std::string::npos && !at_end_) {

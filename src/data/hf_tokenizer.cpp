@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "data/byte_level.h"
 #include "data/gguf_tokenizer.h"
 #include "data/sentencepiece.h"
 #include "data/tiktoken.h"
@@ -156,6 +157,7 @@ class VocabularyFolder {
       rest.remove_prefix(std::min(end + 1, rest.size()));
       if (merge.ends_with('\r')) merge.remove_suffix(1);
       if (merge.empty() || (line == 1 && merge.starts_with("#version"))) continue;
+      if (utf8_prefix(merge) != merge.size()) user_error("{}:{}: is not UTF-8", path, line);
       const size_t space = merge.find(' ');
       if (space == 0 || space + 1 >= merge.size() || merge.find(' ', space + 1) != merge.npos)
         user_error("{}:{}: a line must hold two tokens with one space between them", path, line);

@@ -13,6 +13,19 @@
 namespace onefold {
 namespace {
 
+// What ranks keep of gradients is always in the scale that the next step has, and a checkpoint
+// names that one. Ratios are powers of two (but for a least scale that is none): nothing is
+// rounded. After a step all that a checkpoint had to save of it is saved.
+void rescale_kept(RankState& state, float ratio) {
+  for (int u = 0; u < state.units(); ++u) {
+    const UnitState& own = state.unit(u);
+    for (int i = 0; i < own.own_states(); ++i) {
+      const Tensor kept = own.own_state(i);
+      for (float& value : std::span(kept.f32(), static_cast<size_t>(kept.elems()))) value *= ratio;
+    }
+  }
+}
+
 BatchView dry_batch(const EngineOptions& options) {
   return {.batch = options.micro_batch, .sequence = options.sequence};
 }
@@ -361,11 +374,15 @@ void Engine::end_step(bool skipped, const Walk& walk) {
   skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
   const bool endless = !options_.loss_scale.dynamic() && skipped_in_a_row_ >= kMostInARow;
   if (skipped && (!options_.skip_overflow || endless)) report_divergence(walk);
+  const double scale = loss_scale_.scale();
   if (!loss_scale_.update(skipped))
     throw DivergedError(fmt::format(
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
         "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
         steps_done_ + 1, options_.loss_scale.least));
+  if (loss_scale_.scale() == scale || packed(Lane::reduce) == nullptr || device_->dry()) return;
+  executor_.settle();
+  rescale_kept(state_, static_cast<float>(loss_scale_.scale() / scale));
 }
 
 // The step once more, watched. The weights are those before it, and stay so: the step is not

@@ -17,6 +17,8 @@ namespace onefold {
 namespace {
 
 constexpr size_t kMostValues = size_t{1} << 21;  // of one description
+constexpr size_t kMostNameBytes = size_t{1} << 26;
+constexpr size_t kLongestName = 4096;
 constexpr int kDeepest = 64;
 
 struct Value;
@@ -36,8 +38,8 @@ struct Value {
   };
   Type type = Type::kNone;
   int64_t number = 0;
-  std::string text = "";
-  Items* items = nullptr;                         // the machine's: a list may hold itself
+  std::string_view text = {};  // the program's or the machine's: a recalled value is no copy of it
+  Items* items = nullptr;      // the machine's: a list may hold itself
   std::shared_ptr<TorchTensor> tensor = nullptr;  // of a storage too
 };
 
@@ -57,8 +59,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kStorage
      {"Float8_e5m2Storage", "F8_E5M2"}}};
 
 std::string_view dtype_of_storage(std::string_view global) {
+  constexpr std::string_view kModule = "torch ";
+  if (!global.starts_with(kModule)) return {};
+  global.remove_prefix(kModule.size());
   for (const auto& [name, dtype] : kStorages)
-    if (global == fmt::format("torch {}", name)) return dtype;
+    if (global == name) return dtype;
   return {};
 }
 
@@ -138,9 +143,7 @@ class Machine {
   static Value number_of(int64_t number) {
     return {.type = Value::Type::kNumber, .number = number};
   }
-  static Value text_of(std::string_view text) {
-    return {.type = Value::Type::kText, .text = std::string(text)};
-  }
+  static Value text_of(std::string_view text) { return {.type = Value::Type::kText, .text = text}; }
 
   void push_tuple(size_t count) {
     Items items(count);
@@ -215,7 +218,7 @@ class Machine {
         const Value name = pop(), module = pop();
         if (name.type != Value::Type::kText || module.type != Value::Type::kText)
           fail("names something that is no name");
-        return push_global(module.text + " " + name.text);
+        return push_global(fmt::format("{} {}", module.text, name.text));
       }
       case 'Q':
         return push(storage_of(pop()));
@@ -268,7 +271,8 @@ class Machine {
       std::replace(name.begin(), name.end(), ' ', '.');
       fail(fmt::format("holds {}, and not tensors alone", name));
     }
-    push({.type = Value::Type::kGlobal, .text = std::move(name)});
+    globals_.push_back(std::move(name));
+    push({.type = Value::Type::kGlobal, .text = globals_.back()});
   }
 
   // ('storage', FloatStorage, '0', 'cpu', 6)
@@ -281,7 +285,7 @@ class Machine {
                        parts[2].type == Value::Type::kText &&
                        parts[4].type == Value::Type::kNumber && parts[4].number >= 0;
     const std::string_view dtype = typed ? dtype_of_storage(parts[1].text) : std::string_view();
-    if (dtype.empty()) fail("has a storage of another kind");
+    if (dtype.empty() || parts[2].text.size() > kLongestName) fail("has a storage of another kind");
     auto tensor = std::make_shared<TorchTensor>();
     tensor->dtype = dtype;
     tensor->storage = parts[2].text;
@@ -349,21 +353,29 @@ class Machine {
   size_t at_ = 0, made_ = 0;
   std::vector<Value> stack_;
   std::deque<Items> items_;
+  std::deque<std::string> globals_;
   std::map<uint64_t, Value> memo_;
 };
 
-// A dictionary may hold itself; so depth and number are limited.
+// A dictionary may hold itself, and the same name many times; so depth, number and names are
+// limited.
+struct Visited {
+  size_t values = 0, name_bytes = 0;
+};
+
 void collect(const Value& dict, const std::string& prefix, int depth, const std::string& source,
-             size_t& visited, std::vector<TorchTensor>& tensors) {
+             Visited& visited, std::vector<TorchTensor>& tensors) {
   if (depth > kDeepest)
     user_error("{}: its dictionaries are nested more than {} deep", source, kDeepest);
   for (size_t i = 0; i + 1 < dict.items->size(); i += 2) {
-    if (++visited > kMostValues)
+    if (++visited.values > kMostValues || visited.name_bytes > kMostNameBytes)
       user_error("{}: it describes more values than a model has", source);
     const Value &key = (*dict.items)[i], &value = (*dict.items)[i + 1];
     if (key.type != Value::Type::kText) continue;
-    const std::string name = prefix.empty() ? key.text : prefix + "." + key.text;
-    if (name.size() > 4096) user_error("{}: it has a name of {} bytes", source, name.size());
+    const std::string name = fmt::format("{}{}{}", prefix, prefix.empty() ? "" : ".", key.text);
+    if (name.size() > kLongestName)
+      user_error("{}: it has a name of {} bytes", source, name.size());
+    visited.name_bytes += name.size();
     if (value.type == Value::Type::kTensor) {
       tensors.push_back(*value.tensor);
       tensors.back().name = name;
@@ -382,7 +394,7 @@ std::vector<TorchTensor> read_torch_pickle(std::string_view pickle, const std::s
     user_error("{}: it holds no dictionary of tensors, which is what a model's weights are",
                source);
   std::vector<TorchTensor> tensors;
-  size_t visited = 0;
+  Visited visited;
   collect(root, "", 0, source, visited, tensors);
   return tensors;
 }

@@ -418,8 +418,9 @@ std::string Training::report() {
                         plan_.rank.predicted->seconds, mean_step_seconds(),
                         100 * (mean_step_seconds() / plan_.rank.predicted->seconds - 1));
   if (!folder_) return text + "nothing was saved: the configuration names no run.output\n";
-  return text + fmt::format("saved to {0}; try it with: onefold generate {0} --prompt '...'\n",
-                            folder_->path());
+  const bool converses = config_.data.train.format == DataFormat::kChat;
+  return text + fmt::format("saved to {0}; try it with: onefold generate {0} {1}\n",
+                            folder_->path(), converses ? "--chat" : "--prompt '...'");
 }
 
 std::vector<RankTrace> Training::collect_trace() {

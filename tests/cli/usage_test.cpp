@@ -74,6 +74,11 @@ TEST_F(Cli, AnUnknownOptionNamesTheNearest) {
                {"no option \"overwrit\"", "did you mean \"overwrite\"?", "onefold train --help"});
   expect_error(onefold({"train", "--frob=3"}), 2, {"no option \"frob\"", "plan-only"});
   expect_error(onefold({"--frob"}), 2, {"no option \"frob\""});
+  // What other programs have as options are keys here.
+  expect_error(onefold({"train", "c.json", "--steps=10"}), 2, {"write --set run.steps=10"});
+  expect_error(onefold({"plan", "c.json", "--batch-size", "4"}), 2,
+               {"write --set train_batch_size=..."});
+  expect_error(onefold({"info", "--steps=10"}), 2, {"no option \"steps\"; there are"});
 }
 
 TEST_F(Cli, WhatIsMissingOrTooMuchIsNamed) {

@@ -160,10 +160,13 @@ TEST(CompressionKeys, RefuseWhatDoesNotCombine) {
                "compression is made by the processor");
   EXPECT_ERROR(compressed({{"gradients", "int8"}}, {{"mesh", {{"tensor", 2}}}}),
                "compression does not go with mesh.tensor");
-  const Json half = {{"fp16", {{"enabled", true}}}};
-  EXPECT_ERROR(compressed({{"gradients", "int8"}}, half), "the loss scale of fp16 changes");
-  EXPECT_TRUE(
-      compressed({{"gradients", "int8"}, {"error_feedback", false}}, half).compression.any());
+}
+
+// What is kept follows the loss scale: test CompressionLossScale.
+TEST(CompressionKeys, GoWithTheLossScaleOfFp16) {
+  const Config config = compressed({{"gradients", "int8"}}, {{"fp16", {{"enabled", true}}}});
+  EXPECT_TRUE(config.compression.feedback);
+  EXPECT_TRUE(config.loss_scale.dynamic());
 }
 
 TEST(CompressionKeys, ChangeNothingOnOneRank) {

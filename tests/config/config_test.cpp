@@ -1,8 +1,11 @@
 #include "config/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "base/file.h"
 #include "error_text.h"
@@ -197,7 +200,8 @@ TEST(Optimizer, RefusesWhatHasNoEffectOrAnotherMeaning) {
   EXPECT_ERROR(params("AdamW", R"({"betas": [0.9]})"), "optimizer.params.betas must be two");
   EXPECT_ERROR(params("AdamW", R"({"decay": "none"})"), "optimizer.params.decay must be one of");
   EXPECT_ERROR(params("AdamW", R"({"amsgrad": true})"), "optimizer.params.amsgrad must be false");
-  EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 1})"), "gradient_clipping");
+  EXPECT_ERROR(params("AdamW", R"({"max_grad_norm": 2})"), "gradient_clipping");
+  params("AdamW", R"({"max_grad_norm": 1})");  // says what gradient_clipping does
   EXPECT_ERROR(params("Adagrad", "{}"), "optimizer.type is \"Adagrad\"", "not supported");
   EXPECT_ERROR(params("AdmW", "{}"), "did you mean \"AdamW\"?");
 }
@@ -307,6 +311,8 @@ TEST(Model, TakesPresetsOverridesInlineSpecsAndFolders) {
   EXPECT_EQ(over("\"dropout\": 0.2").model.hidden_size, 8) << "the folder's";
   EXPECT_EQ(over("\"preset\": \"gpt2\"").model.hidden_size, 768);
   EXPECT_ERROR(over("\"dropuot\": 1"), "model.dropuot is not a known key");
+  EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "dropuot": 1}, "gradient_clipping": -1})"),
+               "unknown:\n    model.dropuot is not a known key");
   EXPECT_ERROR(config(R"({"model": {"preset": "gpt2", "weights": "nowhere"}})"),
                "model.weights is \"nowhere\"", "model.safetensors");
   write_file(file, R"({"model_type": "gpt2", "vocab_size": 99})");
@@ -514,6 +520,18 @@ TEST(LoadConfig, NamesTheFileInErrors) {
   EXPECT_EQ(c.learning_rate, 5e-4);
   const std::vector<std::string> bad = {"run.stps=3"};
   EXPECT_ERROR(load_config(path, bad), path, "run.stps is not a known key");
+  std::filesystem::remove(path);
+}
+
+// As from a shell's <(...): what is read from it is gone, and a run reads its configuration twice.
+TEST(LoadConfig, MayComeThroughAPipe) {
+  const std::string path = testing::TempDir() + "onefold_config_pipe";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(path) << with(R"({"run": {"timeout": 7.5}})").dump(); });
+  EXPECT_EQ(comm_options(path, {}).timeout_seconds, 7.5);
+  writer.join();
+  EXPECT_EQ(load_config(path, {}).run.timeout_seconds, 7.5);
   std::filesystem::remove(path);
 }
 

@@ -161,6 +161,42 @@ TEST(SectionKeys, NothingInsideASectionIsIgnored) {
             "checkpoint.tag_validation must be Ignore, Warn or Fail, not \"Maybe\"");
 }
 
+// To divide kept activations among the ranks of a tensor group asks for nothing where there is
+// none.
+TEST(SectionKeys, PartitionedActivationsAreOfTensorGroups) {
+  const Json section = {{"partition_activations", true}, {"contiguous_memory_optimization", true}};
+  EXPECT_TRUE(
+      is_noted(read_keys({{"activation_checkpointing", section}}), "activation_checkpointing"));
+  const auto on_two = [&](bool sequence_parallel) {
+    return error_text([&] {
+      Config::from_json({{"model", "gpt2"},
+                         {"train_batch_size", 8},
+                         {"mesh", {{"tensor", 2}, {"sequence_parallel", sequence_parallel}}},
+                         {"activation_checkpointing", section}},
+                        2);
+    });
+  };
+  EXPECT_EQ(on_two(false),
+            "activation_checkpointing.partition_activations is true: with "
+            "mesh.tensor, mesh.sequence_parallel divides activations");
+  EXPECT_EQ(on_two(true), "");
+}
+
+TEST(MisplacedKeys, AreToldWhereTheyStand) {
+  EXPECT_EQ(refusal({{"stage3_gather_16bit_weights_on_model_save", true}}),
+            "stage3_gather_16bit_weights_on_model_save is not a known key at the top: write "
+            "zero_optimization.stage3_gather_16bit_weights_on_model_save");
+  for (const auto& [key, ours] : std::map<std::string, std::string>{
+           {"max_grad_norm", "gradient_clipping"},
+           {"gradient_checkpointing", "run.recompute"},
+           {"pipe-parallel-size", "mesh.pipeline"},
+           {"steps", "run.steps"},
+           {"learning_rate", "optimizer.params.lr"},
+           {"contiguous_gradients", "zero_optimization.contiguous_gradients"}})
+    EXPECT_EQ(refusal({{key, 1}}),
+              fmt::format("{} is not a known key at the top: write {}", key, ours));
+}
+
 TEST(SectionKeys, CompressionIsSearchedToItsGround) {
   const Json off = Json::parse(
       R"({"weight_quantization": {"shared_parameters": {"enabled": false, "rounding": "nearest"}}})");

@@ -109,6 +109,20 @@ TEST(PrecisionKeys, OfATypeThatIsOffChangeNothing) {
   }
 }
 
+// bf16 has no loss scale, and Apex's levels say nothing here: files have these keys all the same.
+TEST(PrecisionKeys, OfEarlierReleasesChangeNothing) {
+  const std::string bf16 =
+      R"({"bf16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": 2,
+                   "loss_scale_window": 1000, "min_loss_scale": 1, "opt_level": "O2"}})";
+  const Config config = read_types(bf16), plain = read_types(R"({"bf16": {"enabled": true}})");
+  EXPECT_EQ(config.effective(), plain.effective());
+  for (const char* key : {"loss_scale", "initial_scale_power", "hysteresis", "loss_scale_window",
+                          "min_loss_scale", "opt_level"})
+    EXPECT_TRUE(is_idle(config, std::string("bf16.") + key)) << key;
+  EXPECT_TRUE(
+      is_idle(read_types(R"({"fp16": {"enabled": true, "opt_level": "O2"}})"), "fp16.opt_level"));
+}
+
 TEST(PrecisionKeys, GradientsAreSummedAsAsked) {
   constexpr const char* kOn = R"("bf16": {"enabled": true})";
   const auto gradients = [&](const std::string& keys) {

@@ -315,6 +315,26 @@ TEST(CompressionPrecision, GradientsOf16BitsHaveTheSameBitsAtEveryStage) {
   }
 }
 
+// A loss scale that doubles on its way has the bits of one that does not: what is kept, of
+// gradients and of momentum, follows it.
+TEST(CompressionLossScale, DoesNotChangeBitsWhereItChanges) {
+  CompressionOptions sign, momentum;
+  sign.gradients = {.type = Type::sign};
+  momentum.gradients = {.type = Type::topk, .density = 0.1};
+  momentum.corrects_momentum = true;
+  momentum.correction = {.momentum = 0.9f, .share = 1.0f, .masks = true};
+  for (const CompressionOptions& compression : {sign, momentum})
+    for (const int stage : {0, 2}) {
+      EngineOptions options = packed_options(compression, stage);
+      if (compression.corrects_momentum) options.optimizer = {.type = OptimizerSpec::Type::sgd};
+      options.skip_overflow = true;
+      const RankRun without = train_on_ranks(packed_model(), options, 2, 7);
+      options.loss_scale = {.fixed = 0, .initial_power = 8, .window = 2};
+      const RankRun with = train_on_ranks(packed_model(), options, 2, 7);
+      expect_same_bits(with.weights, without.weights);
+    }
+}
+
 // A gradient that is not finite is found through every format, and named.
 TEST(CompressionDivergence, IsFoundAndWeightsStay) {
   for (const NamedCompression& named : all_compressions()) {

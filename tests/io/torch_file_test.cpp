@@ -111,6 +111,34 @@ TEST(TorchFile, ADictionaryThatHoldsItselfEnds) {
   EXPECT_ERROR(read_torch_pickle(program, "x.bin"), "nested more than");
 }
 
+// A few bytes recall a text of any length: they must not be as many copies of it.
+TEST(TorchFile, WhatIsRecalledManyTimesIsHeldOnce) {
+  constexpr uint32_t kLength = 1 << 20;
+  std::string program = "\x80\x02X";
+  program.append(reinterpret_cast<const char*>(&kLength), sizeof(kLength));
+  program += std::string(kLength, 'x') + std::string("q\0", 2);
+  for (int i = 0; i < 100000; ++i) program += std::string("h\0", 2);  // 100 GB of copies
+  EXPECT_ERROR(read_torch_pickle(program + ".", "x.bin"), "no dictionary");
+}
+
+// A dictionary of one long name and one tensor, each recalled in two bytes.
+TEST(TorchFile, NamesTogetherAreBounded) {
+  const auto text = [](const std::string& letters) {
+    const auto length = static_cast<uint32_t>(letters.size());
+    return "X" + std::string(reinterpret_cast<const char*>(&length), 4) + letters;
+  };
+  const auto program = [&](int times) {
+    std::string made = "\x80\x02}(" + text(std::string(4000, 'n')) + "q\x01";
+    made += "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage");
+    made += "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x01tQK" + '\0' + "))tRq\x02";
+    for (int i = 1; i < times; ++i) made += "h\x01h\x02";
+    return made + "u.";
+  };
+  EXPECT_EQ(read_torch_pickle(program(1), "x.bin").at(0).name, std::string(4000, 'n'));
+  EXPECT_EQ(read_torch_pickle(program(1000), "x.bin").size(), 1000u);
+  EXPECT_ERROR(read_torch_pickle(program(20000), "x.bin"), "more values than a model has");
+}
+
 TEST(TorchFile, AFolderMayHaveItsWeightsInOne) {
   const ScratchFolder folder;
   folder.write("pytorch_model.bin", read_file(golden("state.bin")));

@@ -89,6 +89,22 @@ TEST_P(CompressionResume, HasTheBitsOfARunThatWasNotStopped) {
 INSTANTIATE_TEST_SUITE_P(All, CompressionResume, testing::ValuesIn(all_compressions()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// The loss scale doubles every second step, and what is kept is saved in that of the next.
+TEST(ResumeOfScaledPackets, WithALossScaleThatChangesHasTheBitsOfARunThatWasNotStopped) {
+  CompressionOptions sign;
+  sign.gradients = {.type = WireFormat::Type::sign};
+  for (const int before : {2, 3}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    EngineOptions options = compressed_options(sign, 2);
+    options.precision = {.compute = DType::f16};
+    options.skip_overflow = true;
+    options.loss_scale = {.fixed = 0, .initial_power = 8, .window = 2};
+    const State whole = train_and_save(options, 2, before, folder, 4);
+    expect_same_state(load_and_train(options, 2, folder, 4), whole);
+  }
+}
+
 TEST(DelayResume, HasTheBitsOfARunThatWasNotStopped) {
   for (const int stage : {0, 2}) {
     const ScratchFolder scratch;

@@ -2,6 +2,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include <new>
+
 #include "base/error.h"
 
 extern "C" void omp_set_num_threads(int threads);  // of oneDNN's own OpenMP, GCC's
@@ -17,6 +19,7 @@ void sgemm(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k
   (void)single;
   const dnnl_status_t status = dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n,
                                           k, alpha, a, a_stride, b, b_stride, beta, c, c_stride);
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
   require(status == dnnl_success, "oneDNN sgemm {}x{}x{} failed with status {}", m, n, k,
           static_cast<int>(status));
 }
