@@ -54,6 +54,7 @@ TEST(OnceBroken, AReplacementThatFeedsItself) {
 // Of a map without a trie nothing was copied, to where there is no memory.
 TEST(OnceBroken, AMapWithoutATrie) {
   EXPECT_EQ(error_text([] { read("sentencepiece", "map_without_a_trie"); }), "");
+}
 
 // JSON, which is what becomes of them, holds no such bytes.
 TEST(OnceBroken, MergesThatAreNotUtf8) {
