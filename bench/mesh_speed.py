@@ -22,6 +22,7 @@ from runs import Bench
 MODEL = '{"preset": "gpt2", "num_layers": 4, "vocab_size": 8192}'
 MESHES = {
     "tensor 2": {"mesh": {"tensor": 2}},
+    "tensor 2, beside": {"mesh": {"tensor": 2, "overlap_chunks": 4}},
     "tensor 2, sequences": {"mesh": {"tensor": 2, "sequence_parallel": True}},
     "pipeline 2": {"mesh": {"pipeline": 2}},
     "pipeline 2, zb-h1": {"mesh": {"pipeline": 2}, "pipeline": {"schedule": "zb-h1"}},
