@@ -83,6 +83,8 @@ std::string UnitCall::identity() const {
   number(arena.mark());
   number(accumulate);
   number(training);
+  number(rows.first);
+  number(rows.size);
   for (const Tensor& t : {batch.tokens, batch.targets, batch.samples, batch.starts, batch.places,
                           batch.all_starts, input, saved, output, doutput, dinput, rope, losses,
                           loss_scale, router_scale, load, rows_needed})
