@@ -28,7 +28,8 @@ def fio(args, path, engine):
     for way in ("write", "read"):
         out, seconds = processor_seconds([
             "fio", "--name=disk", f"--filename={path}", f"--size={args.mib}m", "--bs=1m", "--iodepth=16", "--direct=1",
-            f"--ioengine={engine}", f"--rw={way}", f"--loops={args.repeats}", "--scramble_buffers=0", "--output-format=json",
+            f"--ioengine={engine}", f"--rw={way}", f"--loops={args.repeats}", "--scramble_buffers=0", f"--mem={args.fio_memory}",
+            "--output-format=json",
             *(["--fixedbufs=1"] if engine == "io_uring" else [])])
         job = json.loads(out)["jobs"][0][way]
         rates[way] = job["bw_bytes"] / 1e9
@@ -60,6 +61,8 @@ def main():
     parser.add_argument("--piece", default="64MiB", help="bytes of each of our calls")
     parser.add_argument("--repeats", type=int, default=2, help="passes over the file in a round")
     parser.add_argument("--engine", default="io_uring", help="fio's: io_uring or libaio")
+    parser.add_argument("--fio-memory", default="mmap",
+                        help="shmhuge: huge pages as ours, of which the system must have set aside 16 MiB (/proc/sys/vm/nr_hugepages)")
     args = parser.parse_args()
     path = os.path.join(args.folder, "onefold-fio.dat")
     contenders = {"fio": lambda: fio(args, path, args.engine), "onefold": lambda: ours(args, True),
