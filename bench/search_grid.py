@@ -11,7 +11,7 @@ from runs import Bench
 CPU = [
     ("gpt2", False, 256, 8, 1, "2.2GiB"),
     ("gpt2", True, 512, 8, 2, "2.2GiB"),
-    ("pythia-160m", True, 256, 16, 4, "1.2GiB"),
+    ("pythia-160m", True, 256, 16, 4, "2.8GiB"),
 ]
 CARD = [("llama-3.2-1b", True, 2048, 8, 1, "20GiB")]
 
