@@ -12,17 +12,23 @@ import statistics
 import subprocess
 
 PEER = """
-import json, sys, time, torch
-from deepspeed.ops.adam import DeepSpeedCPUAdam
+import glob, importlib.util, json, os, sys, time, torch
 elems, threads, repeats = map(int, sys.argv[1:])
 torch.set_num_threads(threads)
-parameter = torch.nn.Parameter(torch.full((elems,), 0.5))
-parameter.grad = torch.full((elems,), 1e-3)
-optimizer = DeepSpeedCPUAdam([parameter], lr=1e-4, weight_decay=0.01, adamw_mode=True)
+built = glob.glob(os.path.expanduser('~/.cache/torch_extensions/*/cpu_adam/cpu_adam.so'))
+if built:
+    spec = importlib.util.spec_from_file_location('cpu_adam', built[0])
+    op = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(op)
+else:
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+    op = CPUAdamBuilder().load()
+parameter, gradient, mean, square = (torch.full((elems,), value) for value in (0.5, 1e-3, 0.0, 0.0))
+op.create_adam(0, 1e-4, 0.9, 0.999, 1e-8, 0.01, True, False)
 seconds = []
 for repeat in range(repeats + 2):
     begin = time.perf_counter()
-    optimizer.step()
+    op.adam_update(0, repeat + 1, 1e-4, 0.9, 0.999, 1e-8, 0.01, True, parameter, gradient, mean, square)
     if repeat >= 2:
         seconds.append(time.perf_counter() - begin)
 print(json.dumps(seconds))

@@ -158,7 +158,7 @@ TEST_F(Cli, BenchMeasuresTheHostsAdamWAgainstALoop) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const Json bench = Json::parse(outcome.out);
     expect_keys(bench, {"elems", "precision", "threads", "seconds", "stream_seconds", "gb_per_s",
-                        "stream_gb_per_s", "stream_fraction"});
+                        "stream_gb_per_s", "stream_fraction", "memory_gb_per_s"});
     EXPECT_EQ(bench["elems"], 300001);
     EXPECT_EQ(bench["precision"], precision);
     EXPECT_EQ(bench["seconds"].size(), 2u);
