@@ -1,7 +1,10 @@
 """The plan's clock against the wall: predicted and measured seconds of a step, for runs that differ in model, precision, ranks,
-stage, recomputation and tiers. Rates come from `onefold info --save`, measured first. On an idle machine:
+stage, recomputation and tiers. Rates come from `onefold info --save`, measured first. A run has as many steps as take `--seconds`
+by the prediction, within bounds; its mean is without the first. On an idle machine:
 
   python3 bench/clock.py --onefold build/release/onefold
+
+and where a command may not take long, in parts: --part 1/3, --part 2/3, --part 3/3.
 """
 import argparse
 
@@ -46,16 +49,20 @@ CASES = [  # name, ranks, configuration
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onefold", required=True)
-    parser.add_argument("--steps", type=int, default=4, help="of each run; the first is not counted")
+    parser.add_argument("--seconds", type=float, default=3, help="of a run's counted steps, if 3 to 12 of them take as long")
     parser.add_argument("--only", default="", help="cases whose name has this text")
+    parser.add_argument("--part", default="1/1", help="which of how many parts: every so-manieth case")
     args = parser.parse_args()
+    which, parts = (int(number) for number in args.part.split("/"))
     bench, near, count = Bench(args.onefold), 0, 0
     print("| run | predicted, s | measured, s | ratio |\n| --- | ---: | ---: | ---: |", flush=True)
-    for name, ranks, config in CASES:
-        if args.only not in name:
+    for index, (name, ranks, config) in enumerate(CASES):
+        if args.only not in name or index % parts != which - 1:
             continue
         try:
-            predicted, measured = bench.run(config, ranks, args.steps)
+            predicted = bench.predicted(config, ranks)
+            steps = 1 + min(12, max(3, round(args.seconds / predicted)))
+            predicted, measured = bench.run(config, ranks, steps)
         except RuntimeError as error:
             print(f"| {name} | {error} | | |", flush=True)
             continue

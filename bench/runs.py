@@ -44,6 +44,11 @@ class Bench:
             json.dump(config, file)
         return path
 
+    def predicted(self, config, ranks):
+        """Seconds of a step, as planned."""
+        words = ["plan", self.write(config, 1), "--hardware", self.machine(ranks), "--json", "--ranks", ranks]
+        return json.loads(self.call(*words))["predicted_step_seconds"]
+
     def run(self, config, ranks, steps):
         """Seconds of a step: predicted, and measured over all steps but the first."""
         words = ["train", self.write(config, steps), "--hardware", self.machine(ranks), "--json"]

@@ -11,7 +11,7 @@ from runs import Bench
 CPU = [
     ("gpt2", False, 256, 8, 1, "2.2GiB"),
     ("gpt2", True, 512, 8, 2, "2.2GiB"),
-    ("gpt2-medium", True, 128, 16, 4, "3GiB"),
+    ("pythia-160m", True, 256, 16, 4, "2.8GiB"),
 ]
 CARD = [("llama-3.2-1b", True, 2048, 8, 1, "20GiB")]
 
@@ -77,11 +77,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onefold", required=True)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", default="", help="models whose name has this text")
     parser.add_argument("--steps", type=int, default=4, help="of each run; the first is not counted")
     args = parser.parse_args()
     bench, card = Bench(args.onefold, args.device), args.device != "cpu"
     for setup in CARD if card else CPU:
-        compare(bench, setup, args.steps, card)
+        if args.only in setup[0]:
+            compare(bench, setup, args.steps, card)
 
 
 if __name__ == "__main__":

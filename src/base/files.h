@@ -56,7 +56,11 @@ class Files {
     // The first `count` bytes, which may be fewer than there are. Calls from several threads.
     virtual std::error_code read_at(int64_t at, std::span<std::byte> dst, size_t& count) = 0;
     virtual std::error_code write_at(int64_t at, std::span<const std::byte> src, size_t& count) = 0;
-    // In words, how bytes travel: "io_uring, past the page cache".
+    // Pages that calls may be asked for again and again until they are taken back, which they are
+    // before they are unmapped: where the system can, they are pinned once and not for each call.
+    virtual void lend(std::span<std::byte> memory) = 0;
+    virtual void take_back(std::span<std::byte> memory) = 0;
+    // In words, how bytes travel: "io_uring with registered buffers, past the page cache".
     virtual std::string how() const = 0;
   };
   static constexpr int64_t kScratchBlock = 4096;

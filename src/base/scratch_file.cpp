@@ -1,7 +1,6 @@
 #include "base/scratch_file.h"
 
 #include <fcntl.h>
-#include <liburing.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,21 +10,19 @@
 #include <optional>
 #include <vector>
 
+#include "base/scratch_ring.h"
 #include "base/thread_pool.h"
 
 namespace onefold {
 namespace {
 
-// Enough in a chunk, and enough chunks at once, that a fast disk never waits for the next request.
+// Enough in a chunk, and enough chunks at once (ScratchRing), that a fast disk never waits for the
+// next request.
 constexpr size_t kChunk = size_t{1} << 20;
-constexpr unsigned kDepth = 16;
 
 std::error_code code_of(int error) { return {error, std::generic_category()}; }
 
-struct Chunk {
-  size_t offset = 0, length = 0;  // in the memory of the call
-  ssize_t result = 0;             // bytes, or a negative error
-};
+using Chunk = ScratchChunk;
 
 std::vector<Chunk> chunks_of(size_t length) {
   std::vector<Chunk> chunks;
@@ -48,54 +45,7 @@ std::error_code sum_up(const std::vector<Chunk>& chunks, size_t& count) {
   return {};
 }
 
-// One call at a time; the queue is full within it.
-class Ring {
- public:
-  static std::unique_ptr<Ring> open() {
-    std::unique_ptr<Ring> ring(new Ring);
-    if (::io_uring_queue_init(kDepth, &ring->ring_, 0) != 0) return nullptr;
-    ring->open_ = true;
-    return ring;
-  }
-  ~Ring() {
-    if (open_) ::io_uring_queue_exit(&ring_);
-  }
-
-  void transfer(int fd, bool writing, int64_t at, std::byte* memory, std::vector<Chunk>& chunks) {
-    std::lock_guard lock(mutex_);
-    size_t next = 0, under_way = 0;
-    while (next < chunks.size() || under_way > 0) {
-      for (; next < chunks.size() && under_way < kDepth; ++next, ++under_way)
-        prepare(fd, writing, at, memory, chunks[next]);
-      ::io_uring_submit_and_wait(&ring_, 1);
-      io_uring_cqe* done = nullptr;
-      while (::io_uring_peek_cqe(&ring_, &done) == 0 && done) {
-        static_cast<Chunk*>(::io_uring_cqe_get_data(done))->result = done->res;
-        ::io_uring_cqe_seen(&ring_, done);
-        --under_way;
-      }
-    }
-  }
-
- private:
-  Ring() = default;
-  void prepare(int fd, bool writing, int64_t at, std::byte* memory, Chunk& chunk) {
-    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);  // as many as the depth: there is one
-    const auto length = static_cast<unsigned>(chunk.length);
-    const uint64_t offset = static_cast<uint64_t>(at) + chunk.offset;
-    if (writing)
-      ::io_uring_prep_write(entry, fd, memory + chunk.offset, length, offset);
-    else
-      ::io_uring_prep_read(entry, fd, memory + chunk.offset, length, offset);
-    ::io_uring_sqe_set_data(entry, &chunk);
-  }
-
-  std::mutex mutex_;
-  io_uring ring_{};
-  bool open_ = false;
-};
-
-// The same by threads.
+// What takes the place of a ring.
 class Threads {
  public:
   void transfer(int fd, bool writing, int64_t at, std::byte* memory, std::vector<Chunk>& chunks) {
@@ -125,8 +75,8 @@ class PosixScratch final : public Files::Scratch {
  public:
   PosixScratch(int fd, bool direct, ScratchIo io) : fd_(fd), direct_(direct) {
     if (io != ScratchIo::ring) return;
-    read_ring_ = Ring::open();
-    write_ring_ = Ring::open();
+    read_ring_ = ScratchRing::open();
+    write_ring_ = ScratchRing::open();
   }
   ~PosixScratch() override { ::close(fd_); }
   PosixScratch(const PosixScratch&) = delete;
@@ -144,14 +94,18 @@ class PosixScratch final : public Files::Scratch {
     return transfer(write_ring_, write_threads_, true, at, const_cast<std::byte*>(src.data()),
                     src.size(), count);
   }
+  void lend(std::span<std::byte> memory) override {
+    for (ScratchRing* ring : rings()) ring->lend(memory.data(), memory.size());
+  }
+  void take_back(std::span<std::byte> memory) override {
+    for (ScratchRing* ring : rings()) ring->take_back(memory.data(), memory.size());
+  }
   std::string how() const override {
-    return std::string(read_ring_ && write_ring_ ? "io_uring"
-                                                 : "threads (io_uring is not allowed)") +
-           (direct_ ? ", past the page cache" : ", through the page cache");
+    return travel() + (direct_ ? ", past the page cache" : ", through the page cache");
   }
 
  private:
-  std::error_code transfer(const std::unique_ptr<Ring>& ring, Threads& threads, bool writing,
+  std::error_code transfer(const std::unique_ptr<ScratchRing>& ring, Threads& threads, bool writing,
                            int64_t at, std::byte* memory, size_t length, size_t& count) {
     std::vector<Chunk> chunks = chunks_of(length);
     if (ring)
@@ -161,9 +115,27 @@ class PosixScratch final : public Files::Scratch {
     return sum_up(chunks, count);
   }
 
+  std::vector<ScratchRing*> rings() const {
+    if (!read_ring_ || !write_ring_) return {};
+    return {read_ring_.get(), write_ring_.get()};
+  }
+  std::string travel() const {
+    if (rings().empty()) return "threads (io_uring is not allowed)";
+    std::string refusal;
+    bool registers = false;
+    for (const ScratchRing* ring : rings()) {
+      registers = registers || ring->registers();
+      if (refusal.empty()) refusal = ring->refusal();
+    }
+    if (refusal.empty()) return registers ? "io_uring with registered buffers" : "io_uring";
+    return fmt::format("io_uring, {} ({})",
+                       registers ? "not all buffers registered" : "buffers not registered",
+                       refusal);
+  }
+
   const int fd_;
   const bool direct_;
-  std::unique_ptr<Ring> read_ring_, write_ring_;
+  std::unique_ptr<ScratchRing> read_ring_, write_ring_;
   Threads read_threads_, write_threads_;
 };
 

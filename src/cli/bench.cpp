@@ -359,6 +359,8 @@ void add_bench(CLI::App& app, Run& run) {
   add_bench_wire(*bench, run);
   add_bench_tokenizer(*bench, run);
   add_bench_checkpoint(*bench, run);
+  add_bench_adamw(*bench, run);
+  add_bench_disk(*bench, run);
 }
 
 }  // namespace onefold::cli

@@ -30,6 +30,10 @@ class Disk final : public MemorySource {
   void read(const void* from, std::span<std::byte> dst) const;
   void write(void* to, std::span<const std::byte> src);
 
+  // Memory that is read into and written from until it is taken back; see Files::Scratch.
+  void lend(std::span<std::byte> memory) { file_->lend(memory); }
+  void take_back(std::span<std::byte> memory) { file_->take_back(memory); }
+
   const std::string& folder() const { return folder_; }
   std::string how() const { return file_->how(); }
   int64_t bytes_read() const { return read_; }

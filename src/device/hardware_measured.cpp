@@ -271,6 +271,7 @@ DiskRates measure_disk(const std::string& folder) {
   if (!memory) user_error("there is no memory for measuring the disk");
   const std::span<std::byte> bytes(memory.get(), kBytes);
   std::fill(bytes.begin(), bytes.end(), std::byte{1});
+  disk.lend(bytes);
   // In pieces like those of a unit's state.
   const auto rate = [&](const auto& transfer) {
     std::vector<double> times;
@@ -286,6 +287,7 @@ DiskRates measure_disk(const std::string& folder) {
   DiskRates rates;
   rates.write = rate([&](std::byte* there, auto piece) { disk.write(there, piece); });
   rates.read = rate([&](std::byte* there, auto piece) { disk.read(there, piece); });
+  disk.take_back(bytes);
   disk.give_back(block, kBytes);
   return rates;
 }

@@ -27,6 +27,7 @@ Tiers::Tiers(Device& device, const std::string& folder)
     : device_(device), has_disk_(!folder.empty()) {
   if (!has_disk_ || device.dry()) return;
   disk_ = std::make_unique<Disk>(folder);
+  host_ = std::make_unique<LentMemory>(*device.memory(Tier::host), *disk_);
 }
 
 std::unique_ptr<LaneQueue> Tiers::open_lane() const {
@@ -34,7 +35,9 @@ std::unique_ptr<LaneQueue> Tiers::open_lane() const {
 }
 
 MemorySource* Tiers::source(Tier tier) const {
-  return tier == Tier::disk && disk_ ? disk_.get() : device_.memory(tier);
+  if (!disk_) return device_.memory(tier);
+  if (tier == Tier::disk) return disk_.get();
+  return tier == Tier::host || device_.memory_is_the_hosts() ? host_.get() : device_.memory(tier);
 }
 
 // Piece by piece.

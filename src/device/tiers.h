@@ -6,7 +6,7 @@
 #include <string>
 
 #include "device/device.h"
-#include "device/disk.h"
+#include "device/lent_memory.h"
 
 namespace onefold {
 
@@ -24,6 +24,7 @@ class Tiers {
   // dry.
   Tiers(Device& device, const std::string& folder);
 
+  // Where there is a disk, what it can reach of the memory is lent to it.
   MemorySource* source(Tier tier) const;
   const Disk* disk() const { return disk_.get(); }
   // What travels between a disk and this device passes through the host's memory, by the work of a
@@ -49,6 +50,7 @@ class Tiers {
   Device& device_;
   const bool has_disk_;
   std::unique_ptr<Disk> disk_;
+  std::unique_ptr<LentMemory> host_;  // what the disk reaches; null without one
 };
 
 }  // namespace onefold

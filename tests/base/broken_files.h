@@ -204,6 +204,8 @@ class BrokenFiles final : public Files {
       if (const std::error_code error = files_.take(src)) return error;
       return real_->write_at(at, src.first(whole_blocks(src.size())), count);
     }
+    void lend(std::span<std::byte> memory) override { real_->lend(memory); }
+    void take_back(std::span<std::byte> memory) override { real_->take_back(memory); }
     std::string how() const override { return real_->how(); }
 
    private:

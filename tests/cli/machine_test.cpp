@@ -151,6 +151,36 @@ TEST_F(Cli, BenchMeasuresCollectivesAgainstACopy) {
   expect_error(onefold({"bench", "comm", "--sizes", "0"}), 1, {"--sizes"});
 }
 
+TEST_F(Cli, BenchMeasuresTheHostsAdamWAgainstALoop) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Outcome outcome = onefold({"bench", "adamw", "--elems", "300001", "--threads", "2",
+                                     "--repeats", "2", "--precision", precision, "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const Json bench = Json::parse(outcome.out);
+    expect_keys(bench, {"elems", "precision", "threads", "seconds", "stream_seconds", "gb_per_s",
+                        "stream_gb_per_s", "stream_fraction", "memory_gb_per_s"});
+    EXPECT_EQ(bench["elems"], 300001);
+    EXPECT_EQ(bench["precision"], precision);
+    EXPECT_EQ(bench["seconds"].size(), 2u);
+    EXPECT_GT(bench["stream_fraction"], 0.0);
+  }
+  expect_error(onefold({"bench", "adamw", "--precision", "fp8"}), 1, {"--precision fp8", "bf16"});
+}
+
+TEST_F(Cli, BenchMeasuresTheDiskTier) {
+  const Outcome outcome = onefold(
+      {"bench", "disk", ".", "--bytes", "5MiB", "--piece", "2MiB", "--repeats", "2", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json bench = Json::parse(outcome.out);
+  expect_keys(bench, {"bytes", "piece_bytes", "how", "write_gb_per_s", "read_gb_per_s",
+                      "writes_gb_per_s", "reads_gb_per_s"});
+  EXPECT_EQ(bench["bytes"], 4 << 20);  // whole pieces
+  EXPECT_EQ(bench["reads_gb_per_s"].size(), 2u);
+  EXPECT_GT(bench["write_gb_per_s"], 0.0);
+  expect_error(onefold({"bench", "disk", ".", "--piece", "1000"}), 1, {"--piece", "4096"});
+  expect_error(onefold({"bench", "disk", ".", "--bytes", "1MiB"}), 1, {"--bytes", "64MiB"});
+}
+
 TEST_F(Cli, BenchMeasuresWireFormatsAgainstPlainReadsAndWrites) {
   const Outcome outcome = onefold({"bench", "wire", "--size", "100KB", "--threads", "2",
                                    "--repeats", "2", "--stochastic", "--json"});

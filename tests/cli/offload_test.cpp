@@ -1,4 +1,11 @@
 // State on a disk or in the host's memory, from the command line.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <thread>
+
 #include "cli/support.h"
 
 namespace onefold {
@@ -27,7 +34,8 @@ TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
   EXPECT_TRUE(read("disk/weights.safetensors") == read("plain/weights.safetensors"));
   expect_in(disk.err, {"offload  parameters in state, gradients and optimizer in state",
                        "on the disk; a step brings", "to the device", "from the device",
-                       "written by this rank", "page cache", "disk peak"});
+                       "written by this rank", "page cache", "a drive that is warranted for 600 TB",
+                       "disk peak"});
   const Outcome host = train(with(in_host_memory(), {"run.output=host"}), {});
   ASSERT_EQ(host.code, 0) << host.err;
   EXPECT_TRUE(read("host/weights.safetensors") == read("plain/weights.safetensors"));
@@ -49,6 +57,33 @@ TEST_F(CliOffload, WhatTheHostStepsHasTheSameBits) {
     ASSERT_EQ(host.code, 0) << host.err;
     EXPECT_TRUE(read(output + "/weights.safetensors") == read("plain/weights.safetensors"));
   }
+}
+
+// As containers do: the calling thread, and what it starts, gets no ring.
+bool forbid_io_uring() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = std::size(program), .filter = program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(CliOffload, WhereIoUringIsForbiddenThreadsDoTheSameAndAreNamed) {
+  ASSERT_EQ(train({"run.output=plain"}).code, 0);
+  Outcome disk;
+  bool forbidden = false;
+  std::thread([&] {
+    forbidden = forbid_io_uring();
+    if (forbidden) disk = train(with(on_disk(), {"run.output=disk"}), {});
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "this system has no filters of calls";
+  ASSERT_EQ(disk.code, 0) << disk.err;
+  expect_in(disk.err, {"threads (io_uring is not allowed)", "a drive that is warranted for"});
+  EXPECT_TRUE(read("disk/weights.safetensors") == read("plain/weights.safetensors"));
 }
 
 TEST_F(CliOffload, ACheckpointIsLoadedOnAnyTier) {
