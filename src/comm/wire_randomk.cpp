@@ -4,20 +4,60 @@
 // Error: none of what is sent; the rest decodes to 0. What subtract leaves is exact, as with other
 // sparse packets. Numbers are sent as they are: without error feedback the mean of many draws is
 // the numbers times the density.
+#include <utility>
+
 #include "comm/wire_parts.h"
 
 namespace onefold::wire {
 namespace {
 
-class RandomPacket : public Wire {
+class RandomWire final : public Wire {
  public:
-  explicit RandomPacket(const WireFormat& format) : density_(format.density) {}
+  explicit RandomWire(const WireFormat& format) : density_(format.density) {}
 
-  int64_t packet_bytes(int64_t elems) const final {
+  int64_t packet_bytes(int64_t elems) const override {
     return Entries::bytes(sent_elems(density_, elems), 0);
   }
 
-  void apply(const std::byte* packet, const WireDraw& draw, Apply how, std::span<float> dst) final {
+  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
+    const auto elems = static_cast<int64_t>(values.size());
+    const Entries entries = entries_of(packet, elems);
+    uint32_t largest = 0;
+    for_each_run(draw.common, entries.room, elems, [&](const Run& run) {
+      largest = std::max(largest, largest_magnitude(run.of(values)));
+      for (size_t k = 0; k < run.places.size(); ++k)
+        entries.set_value(run.first + static_cast<int64_t>(k),
+                          values[static_cast<size_t>(run.places[k])]);
+    });
+    if (largest >= kInfinity) entries.set_value(0, kNotANumber);
+  }
+
+  // What is sent is taken away before the rest is looked at.
+  Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) override {
+    const auto elems = static_cast<int64_t>(values.size());
+    const Entries entries = entries_of(packet, elems);
+    Squares squares;
+    uint32_t largest = 0;
+    for_each_run(draw.common, entries.room, elems, [&](const Run& run) {
+      // In order, so that memory is read ahead of the places.
+      largest = std::max(largest, largest_magnitude(run.of(values)));
+      for (size_t k = 0; k < run.places.size(); ++k) {
+        float& value = values[static_cast<size_t>(run.places[k])];
+        entries.set_value(run.first + static_cast<int64_t>(k), value);
+        squares.given += square(std::exchange(value, 0.0f));
+      }
+      squares.lost += measure(run.of(values)).squares;
+    });
+    squares.given += squares.lost;
+    if (largest < kInfinity) return squares;
+    entries.set_value(0, kNotANumber);
+    entries.drop_not_finite(values);
+    squares.lost = measure(values).squares;
+    return squares;
+  }
+
+  void apply(const std::byte* packet, const WireDraw& draw, Apply how,
+             std::span<float> dst) override {
     const auto elems = static_cast<int64_t>(dst.size());
     const Entries entries = entries_of(const_cast<std::byte*>(packet), elems);
     for_each_run(draw.common, entries.room, elems, [&](const Run& run) {
@@ -34,7 +74,7 @@ class RandomPacket : public Wire {
     if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
- protected:
+ private:
   Entries entries_of(std::byte* packet, int64_t elems) const {
     return {packet, sent_elems(density_, elems), 0};
   }
@@ -71,35 +111,7 @@ class RandomPacket : public Wire {
     });
   }
 
- private:
   const double density_;
-};
-
-class RandomWire final : public Exact<RandomPacket> {
- public:
-  using Exact::Exact;
-
- private:
-  Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
-    const auto elems = static_cast<int64_t>(values.size());
-    const Entries entries = entries_of(packet, elems);
-    Squares squares;
-    for_each_run(draw.common, entries.room, elems, [&](const Run& run) {
-      others_.assign(run.of(values).begin(), run.of(values).end());
-      for (size_t k = 0; k < run.places.size(); ++k) {
-        const float value = values[static_cast<size_t>(run.places[k])];
-        entries.set_value(run.first + static_cast<int64_t>(k), value);
-        squares.given += square(value);
-        others_[static_cast<size_t>(run.places[k] - run.begin)] = 0;
-      }
-      squares.lost += measure(others_).squares;
-    });
-    squares.given += squares.lost;
-    if (!std::isfinite(squares.given)) entries.set_value(0, kNotANumber);
-    return squares;
-  }
-
-  std::vector<float> others_;  // the memory is reused by later calls
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ class SampledWire final : public ChosenWire {
   FoundPlaces select(std::span<const float> values, const WireDraw& draw,
                      const Entries& entries) override {
     // So that some dozens of the sample are above the cut.
-    constexpr int64_t kLeastSample = 1024, kShare = 64, kAboveCut = 32;
+    constexpr int64_t kLeastSample = 1024, kShare = 256, kAboveCut = 32;
     const auto elems = static_cast<int64_t>(values.size());
     const int64_t wanted =
         std::max({kLeastSample, elems / kShare, kAboveCut * elems / entries.room});
