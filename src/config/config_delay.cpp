@@ -21,6 +21,12 @@ void read_one_step(JsonObject& in, Config& config) {
     in.refuse(Group::missing, "one_step",
               "is true, which does not go with momentum or gradients that travel in turns "
               "(compression.momentum_correction, var_update_scaler)");
+  if (!config.delay.one_step) return in.no_effect("lookahead", "it is for one_step");
+  config.delay.lookahead = in.non_negative("lookahead", 0);
+  if (config.delay.lookahead > 0 && config.precision.compute != DType::f32 &&
+      !config.precision.has_master())
+    in.refuse(Group::missing, "lookahead",
+              "needs master weights: weights of 16 bits do not return from where they are taken");
 }
 
 struct Obstacles {
@@ -126,6 +132,7 @@ void read_delay(JsonObject& root, Config& config) {
 Json delay_json(const DelayConfig& delay) {
   Json json;
   if (delay.one_step) json["one_step"] = true;
+  if (delay.lookahead > 0) json["lookahead"] = delay.lookahead;
   if (delay.whole_steps > 0) json["warmup_steps"] = delay.whole_steps;
   if (delay.stale.on()) {
     json["staleness"] = delay.stale.bound;
