@@ -155,7 +155,7 @@ float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
   if (limit <= 0) return 1;
   double squares = 0;
   for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
-                 [&](int64_t, std::span<const float> part) { squares += sum_of_squares(part); });
+                 [&](int64_t, std::span<const float> part) { squares += measure(part).squares; });
   const double norm = std::sqrt(squares);
   return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
 }

@@ -32,6 +32,16 @@ class Bf16Wire final : public DenseWire {
                   });
   }
 
+  Squares keep_part(std::span<float> values, Stretch part, const WireDraw& draw,
+                    std::byte* packet) override {
+    const auto here =
+        values.subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin));
+    const Measures given = measure(here);
+    if (stochastic_ || given.largest >= kInfinity)
+      return DenseWire::keep_part(values, part, draw, packet);
+    return {given.squares, keep_bf16(here, reinterpret_cast<uint16_t*>(packet) + part.begin)};
+  }
+
   void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {
     unpack_bf16(
         reinterpret_cast<const uint16_t*>(packet) + part.begin, how,

@@ -8,37 +8,16 @@
 namespace onefold::wire {
 namespace {
 
-class BlockWire final : public Wire {
+class BlockPacket : public Wire {
  public:
-  explicit BlockWire(const WireFormat& format) : block_(format.block), density_(format.density) {}
+  explicit BlockPacket(const WireFormat& format) : block_(format.block), density_(format.density) {}
 
-  int64_t packet_bytes(int64_t elems) const override {
+  int64_t packet_bytes(int64_t elems) const final {
     const int64_t room = room_for(elems);
     return Entries::bytes(room * block_, room);
   }
 
-  void encode(std::span<const float> values, const WireDraw&, std::byte* packet) override {
-    require_places(values.size());
-    const auto elems = static_cast<int64_t>(values.size());
-    const int64_t count = blocks_of(elems, block_), room = room_for(elems);
-    const Entries entries{packet, room * block_, room};
-    norms_.resize(static_cast<size_t>(count));
-    for (int64_t b = 0; b < count; ++b) norms_[static_cast<size_t>(b)] = norm_of(values, b);
-    const auto norm = [&](int64_t b) { return norms_[static_cast<size_t>(b)]; };
-    const Cut cut = cut_of(norms_, room);
-    int64_t equal = room - cut.above, sent = 0;
-    for (int64_t b = 0; b < count && sent < room; ++b) {
-      if (norm(b) < cut.magnitude || (norm(b) == cut.magnitude && equal-- <= 0)) continue;
-      entries.set_place(sent, static_cast<uint32_t>(b));
-      for (int64_t i = 0; i < block_; ++i) {
-        const int64_t at = b * block_ + i;
-        entries.set_value(sent * block_ + i, at < elems ? values[static_cast<size_t>(at)] : 0);
-      }
-      ++sent;
-    }
-  }
-
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
+  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) final {
     const auto elems = static_cast<int64_t>(dst.size());
     const int64_t room = room_for(elems);
     const Entries entries{const_cast<std::byte*>(packet), room * block_, room};
@@ -56,18 +35,60 @@ class BlockWire final : public Wire {
     if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
- private:
+ protected:
+  int64_t block() const { return block_; }
   int64_t room_for(int64_t elems) const { return sent_elems(density_, blocks_of(elems, block_)); }
 
-  uint32_t norm_of(std::span<const float> values, int64_t block) const {
-    const auto first = static_cast<size_t>(block * block_);
-    return norm_magnitude(
-        values.subspan(first, std::min(static_cast<size_t>(block_), values.size() - first)));
-  }
-
+ private:
   const int64_t block_;
   const double density_;
-  std::vector<uint32_t> norms_;  // the memory is reused by later calls
+};
+
+class BlockWire final : public Exact<BlockPacket> {
+ public:
+  using Exact::Exact;
+
+ private:
+  Squares write(std::span<const float> values, const WireDraw&, std::byte* packet) override {
+    require_places(values.size());
+    const auto elems = static_cast<int64_t>(values.size());
+    const int64_t count = blocks_of(elems, block()), room = room_for(elems);
+    const Entries entries{packet, room * block(), room};
+    norms_.resize(static_cast<size_t>(count));
+    squares_.resize(static_cast<size_t>(count));
+    for (int64_t b = 0; b < count; ++b) {
+      const Measures of = measure(numbers_of(values, b));
+      norms_[static_cast<size_t>(b)] = norm_magnitude(of);
+      squares_[static_cast<size_t>(b)] = of.squares;
+    }
+    const Cut cut = cut_of(norms_, room);
+    int64_t equal = room - cut.above, sent = 0;
+    Squares squares;
+    for (int64_t b = 0; b < count; ++b) {
+      const uint32_t norm = norms_[static_cast<size_t>(b)];
+      squares.given += squares_[static_cast<size_t>(b)];
+      if (norm < cut.magnitude || (norm == cut.magnitude && equal-- <= 0)) {
+        squares.lost += squares_[static_cast<size_t>(b)];
+        continue;
+      }
+      entries.set_place(sent, static_cast<uint32_t>(b));
+      const std::span<const float> numbers = numbers_of(values, b);
+      std::byte* const to = packet + Entries::bytes(sent++ * block(), 0);
+      std::memcpy(to, numbers.data(), numbers.size_bytes());
+      std::memset(to + numbers.size_bytes(), 0,
+                  static_cast<size_t>(Entries::bytes(block(), 0)) - numbers.size_bytes());
+    }
+    return squares;
+  }
+
+  std::span<const float> numbers_of(std::span<const float> values, int64_t b) const {
+    const auto first = static_cast<size_t>(b * block());
+    return values.subspan(first, std::min(static_cast<size_t>(block()), values.size() - first));
+  }
+
+  // The memory is reused by later calls.
+  std::vector<uint32_t> norms_;
+  std::vector<double> squares_;
 };
 
 }  // namespace

@@ -13,54 +13,31 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/wire_parts.h"
+#include "comm/wire_sparse.h"
 
 namespace onefold::wire {
 namespace {
 
-class ImportanceWire final : public Wire {
+class ImportanceWire final : public SparseWire {
  public:
-  explicit ImportanceWire(const WireFormat& format) : density_(format.density) {}
-
-  int64_t packet_bytes(int64_t elems) const override {
-    const int64_t room = sent_elems(density_, elems);
-    return Entries::bytes(room, room);
-  }
+  using SparseWire::SparseWire;
 
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
     require_places(values.size());
-    const int64_t room = sent_elems(density_, static_cast<int64_t>(values.size()));
-    const Entries entries{packet, room, room};
+    const Entries entries = entries_of(packet, static_cast<int64_t>(values.size()));
     int64_t sent = 0;
     const auto send = [&](size_t place, float value) {
       entries.set_value(sent, value);
       entries.set_place(sent++, static_cast<uint32_t>(place));
     };
-    if (largest_magnitude(values) >= kInfinity)
+    if (entries.room >= static_cast<int64_t>(values.size()))
+      for (size_t i = 0; i < values.size(); ++i) send(i, values[i]);
+    else if (uint32_t largest = measure_all(values); largest >= kInfinity)
       send(0, kNotANumber);
     else
-      draw_numbers(values, room, philox_uniform(philox_word(draw.own, 0)), send);
-    for (; sent < room; ++sent) {
-      entries.set_value(sent, 0);
-      entries.set_place(sent, static_cast<uint32_t>(values.size()));
-    }
-  }
-
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
-    const auto elems = static_cast<int64_t>(dst.size());
-    const int64_t room = sent_elems(density_, elems);
-    const Entries entries{const_cast<std::byte*>(packet), room, room};
-    if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
-    for (int64_t i = 0; i < room; ++i) {
-      const int64_t place = entries.place(i);
-      if (place >= elems) continue;
-      float& to = dst[static_cast<size_t>(place)];
-      if (how == Apply::clear)
-        to = 0;
-      else
-        to += how == Apply::subtract ? -entries.value(i) : entries.value(i);
-    }
-    if (how == Apply::subtract) entries.drop_not_finite(dst);
+      draw_numbers(values, levels_of(values, entries.room),
+                   double{philox_uniform(philox_word(draw.own, 0))}, send);
+    leave_empty(entries, sent, values.size());
   }
 
  private:
@@ -71,29 +48,44 @@ class ImportanceWire final : public Wire {
     int64_t draws = 0;
   };
 
-  static Levels levels_of(std::span<const float> values, int64_t room) {
+  // The one sweep over all numbers; what follows looks at parts of them, and at numbers of the few
+  // parts that have something to send.
+  uint32_t measure_all(std::span<const float> values) {
+    parts_.resize((values.size() + kMeasuredPart - 1) / kMeasuredPart);
+    measure_parts(values, parts_);
+    uint32_t largest = 0;
+    for (const PartMeasures& part : parts_) largest = std::max(largest, part.largest);
+    return largest;
+  }
+
+  static std::span<const float> part_of(std::span<const float> values, size_t part) {
+    const size_t first = part * kMeasuredPart;
+    return values.subspan(first, std::min(kMeasuredPart, values.size() - first));
+  }
+  // Whether all numbers of a part are less.
+  static bool below(const PartMeasures& part, double exact) {
+    return double{std::bit_cast<float>(part.largest)} < exact;
+  }
+
+  Levels levels_of(std::span<const float> values, int64_t room) const {
     constexpr int kRounds = 2;
     Levels levels{.exact = std::numeric_limits<double>::infinity(), .level = 0, .draws = room};
     for (int round = 0; round <= kRounds; ++round) {
-      // In parts, so that no addition waits for the one before; how many fixes the bits.
-      std::array<double, 8> masses = {};
-      std::array<int64_t, 8> exact = {};
-      const auto add = [&](size_t part, float value) {
-        const double size = std::abs(double{value});
-        const bool small = size < levels.exact;
-        masses[part] += small ? size : 0.0;
-        exact[part] += !small;
-      };
-      const size_t even = values.size() / 8 * 8;
-      for (size_t i = 0; i < even; i += 8)
-        for (size_t part = 0; part < 8; ++part) add(part, values[i + part]);
-      for (size_t i = even; i < values.size(); ++i) add(i - even, values[i]);
-      double mass = 0;
+      std::array<double, 4> masses = {};  // so that no addition waits for the one before
       levels.draws = room;
-      for (size_t part = 0; part < 8; ++part) {
-        mass += masses[part];
-        levels.draws -= exact[part];
+      for (size_t p = 0; p < parts_.size(); ++p) {
+        if (below(parts_[p], levels.exact)) {
+          masses[p % 4] += parts_[p].magnitudes;
+          continue;
+        }
+        for (const float value : part_of(values, p)) {
+          const double size = std::abs(double{value});
+          const bool small = size < levels.exact;
+          masses[p % 4] += small ? size : 0.0;
+          levels.draws -= !small;
+        }
       }
+      const double mass = (masses[0] + masses[1]) + (masses[2] + masses[3]);
       if (levels.draws <= 0 || mass == 0) return {levels.exact, 0, 0};
       levels.level = mass / static_cast<double>(levels.draws);
       if (round < kRounds) levels.exact = levels.level;
@@ -102,34 +94,37 @@ class ImportanceWire final : public Wire {
   }
 
   template <class Send>
-  static void draw_numbers(std::span<const float> values, int64_t room, float start,
-                           const Send& send) {
-    if (room >= static_cast<int64_t>(values.size())) {
-      for (size_t i = 0; i < values.size(); ++i) send(i, values[i]);
-      return;
-    }
-    const Levels levels = levels_of(values, room);
-    double passed = 0, next = levels.level * double{start};  // the place of the next draw
+  void draw_numbers(std::span<const float> values, const Levels& levels, double start,
+                    const Send& send) const {
+    double passed = 0, next = levels.level * start;  // the place of the next draw
     int64_t drawn = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double size = std::abs(double{values[i]});
-      if (size >= levels.exact) {
-        send(i, values[i]);
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      const bool small = below(parts_[p], levels.exact);
+      if (small && (drawn == levels.draws || passed + parts_[p].magnitudes <= next)) {
+        passed += parts_[p].magnitudes;
         continue;
       }
-      passed += size;
-      if (passed <= next || drawn == levels.draws) continue;
-      const int64_t before = drawn;
-      while (drawn < levels.draws && passed > next)
-        next = levels.level * (double{start} + static_cast<double>(++drawn));
-      if (size == 0) continue;
-      const double value = levels.level * static_cast<double>(drawn - before);
-      constexpr double kMost = std::numeric_limits<float>::max();
-      send(i, std::copysign(static_cast<float>(std::min(value, kMost)), values[i]));
+      for (size_t i = p * kMeasuredPart; const float number : part_of(values, p)) {
+        const size_t place = i++;
+        const double size = std::abs(double{number});
+        if (size >= levels.exact) {
+          send(place, number);
+          continue;
+        }
+        passed += size;
+        if (passed <= next || drawn == levels.draws) continue;
+        const int64_t before = drawn;
+        while (drawn < levels.draws && passed > next)
+          next = levels.level * (start + static_cast<double>(++drawn));
+        if (size == 0) continue;
+        const double value = levels.level * static_cast<double>(drawn - before);
+        constexpr double kMost = std::numeric_limits<float>::max();
+        send(place, std::copysign(static_cast<float>(std::min(value, kMost)), number));
+      }
     }
   }
 
-  const double density_;
+  std::vector<PartMeasures> parts_;  // the memory is reused by later calls
 };
 
 }  // namespace

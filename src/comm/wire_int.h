@@ -16,8 +16,9 @@
 namespace onefold::wire {
 
 // Codes: how levels are stored. kLevels; bytes(elems); finish(codes, elems), what no block writes;
-// store(codes, first, values, unit, words), of values from place `first` on; load(codes, first,
-// unit, how, dst).
+// store(codes, first, values, unit, words), of values from place `first` on; keep(codes, first,
+// values, unit), the same to the nearest, and values become what codes lack, if keeps(block);
+// load(codes, first, unit, how, dst).
 template <class Codes>
 class IntWire final : public DenseWire {
  public:
@@ -65,6 +66,26 @@ class IntWire final : public DenseWire {
                       store(at, until, words.data() + (at - first));
                     }
                   });
+  }
+
+  Squares keep_part(std::span<float> values, Stretch part, const WireDraw& draw,
+                    std::byte* packet) override {
+    if (stochastic_ || !Codes::keeps(block()))
+      return DenseWire::keep_part(values, part, draw, packet);
+    auto* const scales = reinterpret_cast<uint16_t*>(packet);
+    std::byte* const codes = packet + scale_bytes(static_cast<int64_t>(values.size()));
+    Squares squares;
+    for (int64_t first = part.begin; first < part.end; first += block()) {
+      const int64_t end = std::min(first + block(), part.end);
+      const auto here =
+          values.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+      const Measures given = measure(here);
+      squares.given += given.squares;
+      const uint16_t scale = scales[first / block()] = scale_of(given.largest);
+      if (scale == kNoScale) std::fill(here.begin(), here.end(), 0.0f);
+      squares.lost += Codes::keep(codes, first, here, scale == kNoScale ? 1 : bf16_to_f32(scale));
+    }
+    return squares;
   }
 
   void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {

@@ -28,6 +28,11 @@ struct Halves {
       pair = static_cast<uint8_t>((pair & 0xF0) | code_of(values[last], unit, rest(last)));
     }
   }
+  // Blocks that begin at a byte.
+  static bool keeps(int64_t block) { return block % 2 == 0; }
+  static double keep(std::byte* codes, int64_t first, std::span<float> values, float unit) {
+    return keep_int4(values, unit, reinterpret_cast<uint8_t*>(codes) + first / 2);
+  }
   static void load(const std::byte* codes, int64_t first, float unit, Apply how,
                    std::span<float> dst) {
     const auto* const pairs = reinterpret_cast<const uint8_t*>(codes) + (first + 1) / 2;

@@ -12,6 +12,10 @@ struct Bytes {
                     const uint32_t* words) {
     pack_int8(values, unit, words, reinterpret_cast<int8_t*>(codes) + first);
   }
+  static bool keeps(int64_t) { return true; }
+  static double keep(std::byte* codes, int64_t first, std::span<float> values, float unit) {
+    return keep_int8(values, unit, reinterpret_cast<int8_t*>(codes) + first);
+  }
   static void load(const std::byte* codes, int64_t first, float unit, Apply how,
                    std::span<float> dst) {
     unpack_int8(reinterpret_cast<const int8_t*>(codes) + first, unit, how, dst);

@@ -24,6 +24,8 @@ inline constexpr float kNotANumber = std::bit_cast<float>(0x7FC00000u);
 inline uint32_t magnitude(float value) { return std::bit_cast<uint32_t>(value) & ~half::kSign; }
 inline bool finite(float value) { return magnitude(value) < kInfinity; }
 
+inline double square(float value) { return double{value} * double{value}; }
+
 inline int64_t round_up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 inline int64_t blocks_of(int64_t elems, int64_t block) { return (elems + block - 1) / block; }
 
@@ -71,9 +73,9 @@ inline Cut cut_of(std::span<const uint32_t> magnitudes, int64_t k) {
 
 // The norm of numbers as the magnitude of a float, whose range would not hold every sum of squares:
 // its root. Numbers of which one is not finite come before all others.
-inline uint32_t norm_magnitude(std::span<const float> values) {
-  if (const uint32_t most = largest_magnitude(values); most >= kInfinity) return most;
-  return std::min(magnitude(static_cast<float>(std::sqrt(sum_of_squares(values)))), kInfinity - 1);
+inline uint32_t norm_magnitude(const Measures& of) {
+  if (of.largest >= kInfinity) return of.largest;
+  return std::min(magnitude(static_cast<float>(std::sqrt(of.squares))), kInfinity - 1);
 }
 
 // Numbers and their places, which sparse packets are made of: first all numbers, then all places.
@@ -102,8 +104,8 @@ struct Entries {
     std::memcpy(&place, data + bytes(room, i), sizeof(uint32_t));
     return place;
   }
-  std::span<const float> values() const {
-    return {reinterpret_cast<const float*>(data), static_cast<size_t>(room)};
+  std::span<float> values() const {
+    return {reinterpret_cast<float*>(data), static_cast<size_t>(room)};
   }
   std::span<uint32_t> place_list() const {
     return {reinterpret_cast<uint32_t*>(data + bytes(room, 0)), static_cast<size_t>(places)};
@@ -138,11 +140,37 @@ class DenseWire : public Wire {
                            std::byte* packet) = 0;
   virtual void apply_part(const std::byte* packet, Stretch part, Apply how,
                           std::span<float> dst) = 0;
+  // encode_part(), and apply_part() that subtracts; formats that can do both at once.
+  virtual Squares keep_part(std::span<float> values, Stretch part, const WireDraw& draw,
+                            std::byte* packet);
   // The bytes that no stretch writes.
   virtual void finish(std::byte* packet, int64_t elems) { clear_tail(packet, packet_bytes(elems)); }
 
  private:
   const int64_t block_;
+};
+
+// Formats that send some numbers as they are: as they are written, it is known what is left.
+template <class Packet>
+class Exact : public Packet {
+ public:
+  using Packet::Packet;
+  using Squares = Wire::Squares;
+
+  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
+    write(values, draw, packet);
+  }
+  Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) final {
+    Squares squares = write(values, draw, packet);
+    this->apply(packet, draw, Apply::subtract, values);
+    // What was not finite is gone.
+    if (!std::isfinite(squares.given)) squares.lost = measure(values).squares;
+    return squares;
+  }
+
+ protected:
+  // encode(): the squares of all numbers, and of those that are not sent.
+  virtual Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) = 0;
 };
 
 // Places are 32 bits.

@@ -13,43 +13,18 @@
 namespace onefold::wire {
 namespace {
 
-class RowWire final : public Wire {
+class RowPacket : public Wire {
  public:
-  explicit RowWire(const WireFormat& format) : block_(format.block), density_(format.density) {}
+  explicit RowPacket(const WireFormat& format) : block_(format.block), density_(format.density) {}
 
-  int64_t packet_bytes(int64_t elems) const override {
-    const int64_t room = sent_elems(density_, elems);
+  int64_t packet_bytes(int64_t elems) const final {
+    const int64_t room = room_for(elems);
     return Entries::bytes(room, places_for(room));
   }
 
-  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
-    require_places(values.size());
-    const auto elems = static_cast<int64_t>(values.size());
-    const int64_t room = sent_elems(density_, elems), places = places_for(room);
-    const Entries entries{packet, room, places};
-    cut_rows(elems, room, draw.rows);
-    order_.clear();
-    for (size_t row = 0; row + 1 < bounds_.size(); ++row)
-      order_.emplace_back(norm_magnitude(part(values, row)), static_cast<uint32_t>(row));
-    std::sort(order_.begin(), order_.end(), [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first > b.first : a.second < b.second;
-    });
-    int64_t sent = 0, filled = 0;
-    for (const auto& [norm, row] : order_) {
-      const std::span<const float> numbers = part(values, row);
-      if (sent == places || filled == room) break;
-      if (filled + static_cast<int64_t>(numbers.size()) > room) continue;
-      entries.set_place(sent++, row);
-      for (const float value : numbers) entries.set_value(filled++, value);
-    }
-    for (; sent < places; ++sent) entries.set_place(sent, static_cast<uint32_t>(elems));
-    for (; filled < room; ++filled) entries.set_value(filled, 0);
-  }
-
-  void apply(const std::byte* packet, const WireDraw& draw, Apply how,
-             std::span<float> dst) override {
+  void apply(const std::byte* packet, const WireDraw& draw, Apply how, std::span<float> dst) final {
     const auto elems = static_cast<int64_t>(dst.size());
-    const int64_t room = sent_elems(density_, elems), places = places_for(room);
+    const int64_t room = room_for(elems), places = places_for(room);
     const Entries entries{const_cast<std::byte*>(packet), room, places};
     cut_rows(elems, room, draw.rows);
     if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
@@ -63,7 +38,8 @@ class RowWire final : public Wire {
     if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
- private:
+ protected:
+  int64_t room_for(int64_t elems) const { return sent_elems(density_, elems); }
   static int64_t places_for(int64_t room) { return std::max<int64_t>(1, room / 16); }
 
   // Where each part begins that is sent or not, and the end of the last.
@@ -78,17 +54,75 @@ class RowWire final : public Wire {
       cut(rows[row], row + 1 < rows.size() ? rows[row + 1] : elems);
     bounds_.push_back(elems);
   }
+  size_t rows() const { return bounds_.size() - 1; }
   template <class T>
   std::span<T> part(std::span<T> values, size_t row) const {
     return values.subspan(static_cast<size_t>(bounds_[row]),
                           static_cast<size_t>(bounds_[row + 1] - bounds_[row]));
   }
 
+ private:
   const int64_t block_;
   const double density_;
-  // The memory is reused by later calls.
-  std::vector<int64_t> bounds_;
-  std::vector<std::pair<uint32_t, uint32_t>> order_;  // norm, row
+  std::vector<int64_t> bounds_;  // the memory is reused by later calls
+};
+
+class RowWire final : public Exact<RowPacket> {
+ public:
+  using Exact::Exact;
+
+ private:
+  // Of equal norms the first row is the largest.
+  struct Row {
+    uint32_t norm, number;
+    double squares;
+    bool operator<(const Row& other) const {
+      return norm != other.norm ? norm < other.norm : number > other.number;
+    }
+  };
+
+  Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
+    require_places(values.size());
+    const auto elems = static_cast<int64_t>(values.size());
+    const int64_t room = room_for(elems), places = places_for(room);
+    const Entries entries{packet, room, places};
+    cut_rows(elems, room, draw.rows);
+    order_.clear();
+    auto shortest = static_cast<size_t>(room);
+    for (size_t row = 0; row < rows(); ++row) {
+      const std::span<const float> numbers = part(values, row);
+      const Measures of = measure(numbers);
+      order_.push_back({norm_magnitude(of), static_cast<uint32_t>(row), of.squares});
+      shortest = std::min(shortest, numbers.size());
+    }
+    // A heap: few of many rows are looked at.
+    std::make_heap(order_.begin(), order_.end());
+    Squares squares;
+    const auto leave = [&](double of) {
+      squares.given += of;
+      squares.lost += of;
+    };
+    int64_t sent = 0, filled = 0;
+    while (!order_.empty() && sent < places && filled + static_cast<int64_t>(shortest) <= room) {
+      std::pop_heap(order_.begin(), order_.end());
+      const Row row = order_.back();
+      order_.pop_back();
+      const std::span<const float> numbers = part(values, row.number);
+      if (filled + static_cast<int64_t>(numbers.size()) > room) {
+        leave(row.squares);
+        continue;
+      }
+      squares.given += row.squares;
+      entries.set_place(sent++, row.number);
+      for (const float value : numbers) entries.set_value(filled++, value);
+    }
+    for (const Row& row : order_) leave(row.squares);
+    for (; sent < places; ++sent) entries.set_place(sent, static_cast<uint32_t>(elems));
+    for (; filled < room; ++filled) entries.set_value(filled, 0);
+    return squares;
+  }
+
+  std::vector<Row> order_;  // the memory is reused by later calls
 };
 
 }  // namespace

@@ -6,18 +6,18 @@
 namespace onefold::wire {
 namespace {
 
-class SampledWire final : public SparseWire {
+class SampledWire final : public ChosenWire {
  public:
-  using SparseWire::SparseWire;
+  using ChosenWire::ChosenWire;
 
  private:
-  int64_t select(std::span<const float> values, const WireDraw& draw,
-                 std::span<uint32_t> places) override {
+  FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+                     const Entries& entries) override {
     // So that some dozens of the sample are above the cut.
-    constexpr int64_t kLeastSample = 1024, kShare = 64, kAboveCut = 32;
-    const auto elems = static_cast<int64_t>(values.size()),
-               room = static_cast<int64_t>(places.size());
-    const int64_t wanted = std::max({kLeastSample, elems / kShare, kAboveCut * elems / room});
+    constexpr int64_t kLeastSample = 1024, kShare = 256, kAboveCut = 32;
+    const auto elems = static_cast<int64_t>(values.size());
+    const int64_t wanted =
+        std::max({kLeastSample, elems / kShare, kAboveCut * elems / entries.room});
     const int64_t stride = std::max<int64_t>(1, elems / std::min(wanted, elems));
     const auto first =
         static_cast<int64_t>(philox_word(draw.own, 1) % static_cast<uint64_t>(stride));
@@ -25,8 +25,8 @@ class SampledWire final : public SparseWire {
     sample_.resize(static_cast<size_t>(sample));
     for (int64_t i = 0; i < sample; ++i)
       sample_[static_cast<size_t>(i)] = magnitude(values[static_cast<size_t>(first + i * stride)]);
-    const Cut cut = cut_of(sample_, std::max<int64_t>(1, room * sample / elems));
-    return places_around(values, draw.own, std::max(cut.magnitude, 1u), places);
+    const Cut cut = cut_of(sample_, std::max<int64_t>(1, entries.room * sample / elems));
+    return places_around(values, draw.own, std::max(cut.magnitude, 1u), entries);
   }
 
   std::vector<uint32_t> sample_;  // the memory is reused by later calls

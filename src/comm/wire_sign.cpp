@@ -19,18 +19,57 @@ class SignWire final : public DenseWire {
   }
 
  private:
-  // Blocks need not begin at a byte: all signs of a stretch at once.
+  struct Block {
+    int64_t first, end;
+    template <class T>
+    std::span<T> of(std::span<T> values) const {
+      return values.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+    }
+  };
+  // Blocks that do not begin at a byte: all signs of a stretch at once, and then the means.
+  bool at_bytes() const { return block() % 8 == 0; }
+  template <class Visit>
+  void for_each_block(Stretch part, const Visit& visit) const {
+    for (int64_t first = part.begin; first < part.end; first += block())
+      visit(Block{first, std::min(first + block(), part.end)});
+  }
+  uint16_t* mean_at(std::byte* packet, int64_t first) const {
+    return reinterpret_cast<uint16_t*>(packet) + first / block();
+  }
+  uint8_t* signs_at(std::byte* packet, int64_t elems, int64_t first) const {
+    return reinterpret_cast<uint8_t*>(packet + mean_bytes(elems)) + first / 8;
+  }
+
   void encode_part(std::span<const float> values, Stretch part, const WireDraw&,
                    std::byte* packet) override {
-    auto* const means = reinterpret_cast<uint16_t*>(packet);
-    const auto of = [&](int64_t first, int64_t end) {
-      return values.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
-    };
-    for (int64_t first = part.begin; first < part.end; first += block())
-      means[first / block()] = mean_of(of(first, std::min(first + block(), part.end)));
-    auto* const signs =
-        reinterpret_cast<uint8_t*>(packet + mean_bytes(static_cast<int64_t>(values.size())));
-    pack_signs(of(part.begin, part.end), signs + part.begin / 8);
+    const auto elems = static_cast<int64_t>(values.size());
+    const Block all{part.begin, part.end};
+    if (!at_bytes()) pack_signs(all.of(values), signs_at(packet, elems, part.begin));
+    for_each_block(part, [&](const Block& block) {
+      const std::span<const float> here = block.of(values);
+      *mean_at(packet, block.first) = mean_of(here).mean;
+      if (at_bytes()) pack_signs(here, signs_at(packet, elems, block.first));
+    });
+  }
+
+  Squares keep_part(std::span<float> values, Stretch part, const WireDraw&,
+                    std::byte* packet) override {
+    const auto elems = static_cast<int64_t>(values.size());
+    const Block all{part.begin, part.end};
+    if (!at_bytes()) pack_signs(all.of(values), signs_at(packet, elems, part.begin));
+    Squares squares;
+    for_each_block(part, [&](const Block& block) {
+      const std::span<float> here = block.of(values);
+      const auto [mean, given] = mean_of(here);
+      *mean_at(packet, block.first) = mean;
+      if (at_bytes()) pack_signs(here, signs_at(packet, elems, block.first));
+      squares.given += given;
+      if (mean == kNoMean)
+        std::fill(here.begin(), here.end(), 0.0f);
+      else
+        squares.lost += keep_signs(here, bf16_to_f32(mean));
+    });
+    return squares;
   }
 
   void apply_part(const std::byte* packet, Stretch part, Apply how, std::span<float> dst) override {
@@ -54,12 +93,19 @@ class SignWire final : public DenseWire {
     return blocks_of(elems, block()) * int64_t{sizeof(uint16_t)};
   }
 
+  static constexpr uint16_t kNoMean = 0x7FC0;
+
   // The mean of finite numbers is finite, in bf16 too if it is cut off there.
-  static uint16_t mean_of(std::span<const float> block) {
-    if (largest_magnitude(block) >= kInfinity) return 0x7FC0;
-    const double sum = sum_of_magnitudes(block);
+  struct Mean {
+    uint16_t mean;
+    double squares;  // of the block
+  };
+  static Mean mean_of(std::span<const float> block) {
+    double sum = 0;
+    const Measures of = measure(block, sum);
+    if (of.largest >= kInfinity) return {kNoMean, of.squares};
     const uint16_t mean = f32_to_bf16(static_cast<float>(sum / static_cast<double>(block.size())));
-    return mean == 0x7F80 ? 0x7F7F : mean;
+    return {mean == 0x7F80 ? uint16_t{0x7F7F} : mean, of.squares};
   }
 };
 

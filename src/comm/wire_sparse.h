@@ -1,86 +1,98 @@
 // Sparse packets of single numbers: 8 bytes for each that there is room for, fp32 and its place.
 //
-// Error: none of what is sent; what is not sent decodes to 0 and is off by its own magnitude. What
-// subtract leaves is exact: 0 where a number was sent, and the number itself elsewhere.
-// Among numbers that are not finite one is sent, or stands for them in the first entry.
+// Of numbers that are sent as they are, the error is none; what is not sent decodes to 0 and is off
+// by its own magnitude. What subtract leaves is exact: 0 where a number was sent, and the number
+// itself elsewhere. Among numbers that are not finite one is sent, or stands for them in the first
+// entry.
 #pragma once
-
-#include <utility>
 
 #include "comm/wire_parts.h"
 
 namespace onefold::wire {
 
+// Numbers at places of their own.
 class SparseWire : public Wire {
  public:
   explicit SparseWire(const WireFormat& format) : density_(format.density) {}
 
-  int64_t packet_bytes(int64_t elems) const override {
+  int64_t packet_bytes(int64_t elems) const final {
     const int64_t room = sent_elems(density_, elems);
     return Entries::bytes(room, room);
   }
 
-  void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
-    require_places(values.size());
-    const int64_t room = sent_elems(density_, static_cast<int64_t>(values.size()));
-    const Entries entries{packet, room, room};
-    const std::span<uint32_t> places = entries.place_list();
-    const int64_t count = select(values, draw, places);
-    bool found = false;  // something that is not finite
-    for (int64_t i = 0; i < count; ++i) {
-      const float value = values[places[static_cast<size_t>(i)]];
-      entries.set_value(i, value);
-      found |= !finite(value);
-    }
-    for (int64_t i = count; i < room; ++i) {
-      entries.set_value(i, 0);
-      entries.set_place(i, static_cast<uint32_t>(values.size()));
-    }
-    // The largest come first in what is selected, unless there was no room for all of it.
-    if (found || count < room || sends_the_largest() || largest_magnitude(values) < kInfinity)
-      return;
-    entries.set_value(0, kNotANumber);
-    entries.set_place(0, 0);
-  }
-
-  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) override {
+  void apply(const std::byte* packet, const WireDraw&, Apply how, std::span<float> dst) final {
     const auto elems = static_cast<int64_t>(dst.size());
-    const int64_t room = sent_elems(density_, elems);
-    const Entries entries{const_cast<std::byte*>(packet), room, room};
+    const Entries entries = entries_of(const_cast<std::byte*>(packet), elems);
     if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
-    for (int64_t i = 0; i < room; ++i) {
+    for (int64_t i = 0; i < entries.room; ++i) {
       const int64_t place = entries.place(i);
       if (place >= elems) continue;
       float& to = dst[static_cast<size_t>(place)];
-      if (how == Apply::set || how == Apply::add)
-        to += entries.value(i);
-      else
+      if (how == Apply::clear)
         to = 0;
+      else
+        to += how == Apply::subtract ? -entries.value(i) : entries.value(i);
     }
     if (how == Apply::subtract) entries.drop_not_finite(dst);
   }
 
  protected:
-  // Writes the places of what is sent, as many as there is room for: how many. What is not finite
-  // is among them as long as there is room.
-  virtual int64_t select(std::span<const float> values, const WireDraw& draw,
-                         std::span<uint32_t> places) = 0;
-  // Whether nothing that is left out is larger than what is sent.
-  virtual bool sends_the_largest() const { return false; }
-
-  // From a drawn place on and around, those of at least this magnitude: where they are more than
-  // there is room for, no place is always left out.
-  static int64_t places_around(std::span<const float> values, PhiloxKey key, uint32_t least,
-                               std::span<uint32_t> places) {
-    const auto begin = static_cast<size_t>(philox_word(key, 0) % values.size());
-    const int64_t behind =
-        find_places(values.subspan(begin), least, static_cast<uint32_t>(begin), places);
-    return behind +
-           find_places(values.first(begin), least, 0, places.subspan(static_cast<size_t>(behind)));
+  Entries entries_of(std::byte* packet, int64_t elems) const {
+    const int64_t room = sent_elems(density_, elems);
+    return {packet, room, room};
+  }
+  // The entries from `sent` on are empty.
+  static void leave_empty(const Entries& entries, int64_t sent, size_t elems) {
+    for (; sent < entries.room; ++sent) {
+      entries.set_value(sent, 0);
+      entries.set_place(sent, static_cast<uint32_t>(elems));
+    }
   }
 
  private:
   const double density_;
+};
+
+// Numbers that are chosen, and sent as they are.
+class ChosenWire : public Exact<SparseWire> {
+ public:
+  using Exact::Exact;
+
+ protected:
+  // Writes what is sent and its places, as much as there is room for. What is not finite is among
+  // it as long as there is room.
+  virtual FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+                             const Entries& entries) = 0;
+
+  // From a drawn place on and around, those of at least this magnitude: where they are more than
+  // there is room for, no place is always left out.
+  static FoundPlaces places_around(std::span<const float> values, PhiloxKey key, uint32_t least,
+                                   const Entries& entries) {
+    const auto begin = static_cast<size_t>(philox_word(key, 0) % values.size());
+    const std::span<uint32_t> places = entries.place_list();
+    const std::span<float> numbers = entries.values();
+    const FoundPlaces behind =
+        find_places(values.subspan(begin), least, static_cast<uint32_t>(begin), places, numbers);
+    const auto count = static_cast<size_t>(behind.count);
+    const FoundPlaces before =
+        find_places(values.first(begin), least, 0, places.subspan(count), numbers.subspan(count));
+    return {behind.count + before.count, behind.others + before.others};
+  }
+
+ private:
+  Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
+    require_places(values.size());
+    const Entries entries = entries_of(packet, static_cast<int64_t>(values.size()));
+    const FoundPlaces found = select(values, draw, entries);
+    const Measures sent = measure(entries.values().first(static_cast<size_t>(found.count)));
+    leave_empty(entries, found.count, values.size());
+    // There was no room for any that is not finite: squares of other numbers are.
+    if (sent.largest < kInfinity && !std::isfinite(found.others)) {
+      entries.set_value(0, kNotANumber);
+      entries.set_place(0, 0);
+    }
+    return {found.others + sent.squares, found.others};
+  }
 };
 
 }  // namespace onefold::wire

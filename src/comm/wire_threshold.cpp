@@ -5,15 +5,15 @@
 namespace onefold::wire {
 namespace {
 
-class ThresholdWire final : public SparseWire {
+class ThresholdWire final : public ChosenWire {
  public:
   explicit ThresholdWire(const WireFormat& format)
-      : SparseWire(format), least_(magnitude(static_cast<float>(format.least))) {}
+      : ChosenWire(format), least_(magnitude(static_cast<float>(format.least))) {}
 
  private:
-  int64_t select(std::span<const float> values, const WireDraw& draw,
-                 std::span<uint32_t> places) override {
-    return places_around(values, draw.own, std::max(least_, 1u), places);
+  FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+                     const Entries& entries) override {
+    return places_around(values, draw.own, std::max(least_, 1u), entries);
   }
 
   const uint32_t least_;

@@ -96,6 +96,7 @@ struct BatchScaling {
 // "delay": what may happen later than it would.
 struct DelayConfig {
   bool one_step = false;  // gradients are applied one step later
+  double lookahead = 0;   // and are of weights that are so many steps further
   LocalOptions local;     // ranks step by themselves, and are averaged now and then
   StaleOptions stale;     // ranks go on with old weights
   // So many steps are without any of these, first of all.

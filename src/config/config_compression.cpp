@@ -193,6 +193,7 @@ OptimizerSpec engine_optimizer(const Config& config) {
   OptimizerSpec optimizer = config.optimizer;
   optimizer.delayed = config.delay.one_step;
   if (optimizer.delayed) optimizer.delayed_after = config.delay.whole_steps;
+  if (optimizer.delayed) optimizer.lookahead = config.delay.lookahead;
   if (config.compression.corrects_momentum) optimizer.momentum = 0;
   return optimizer;
 }

@@ -21,32 +21,44 @@ void read_one_step(JsonObject& in, Config& config) {
     in.refuse(Group::missing, "one_step",
               "is true, which does not go with momentum or gradients that travel in turns "
               "(compression.momentum_correction, var_update_scaler)");
+  if (!config.delay.one_step) return in.no_effect("lookahead", "it is for one_step");
+  config.delay.lookahead = in.non_negative("lookahead", 0);
+  if (config.delay.lookahead > 0 && config.precision.compute != DType::f32 &&
+      !config.precision.has_master())
+    in.refuse(Group::missing, "lookahead",
+              "needs master weights: weights of 16 bits do not return from where they are taken");
 }
+
+struct Obstacles {
+  std::vector<std::string> reasons;
+  void refuse_if(bool wrong, const char* reason) {
+    if (wrong) reasons.emplace_back(reason);
+  }
+};
 
 // All that would have to know of the other ranks in every step.
 std::vector<std::string> obstacles_to_local_steps(const Config& config) {
-  std::vector<std::string> reasons;
-  const auto refuse_if = [&](bool wrong, const char* reason) {
-    if (wrong) reasons.push_back(reason);
-  };
-  refuse_if(config.zero.stage > 0, "zero_optimization.stage must be 0");
-  refuse_if(config.offload.any(), "nothing may be offloaded");
-  refuse_if(config.compression.any(), "compression must be left out");
-  refuse_if(config.mesh.tensor > 1, "mesh.tensor must be 1");
-  refuse_if(config.run.device != "cpu", "run.device must be cpu");
-  refuse_if(config.delay.one_step, "delay.one_step must be false");
-  refuse_if(!config.optimizer.elementwise(), "the optimizer must be AdamW, Adam, SGD or Lion");
-  refuse_if(config.precision.moments != DType::f32, "moments must be fp32");
-  refuse_if(config.precision.compute != DType::f32 && !config.precision.has_master(),
-            "there must be master weights");
-  refuse_if(config.clip_rule.each() || config.clip_rule.counts_tensors() ||
-                config.clip_rule.percentile > 0,
-            "clipping is by gradient_clipping alone");
-  refuse_if(config.model.lora.enabled(), "lora must be left out");
-  refuse_if(config.run.eval_every % config.delay.local.steps != 0,
-            "run.eval_every must be a multiple of them, for between two averages each rank has "
-            "weights of its own");
-  return reasons;
+  Obstacles obstacles;
+  obstacles.refuse_if(config.zero.stage > 0, "zero_optimization.stage must be 0");
+  obstacles.refuse_if(config.offload.any(), "nothing may be offloaded");
+  obstacles.refuse_if(config.compression.any(), "compression must be left out");
+  obstacles.refuse_if(config.mesh.tensor > 1, "mesh.tensor must be 1");
+  obstacles.refuse_if(config.run.device != "cpu", "run.device must be cpu");
+  obstacles.refuse_if(config.delay.one_step, "delay.one_step must be false");
+  obstacles.refuse_if(!config.optimizer.elementwise(),
+                      "the optimizer must be AdamW, Adam, SGD or Lion");
+  obstacles.refuse_if(config.precision.moments != DType::f32, "moments must be fp32");
+  obstacles.refuse_if(config.precision.compute != DType::f32 && !config.precision.has_master(),
+                      "there must be master weights");
+  obstacles.refuse_if(config.clip_rule.each() || config.clip_rule.counts_tensors() ||
+                          config.clip_rule.percentile > 0,
+                      "clipping is by gradient_clipping alone");
+  obstacles.refuse_if(config.model.lora.enabled(), "lora must be left out");
+  obstacles.refuse_if(
+      config.run.eval_every % config.delay.local.steps != 0,
+      "run.eval_every must be a multiple of them, for between two averages each rank has "
+      "weights of its own");
+  return obstacles.reasons;
 }
 
 void read_local_steps(JsonObject& in, Config& config) {
@@ -74,21 +86,18 @@ void read_local_steps(JsonObject& in, Config& config) {
 
 // All that keeps weights elsewhere, or in other types, or states of each rank's own.
 std::vector<std::string> obstacles_to_stale_weights(const Config& config) {
-  std::vector<std::string> reasons;
-  const auto refuse_if = [&](bool wrong, const char* reason) {
-    if (wrong) reasons.push_back(reason);
-  };
-  refuse_if(config.zero.stage > 2, "zero_optimization.stage must be at most 2");
-  refuse_if(config.offload.any(), "nothing may be offloaded");
-  refuse_if(config.compression.any(), "compression must be left out");
-  refuse_if(config.mesh.others() > 1, "the mesh must have its data axis alone");
-  refuse_if(config.run.device != "cpu", "run.device must be cpu");
-  refuse_if(config.delay.one_step, "delay.one_step must be false");
-  refuse_if(config.delay.local.on(), "delay.local_steps must be 1");
-  refuse_if(config.precision.compute != DType::f32, "training must be in fp32");
-  refuse_if(config.clip_rule.adaptive, "clipping may not be adaptive");
-  refuse_if(config.model.lora.enabled(), "lora must be left out");
-  return reasons;
+  Obstacles obstacles;
+  obstacles.refuse_if(config.zero.stage > 2, "zero_optimization.stage must be at most 2");
+  obstacles.refuse_if(config.offload.any(), "nothing may be offloaded");
+  obstacles.refuse_if(config.compression.any(), "compression must be left out");
+  obstacles.refuse_if(config.mesh.others() > 1, "the mesh must have its data axis alone");
+  obstacles.refuse_if(config.run.device != "cpu", "run.device must be cpu");
+  obstacles.refuse_if(config.delay.one_step, "delay.one_step must be false");
+  obstacles.refuse_if(config.delay.local.on(), "delay.local_steps must be 1");
+  obstacles.refuse_if(config.precision.compute != DType::f32, "training must be in fp32");
+  obstacles.refuse_if(config.clip_rule.adaptive, "clipping may not be adaptive");
+  obstacles.refuse_if(config.model.lora.enabled(), "lora must be left out");
+  return obstacles.reasons;
 }
 
 void read_staleness(JsonObject& in, Config& config) {
@@ -123,6 +132,7 @@ void read_delay(JsonObject& root, Config& config) {
 Json delay_json(const DelayConfig& delay) {
   Json json;
   if (delay.one_step) json["one_step"] = true;
+  if (delay.lookahead > 0) json["lookahead"] = delay.lookahead;
   if (delay.whole_steps > 0) json["warmup_steps"] = delay.whole_steps;
   if (delay.stale.on()) {
     json["staleness"] = delay.stale.bound;

@@ -1,6 +1,6 @@
 // The loops of wire formats (comm/wire.h) over plain host memory. They run on the calling thread,
 // allocate nothing, and have the same bits on every SIMD target: elements are computed one by one,
-// and sums are in double, eight at a time, of every eighth element.
+// and sums are in double, sixteen at a time, of every sixteenth element, added by a tree.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,31 @@ enum class Apply : uint8_t {
 // A magnitude is a number's bits without its sign: magnitudes compare as their numbers do, and what
 // is not finite is larger than all else.
 uint32_t largest_magnitude(std::span<const float> values);
-double sum_of_magnitudes(std::span<const float> values);
-double sum_of_squares(std::span<const float> values);
 
-// `first` and further, in order, of the places with at least this magnitude (from 1 on), until
-// there is no more room: how many.
-int64_t find_places(std::span<const float> values, uint32_t least, uint32_t first,
-                    std::span<uint32_t> places);
+// In one sweep: the largest magnitude, the sum of squares, and that of magnitudes.
+struct Measures {
+  uint32_t largest = 0;
+  double squares = 0;
+};
+Measures measure(std::span<const float> values);
+Measures measure(std::span<const float> values, double& magnitudes);
+
+// Of each so many numbers.
+inline constexpr size_t kMeasuredPart = 16;
+struct PartMeasures {
+  double magnitudes = 0;
+  uint32_t largest = 0;
+};
+void measure_parts(std::span<const float> values, std::span<PartMeasures> parts);
+
+// `first` and further, in order, of the places with at least this magnitude (from 1 on), and the
+// numbers there, until there is no more room: how many; and the sum of squares of all others.
+struct FoundPlaces {
+  int64_t count = 0;
+  double others = 0;
+};
+FoundPlaces find_places(std::span<const float> values, uint32_t least, uint32_t first,
+                        std::span<uint32_t> places, std::span<float> numbers);
 
 // kept += the gradient times `scale`; with a velocity, which becomes that plus `momentum` times
 // what it was, kept += the velocity.
@@ -47,6 +65,13 @@ void pack_bf16(std::span<const float> values, const uint32_t* words, uint16_t* c
 void pack_int8(std::span<const float> values, float unit, const uint32_t* words, int8_t* codes);
 void pack_int4(std::span<const float> values, float unit, const uint32_t* words, uint8_t* codes);
 void pack_signs(std::span<const float> values, uint8_t* codes);
+
+// The same to the nearest of finite numbers, and `values` become what the codes lack: the sum of
+// its squares. Signs are packed by themselves.
+double keep_bf16(std::span<float> values, uint16_t* codes);
+double keep_int8(std::span<float> values, float unit, int8_t* codes);
+double keep_int4(std::span<float> values, float unit, uint8_t* codes);
+double keep_signs(std::span<float> values, float mean);
 
 // And back. A sign is that of `mean`, which is not negative.
 void unpack_bf16(const uint16_t* codes, Apply how, std::span<float> dst);

@@ -37,6 +37,7 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision,
       break;
   }
   if (delayed) list.push_back({"delayed"});
+  if (looks_ahead()) list.push_back({"ahead"});
   return list;
 }
 
@@ -129,34 +130,85 @@ LionStep lion_step(const OptimizerSpec& spec, int64_t, const StepRates& rates,
           param.state[0].flat()};
 }
 
-// The gradients of the step before, which have been clipped; then this step's take their place. SGD
-// without a rate moves nothing, and its momentum begins as the gradient times its factor. The first
-// step after those without delay applies nothing.
+// What SGD's kernel does of this kind: p - rate gradient, and momentum = keeps momentum + gradient
+// (with keeps 0: the gradient). A rate of 0 moves nothing.
+SgdStep moved(const SteppedParam& param, Tensor gradient, Tensor one, float rate) {
+  SgdStep step{
+      {.learning_rate = rate, .momentum = 0, .weight_decay = 0, .nesterov = false, .first = false},
+      param.stepped,
+      {}};
+  step.stepped.grads = gradient;
+  step.stepped.factor = one;
+  return step;
+}
+SgdStep added(const SteppedParam& param, Tensor gradient, Tensor factor, float keeps,
+              Tensor momentum) {
+  SgdStep step = moved(param, gradient, factor, 0);
+  step.hyper.first = keeps == 0;
+  step.hyper.momentum = keeps == 0 ? 0.5f : keeps;
+  step.momentum = momentum;
+  return step;
+}
+
+Tensor exact_of(const SteppedParam& param) {
+  return param.stepped.master.empty() ? param.stepped.params : param.stepped.master;
+}
+
+// Before the step weights return from where they have been taken, as far as rounding lets them, and
+// `ahead` is what they are; after it `ahead` is how far they have moved, and they move on.
+void return_from_ahead(const StepTools& tools, const OptimizerSpec& spec,
+                       const StepControl& control, const UnitStep& unit,
+                       const std::vector<Tensor>& ahead) {
+  std::vector<SgdStep> back, keep;
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    const SteppedParam& param = unit.params[i];
+    back.push_back(moved(param, ahead[i], tools.one, static_cast<float>(spec.lookahead)));
+    keep.push_back(added(param, exact_of(param), tools.one, 0, ahead[i]));
+  }
+  tools.kernels.sgd(control, back);
+  tools.kernels.sgd(control, keep);
+}
+void move_ahead(const StepTools& tools, const OptimizerSpec& spec, const StepControl& control,
+                const UnitStep& unit, const std::vector<Tensor>& ahead) {
+  std::vector<SgdStep> difference, on;
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    const SteppedParam& param = unit.params[i];
+    difference.push_back(added(param, exact_of(param), tools.one, -1, ahead[i]));
+    on.push_back(moved(param, ahead[i], tools.one, -static_cast<float>(spec.lookahead)));
+  }
+  tools.kernels.sgd(control, difference);
+  tools.kernels.sgd(control, on);
+}
+
+// The gradients of the step before, which have been clipped; then this step's take their place:
+// SGD's momentum begins as the gradient times its factor. The first step after those without delay
+// applies nothing.
 void delayed_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                   const StepRates& rates, const StepControl& control, const UnitStep& unit) {
   require(spec.elementwise(), "delayed gradients of an optimizer that knows whole tensors");
   OptimizerSpec plain = spec;
   plain.delayed = false;
   UnitStep before = unit;
-  if (step <= spec.delayed_after) {
-    for (SteppedParam& param : before.params) param.state.pop_back();
-    return optimizer_step(tools, plain, step, rates, control, before);
-  }
+  std::vector<Tensor> ahead;
   std::vector<SgdStep> keep;
   for (SteppedParam& param : before.params) {
+    if (spec.looks_ahead()) {
+      ahead.push_back(param.state.back().flat());
+      param.state.pop_back();
+    }
     const Tensor delayed = param.state.back().flat();
-    keep.push_back({{.learning_rate = 0,
-                     .momentum = 0.5f,
-                     .weight_decay = 0,
-                     .nesterov = false,
-                     .first = true},
-                    param.stepped,
-                    delayed});
     param.state.pop_back();
+    if (step <= spec.delayed_after) continue;
+    keep.push_back(added(param, param.stepped.grads, param.stepped.factor, 0, delayed));
     param.stepped.grads = delayed;
     param.stepped.factor = tools.one;
   }
-  if (step > spec.delayed_after + 1) optimizer_step(tools, plain, step - 1, rates, control, before);
+  if (step <= spec.delayed_after) return optimizer_step(tools, plain, step, rates, control, before);
+  if (step > spec.delayed_after + 1) {
+    if (spec.looks_ahead()) return_from_ahead(tools, spec, control, before, ahead);
+    optimizer_step(tools, plain, step - 1, rates, control, before);
+    if (spec.looks_ahead()) move_ahead(tools, spec, control, before, ahead);
+  }
   tools.kernels.sgd(control, keep);
 }
 

@@ -84,6 +84,9 @@ struct OptimizerSpec {
   // `delayed_after` steps apply their own.
   bool delayed = false;
   int64_t delayed_after = 0;
+  // Then: gradients are of weights that go on by so many times their last step, which is kept.
+  double lookahead = 0;
+  bool looks_ahead() const { return delayed && lookahead > 0; }
 
   std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
 
@@ -106,7 +109,8 @@ struct OptimizerSpec {
 
   // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
   // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,
-  // the second only of vectors where the unit `has_hidden` matrices. Last, delayed gradients.
+  // the second only of vectors where the unit `has_hidden` matrices. Last, delayed gradients, and
+  // how far weights moved last.
   std::vector<OptimizerState> states(const Precision& precision = {},
                                      bool has_hidden = false) const;
 };

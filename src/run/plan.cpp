@@ -406,8 +406,11 @@ std::string compression_text(const EngineOptions& options) {
   };
   if (options.optimizer.delayed)
     text += fmt::format(
-        "delays   each step applies the gradients of the one before{}: this changes results\n",
-        after(options.optimizer.delayed_after));
+        "delays   each step applies the gradients of the one before{}{}: this changes results\n",
+        after(options.optimizer.delayed_after),
+        options.optimizer.looks_ahead()
+            ? fmt::format(", of weights that are {:g} steps further", options.optimizer.lookahead)
+            : "");
   if (options.stale.on())
     text += fmt::format(
         "delays   ranks compute with weights of up to {} ago{}{}: this changes results\n",

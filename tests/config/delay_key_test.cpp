@@ -23,6 +23,17 @@ TEST(DelayKey, LetsGradientsWaitAStep) {
   EXPECT_FALSE(delayed_config({{"delay", {{"one_step", false}}}}).effective().contains("delay"));
 }
 
+TEST(DelayKey, GradientsMayBeOfWeightsFurtherOn) {
+  const Config config = delayed_config({{"delay", {{"one_step", true}, {"lookahead", 1.5}}}});
+  EXPECT_EQ(engine_options(config).optimizer.lookahead, 1.5);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+  EXPECT_ERROR(delayed_config({{"delay", {{"lookahead", 1}}}}), "delay.lookahead has no effect");
+  EXPECT_ERROR(
+      delayed_config({{"delay", {{"one_step", true}, {"lookahead", 1}}},
+                      {"bf16", {{"enabled", true}, {"bf16_master_weights_and_grads", true}}}}),
+      "delay.lookahead", "needs master weights");
+}
+
 TEST(DelayKey, RefusesOptimizersThatKnowWholeTensors) {
   for (const char* type : {"Lamb", "LARS", "Adafactor", "Muon"})
     EXPECT_ERROR(delayed_config({{"delay", {{"one_step", true}}}, {"optimizer", {{"type", type}}}}),

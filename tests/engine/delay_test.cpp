@@ -95,8 +95,54 @@ TEST(DelayedSteps, FollowTheirRule) {
   }
 }
 
+// SGD again: gradients are of weights that have gone on by twice their last step.
+TEST(DelayedSteps, LookAheadByTheirRule) {
+  constexpr int kSteps = 7;
+  EngineOptions options = delayed_options({.type = OptimizerSpec::Type::sgd}, /*delayed=*/true);
+  options.clipping = 0;
+  options.keep_gradients = true;
+  options.optimizer.lookahead = 2;
+  options.optimizer.delayed_after = 1;
+  Engine engine(delayed_model(), options);
+  using Values = std::map<std::string, std::vector<double>>;
+  Values exact, before, last;
+  const auto collect = [&](Values& to, auto visit_all) {
+    visit_all([&](const ParamSpec& param, std::span<const float> values) {
+      to[param.name].assign(values.begin(), values.end());
+    });
+  };
+  Channel& channel = engine.channel(Lane::gather);
+  collect(exact, [&](auto visit) { engine.state().for_each_parameter(channel, visit); });
+  for (int step = 1; step <= kSteps; ++step) {
+    test::train_step(engine);  // at a rate of 1e-3
+    Values now;
+    collect(now, [&](auto visit) { engine.state().for_each_gradient(channel, visit); });
+    for (auto& [name, values] : exact) {
+      last[name].assign(values.size(), 0.0);
+      const Values& applied = step == 1 ? now : before;
+      for (size_t i = 0; i < values.size() && step != 2; ++i) {
+        last[name][i] = -1e-3 * applied.at(name)[i];
+        values[i] += last[name][i];
+      }
+    }
+    before = now;
+    double moved = 0;
+    engine.state().for_each_parameter(
+        channel, [&](const ParamSpec& param, std::span<const float> values) {
+          for (size_t i = 0; i < values.size(); ++i) {
+            const double ahead = step > 2 ? 2 * last[param.name][i] : 0;
+            moved = std::max(moved, std::abs(ahead));
+            ASSERT_NEAR(values[i], exact[param.name][i] + ahead, 1e-6) << param.name;
+          }
+        });
+    EXPECT_EQ(moved > 1e-5, step > 2);
+  }
+}
+
 TEST(DelayedSteps, HaveTheSameBitsAtEveryStageAndTierAsPlanned) {
-  for (const NamedDelay& optimizer : delayed_optimizers()) {
+  std::vector<NamedDelay> optimizers = delayed_optimizers();
+  optimizers.push_back({"ahead", {.weight_decay = 0.1, .lookahead = 1.5}});
+  for (const NamedDelay& optimizer : optimizers) {
     const RankRun reference =
         train_on_ranks(delayed_model(), delayed_options(optimizer.spec, true), 3, 4);
     for (const int stage : {0, 1, 2, 3})
@@ -118,6 +164,7 @@ TEST(DelayedSteps, HaveTheSameBitsAtEveryStageInLeanTypes) {
                                      Precision{DType::bf16, DType::bf16, false, DType::bf16}}) {
     EngineOptions options = delayed_options({.weight_decay = 0.1}, true);
     options.precision = precision;
+    options.optimizer.lookahead = precision.has_master() ? 1.5 : 0;
     const RankRun reference = train_on_ranks(delayed_model(), options, 2, 4);
     options.zero.stage = 3;
     expect_same_bits(train_on_ranks(delayed_model(), options, 2, 4).weights, reference.weights);

@@ -106,14 +106,16 @@ TEST(ResumeOfScaledPackets, WithALossScaleThatChangesHasTheBitsOfARunThatWasNotS
 }
 
 TEST(DelayResume, HasTheBitsOfARunThatWasNotStopped) {
-  for (const int stage : {0, 2}) {
-    const ScratchFolder scratch;
-    const CheckpointFolder folder(scratch.path("checkpoints"));
-    EngineOptions options = compressed_options({}, stage);
-    options.optimizer.delayed = true;
-    const State whole = train_and_save(options, 2, 3, folder, 3);
-    expect_same_state(load_and_train(options, 2, folder, 3), whole);
-  }
+  for (const double lookahead : {0.0, 1.5})
+    for (const int stage : {0, 2}) {
+      const ScratchFolder scratch;
+      const CheckpointFolder folder(scratch.path("checkpoints"));
+      EngineOptions options = compressed_options({}, stage);
+      options.optimizer.delayed = true;
+      options.optimizer.lookahead = lookahead;
+      const State whole = train_and_save(options, 2, 3, folder, 3);
+      expect_same_state(load_and_train(options, 2, folder, 3), whole);
+    }
 }
 
 // In the middle between two averages, and just after one.
