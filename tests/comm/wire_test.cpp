@@ -280,7 +280,7 @@ TEST(WireFormats, WhatIsDecodedIsWithinTheBound) {
     const std::vector<std::byte> packet = packet_of(wire, values, some_draw());
     std::vector<float> decoded(values.size(), 7.0f);
     wire.apply(packet.data(), some_draw(), Apply::set, decoded);
-    for (size_t i = 0; i < values.size(); ++i)
+    for (size_t i = 0; i < values.size(); i += test::kThreadSanitized ? 7 : 1)
       ASSERT_LE(std::abs(double{values[i]} - double{decoded[i]}), bound_of(format, values, i))
           << "element " << i << ": " << values[i] << " became " << decoded[i];
   });
