@@ -1,4 +1,5 @@
 // Plans for hardware that is described, and what they refuse.
+#include <sched.h>
 #include <sys/resource.h>
 
 #include "cli/support.h"
@@ -38,6 +39,26 @@ TEST_F(CliPlan, IsForTheDescribedCoresWhateverThisMachineHas) {
   EXPECT_EQ(plan({"--threads", "192"})["planned_peak_bytes"], described["planned_peak_bytes"]);
   EXPECT_EQ(plan({"--set", "run.threads=192"})["planned_peak_bytes"],
             described["planned_peak_bytes"]);
+}
+
+// On one core the machine looks like another one: to whoever counts cores, and to whoever binds to
+// them or measures them.
+TEST_F(CliPlan, IsTheSameToTheByteWhereverItIsMade) {
+  const auto made = [&] {
+    const Outcome outcome = onefold(
+        {"plan", "plan.json", "--hardware", "big.json", "--ranks", "8", "--program", "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string here = made();
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // which the program inherits
+  const std::string elsewhere = made();
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+  EXPECT_EQ(here, elsewhere);
 }
 
 TEST_F(CliPlan, TheDescribedMemoryIsTheLimit) {
