@@ -45,7 +45,7 @@ else
 endif
 
 # The layers that start threads or run on several: the others have nothing for the thread sanitizer to see.
-tsan: setup  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
+tsan: sanitizers  ## Build and run the tests of base, device, comm and engine under the thread sanitizer
 	@$(MAKE) --no-print-directory layers PRESET=tsan LAYERS="$(or $(LAYERS),base device comm engine)"
 
 empty :=

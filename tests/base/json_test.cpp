@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "error_text.h"
+#include "sanitized.h"
 
 namespace onefold {
 namespace {
@@ -29,7 +30,7 @@ TEST(ParseJson, RefusesARepeatedKeyButOnlyWithinOneObject) {
 }
 
 TEST(ParseJson, KeepsOrderAndValuesHoweverManyKeys) {
-  constexpr int kKeys = 90'000;
+  constexpr int kKeys = test::kSanitized ? 9'000 : 90'000;
   std::string text = "{";
   for (int i = kKeys; i > 0; --i) text += fmt::format("\"k{0}\": [{0}, {{\"v\": -{0}}}], ", i);
   text += R"("last": [true, null, 0.5, "x", {}, []]})";
@@ -45,8 +46,8 @@ TEST(ParseJson, KeepsOrderAndValuesHoweverManyKeys) {
   }
   EXPECT_EQ(i, 0);
   EXPECT_EQ(json.back().dump(), R"([true,null,0.5,"x",{},[]])");
-  text.insert(text.size() - 1, R"(, "k45000": 1)");
-  EXPECT_ERROR(parse_json(text, "large"), "large", "\"k45000\" appears twice");
+  text.insert(text.size() - 1, R"(, "k4500": 1)");
+  EXPECT_ERROR(parse_json(text, "large"), "large", "\"k4500\" appears twice");
 }
 
 TEST(ParseJson, RefusesWhatIsNestedTooDeep) {

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "unwatched.h"
+
 namespace onefold {
 namespace {
 
@@ -23,10 +25,11 @@ struct FreeAligned {
 };
 using AlignedMemory = std::unique_ptr<std::byte, FreeAligned>;
 
-AlignedMemory aligned_blocks(size_t bytes, int seed = 0) {
+ONEFOLD_UNWATCHED AlignedMemory aligned_blocks(size_t bytes, int seed = 0) {
   AlignedMemory memory(static_cast<std::byte*>(std::aligned_alloc(kScratchBlock, bytes)));
+  std::byte* const to = memory.get();
   for (size_t i = 0; i < bytes; ++i)
-    memory.get()[i] = static_cast<std::byte>((i * 31 + i / 4096 + static_cast<size_t>(seed)) % 251);
+    to[i] = static_cast<std::byte>((i * 31 + i / 4096 + static_cast<size_t>(seed)) % 251);
   return memory;
 }
 

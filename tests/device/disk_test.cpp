@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "base/broken_files.h"
@@ -12,9 +13,12 @@ namespace onefold {
 namespace {
 
 std::vector<std::byte> random_content(std::mt19937& random, size_t bytes) {
-  std::uniform_int_distribution<int> byte(0, 255);
-  std::vector<std::byte> content(bytes);
-  for (std::byte& one : content) one = static_cast<std::byte>(byte(random));
+  std::vector<std::byte> content((bytes + 3) / 4 * 4);
+  for (size_t i = 0; i < content.size(); i += 4) {
+    const auto word = static_cast<uint32_t>(random());
+    std::memcpy(&content[i], &word, 4);
+  }
+  content.resize(bytes);
   return content;
 }
 
