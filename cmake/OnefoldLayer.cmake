@@ -17,7 +17,7 @@ function(onefold_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-missing-field-initializers
     # false positives of GCC 12 in std::string
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overread>
     -ffp-contract=off)     # where the compiler fuses by itself differs by version, target and inlining: other bits
   if(ONEFOLD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ONEFOLD_SANITIZE} -fno-omit-frame-pointer
