@@ -25,7 +25,10 @@ void RepeatedJobs::forget() {
 }
 
 void RepeatedJobs::run(const std::string& key, bool waits, const std::function<void()>& job) {
-  if (kept_.size() >= kMostKeys && !kept_.contains(key)) forget();
+  if (!kept_.contains(key)) {
+    if (!waits) return job();  // keys that never wait would only push out those that do
+    if (kept_.size() >= kMostKeys) forget();
+  }
   Kept& kept = kept_[key];
   if (!kept.graph && !kept.declined && kept.waited >= kRunsBefore) {
     kept.graph = captured(job);
