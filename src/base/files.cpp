@@ -152,8 +152,9 @@ class PosixFiles final : public Files {
     return {};
   }
 
-  std::error_code open_scratch(const std::string& folder, std::unique_ptr<Scratch>& file) override {
-    return open_scratch_file(folder, ScratchIo::ring, file);
+  std::error_code open_scratch(const std::string& folder, Requests requests,
+                               std::unique_ptr<Scratch>& file) override {
+    return open_scratch_file(folder, {requests, ScratchIo::ring}, file);
   }
   std::error_code free_bytes(const std::string& folder, int64_t& bytes) override {
     struct statvfs info {};

@@ -11,23 +11,20 @@
 #include <vector>
 
 #include "base/scratch_ring.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 
 namespace onefold {
 namespace {
 
-// Enough in a chunk, and enough chunks at once (ScratchRing), that a fast disk never waits for the
-// next request.
-constexpr size_t kChunk = size_t{1} << 20;
-
 std::error_code code_of(int error) { return {error, std::generic_category()}; }
 
 using Chunk = ScratchChunk;
 
-std::vector<Chunk> chunks_of(size_t length) {
+std::vector<Chunk> chunks_of(size_t length, size_t most) {
   std::vector<Chunk> chunks;
-  for (size_t offset = 0; offset < length; offset += kChunk)
-    chunks.push_back({offset, std::min(kChunk, length - offset)});
+  for (size_t offset = 0; offset < length; offset += most)
+    chunks.push_back({offset, std::min(most, length - offset)});
   return chunks;
 }
 
@@ -48,9 +45,10 @@ std::error_code sum_up(const std::vector<Chunk>& chunks, size_t& count) {
 // What takes the place of a ring.
 class Threads {
  public:
+  explicit Threads(int requests) : count_(std::min(requests, kMostThreads)) {}
   void transfer(int fd, bool writing, int64_t at, std::byte* memory, std::vector<Chunk>& chunks) {
     std::lock_guard lock(mutex_);
-    if (!pool_ && chunks.size() > 1) pool_.emplace(kThreads);
+    if (!pool_ && chunks.size() > 1) pool_.emplace(count_);
     const auto one = [&](int64_t index, int) {
       Chunk& chunk = chunks[static_cast<size_t>(index)];
       std::byte* const data = memory + chunk.offset;
@@ -66,17 +64,19 @@ class Threads {
   }
 
  private:
-  static constexpr int kThreads = 8;
+  static constexpr int kMostThreads = 32;
+  const int count_;
   std::mutex mutex_;
   std::optional<ThreadPool> pool_;
 };
 
 class PosixScratch final : public Files::Scratch {
  public:
-  PosixScratch(int fd, bool direct, ScratchIo io) : fd_(fd), direct_(direct) {
-    if (io != ScratchIo::ring) return;
-    read_ring_ = ScratchRing::open();
-    write_ring_ = ScratchRing::open();
+  PosixScratch(int fd, bool direct, ScratchOptions options)
+      : fd_(fd), direct_(direct), requests_(options.requests) {
+    if (options.io != ScratchIo::ring) return;
+    read_ring_ = ScratchRing::open(static_cast<unsigned>(requests_.depth));
+    write_ring_ = ScratchRing::open(static_cast<unsigned>(requests_.depth));
   }
   ~PosixScratch() override { ::close(fd_); }
   PosixScratch(const PosixScratch&) = delete;
@@ -101,13 +101,14 @@ class PosixScratch final : public Files::Scratch {
     for (ScratchRing* ring : rings()) ring->take_back(memory.data(), memory.size());
   }
   std::string how() const override {
-    return travel() + (direct_ ? ", past the page cache" : ", through the page cache");
+    return fmt::format("{}, {} requests of {}, {} the page cache", travel(), requests_.depth,
+                       format_bytes(requests_.bytes), direct_ ? "past" : "through");
   }
 
  private:
   std::error_code transfer(const std::unique_ptr<ScratchRing>& ring, Threads& threads, bool writing,
                            int64_t at, std::byte* memory, size_t length, size_t& count) {
-    std::vector<Chunk> chunks = chunks_of(length);
+    std::vector<Chunk> chunks = chunks_of(length, static_cast<size_t>(requests_.bytes));
     if (ring)
       ring->transfer(fd_, writing, at, memory, chunks);
     else if (!chunks.empty())
@@ -135,8 +136,9 @@ class PosixScratch final : public Files::Scratch {
 
   const int fd_;
   const bool direct_;
+  const Files::Requests requests_;
   std::unique_ptr<ScratchRing> read_ring_, write_ring_;
-  Threads read_threads_, write_threads_;
+  Threads read_threads_{requests_.depth}, write_threads_{requests_.depth};
 };
 
 // Not every file system has files without a name: there, one that loses it at once.
@@ -151,7 +153,7 @@ int open_nameless(const std::string& folder, int flags) {
 
 }  // namespace
 
-std::error_code open_scratch_file(const std::string& folder, ScratchIo io,
+std::error_code open_scratch_file(const std::string& folder, ScratchOptions options,
                                   std::unique_ptr<Files::Scratch>& file) {
   bool direct = true;
   int fd = open_nameless(folder, O_DIRECT);
@@ -160,7 +162,7 @@ std::error_code open_scratch_file(const std::string& folder, ScratchIo io,
     fd = open_nameless(folder, 0);
   }
   if (fd < 0) return code_of(errno);
-  file = std::make_unique<PosixScratch>(fd, direct, io);
+  file = std::make_unique<PosixScratch>(fd, direct, options);
   return {};
 }
 

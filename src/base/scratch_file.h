@@ -12,7 +12,12 @@ enum class ScratchIo : uint8_t {
   threads  // for tests and measurements of what takes its place
 };
 
-std::error_code open_scratch_file(const std::string& folder, ScratchIo io,
+struct ScratchOptions {
+  Files::Requests requests{};
+  ScratchIo io = ScratchIo::ring;
+};
+
+std::error_code open_scratch_file(const std::string& folder, ScratchOptions options,
                                   std::unique_ptr<Files::Scratch>& file);
 
 }  // namespace onefold

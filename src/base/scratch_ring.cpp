@@ -13,7 +13,6 @@
 namespace onefold {
 namespace {
 
-constexpr unsigned kDepth = 16;
 constexpr size_t kLargestPiece = size_t{1} << 30;  // the system's own limit
 constexpr int kSlots = 1024;
 
@@ -26,9 +25,9 @@ std::string locked_memory_limit() {
 
 }  // namespace
 
-std::unique_ptr<ScratchRing> ScratchRing::open() {
-  std::unique_ptr<ScratchRing> ring(new ScratchRing);
-  if (::io_uring_queue_init(kDepth, &ring->ring_, 0) != 0) return nullptr;
+std::unique_ptr<ScratchRing> ScratchRing::open(unsigned depth) {
+  std::unique_ptr<ScratchRing> ring(new ScratchRing(depth));
+  if (::io_uring_queue_init(depth, &ring->ring_, 0) != 0) return nullptr;
   ring->open_ = true;
   return ring;
 }
@@ -44,7 +43,7 @@ void ScratchRing::transfer(int fd, bool writing, int64_t at, std::byte* memory,
   while (next < chunks.size() || under_way > 0) {
     {
       std::lock_guard table(table_mutex_);
-      for (; next < chunks.size() && under_way < kDepth; ++next, ++under_way)
+      for (; next < chunks.size() && under_way < depth_; ++next, ++under_way)
         prepare(fd, writing, at, memory, chunks[next]);
       ::io_uring_submit(&ring_);
     }

@@ -23,7 +23,7 @@ struct ScratchChunk {
 class ScratchRing {
  public:
   // Null where the system has none, or forbids it.
-  static std::unique_ptr<ScratchRing> open();
+  static std::unique_ptr<ScratchRing> open(unsigned depth);
   ~ScratchRing();
   ScratchRing(const ScratchRing&) = delete;
   ScratchRing& operator=(const ScratchRing&) = delete;
@@ -46,13 +46,14 @@ class ScratchRing {
   };
   static constexpr int kUnregistered = -1;
 
-  ScratchRing() = default;
+  explicit ScratchRing(unsigned depth) : depth_(depth) {}
   void prepare(int fd, bool writing, int64_t at, std::byte* memory, ScratchChunk& chunk);
   int slot_of(std::byte* memory, size_t bytes);
   void enter(std::byte* memory, Piece& piece);
   bool set_slot(int slot, std::byte* memory, size_t bytes);
   void refuse(int error);
 
+  const unsigned depth_;
   std::mutex mutex_;  // one call at a time
   io_uring ring_{};
   bool open_ = false;

@@ -11,7 +11,8 @@ namespace onefold::cli {
 namespace {
 
 struct DiskBench {
-  std::string folder, bytes = "1GiB", piece = "64MiB";
+  std::string folder, bytes = "1GiB", piece = "64MiB", block_size = "1MiB";
+  int queue_depth = Files::Requests{}.depth;
   int repeats = 3;
   bool json = false;
 };
@@ -21,7 +22,11 @@ int run_disk(const DiskBench& b) {
   if (piece < 1 || piece % kDiskBlock != 0)
     user_error("--piece {}: it is whole blocks of {} bytes", b.piece, kDiskBlock);
   if (bytes < piece) user_error("--bytes {}: it is no less than a piece ({})", b.bytes, b.piece);
-  Disk disk(b.folder);
+  const int64_t block = parse_bytes(b.block_size, "--block-size");
+  if (block < kDiskBlock || block % kDiskBlock != 0 || block > Files::kMostRequestBytes)
+    user_error("--block-size {}: it is a multiple of {}, up to {}", b.block_size, kDiskBlock,
+               format_bytes(Files::kMostRequestBytes));
+  Disk disk(b.folder, {block, b.queue_depth});
   const std::unique_ptr<MemorySource> host = make_host_memory();
   LentMemory lent(*host, disk);
   Ledger ledger(Ledger::Tiers{Ledger::TierSetup{&lent}, {}, Ledger::TierSetup{&disk}});
@@ -73,6 +78,13 @@ void add_bench_disk(CLI::App& bench, Run& run) {
   command->add_option("folder", b->folder, "On the disk; the file in it has no name")->required();
   command->add_option("--bytes", b->bytes, "Of the file")->capture_default_str();
   command->add_option("--piece", b->piece, "Bytes of each call, as a unit's states")
+      ->capture_default_str();
+  command->add_option("--block-size", b->block_size, "Of a request; aio.block_size of a run")
+      ->capture_default_str();
+  command
+      ->add_option("--queue-depth", b->queue_depth,
+                   "Requests under way at once; aio.queue_depth of a run")
+      ->check(CLI::Range(1, Files::kMostRequests))
       ->capture_default_str();
   command->add_option("--repeats", b->repeats, "Timed repeats of each; medians are printed")
       ->check(at_least(1))

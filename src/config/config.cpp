@@ -97,6 +97,7 @@ Config Config::from_json(const Json& root_json, int64_t world_size) {
   read_deepspeed_keys(root, config);
   read_clipping(root, config);
   read_zero(root, report, config);
+  read_aio(root, config.offload);
   if (config.clip_rule.adaptive && config.offload.parameters != Tier::device)
     root.refuse(JsonReport::Group::missing, "clipping",
                 "is adaptive, which needs the weights where gradients are: leave out "
@@ -193,6 +194,8 @@ Json Config::effective() const {
   if (Json clipping = clipping_json(*this); !clipping.is_null()) json["clipping"] = clipping;
   add_precision_json(*this, json);
   json["zero_optimization"] = zero_json(zero, offload);
+  if (offload.uses(Tier::disk))
+    json["aio"] = {{"block_size", offload.requests.bytes}, {"queue_depth", offload.requests.depth}};
   if (Json section = compression_json(*this); !section.is_null()) json["compression"] = section;
   if (Json section = delay_json(delay); !section.is_null()) json["delay"] = section;
   json["optimizer"] = optimizer_json(*this);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/deepspeed_keys.h"
 #include "config/sections.h"
 
@@ -172,6 +173,32 @@ void read_zero(JsonObject& root, JsonReport& report, Config& config) {
   read_compute_grad_norm(in, zero.stage, config.gradient_clipping);
   for (const PlainKey& row : plain_zero_keys()) read_plain(in, row);
   in.finish();
+}
+
+// Requests travel by a ring of each direction, or by threads as many as are under way at once: the
+// other keys are about DeepSpeed's own threads.
+void read_aio(JsonObject& root, OffloadOptions& offload) {
+  if (!root.has("aio")) return;
+  JsonObject in = root.object("aio");
+  in.allow_auto();
+  Files::Requests& requests = offload.requests;
+  requests.bytes = in.at_least("block_size", Files::kScratchBlock, requests.bytes);
+  if (requests.bytes % Files::kScratchBlock != 0 || requests.bytes > Files::kMostRequestBytes)
+    in.refuse(Group::conflict, "block_size",
+              fmt::format("is {}: it must be a multiple of {}, up to {}", requests.bytes,
+                          Files::kScratchBlock, format_bytes(Files::kMostRequestBytes)));
+  const int64_t depth = in.at_least("queue_depth", 1, requests.depth);
+  if (depth > Files::kMostRequests)
+    in.refuse(Group::conflict, "queue_depth",
+              fmt::format("is {}: at most {} requests are under way", depth, Files::kMostRequests));
+  requests.depth = static_cast<int>(std::min<int64_t>(depth, Files::kMostRequests));
+  if (in.get<bool>("use_gds", false))
+    in.refuse(Group::missing, "use_gds", "is true: bytes pass through the host's memory");
+  for (const std::string_view key :
+       {"intra_op_parallelism", "thread_count", "single_submit", "overlap_events", "use_gds"})
+    in.idle(key);
+  in.finish();
+  if (!offload.uses(Tier::disk)) root.idle("aio");
 }
 
 Json zero_json(const ZeroOptions& zero, const OffloadOptions& offload) {

@@ -100,10 +100,6 @@ constexpr std::array kSections = {
                "partition_activations cpu_checkpointing contiguous_memory_optimization "
                "number_checkpoints synchronize_checkpoint_boundary profile",
                "", "", "[false]", false, "cpu_checkpointing"},
-    SectionKey{"aio",
-               "block_size queue_depth intra_op_parallelism thread_count single_submit "
-               "overlap_events use_gds",
-               "use_gds", "bytes pass through the host's memory"},
     SectionKey{"elasticity",
                "enabled max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
                "prefer_larger_batch ignore_non_elastic_batch_info model_parallel_size "

@@ -21,6 +21,8 @@ void check_partitioned_activations(JsonObject& root, const Config& config);
 void read_precision(JsonObject& root, Config& config);
 // After the model, whose width "auto" follows, and gradient_clipping.
 void read_zero(JsonObject& root, JsonReport& report, Config& config);
+// "aio": how the disk tier's calls are cut. After read_zero, which says whether there is one.
+void read_aio(JsonObject& root, OffloadOptions& offload);
 // "mesh", tensor_parallel.autotp_size and "pipeline", for so many ranks.
 void read_mesh(JsonObject& root, int64_t world_size, Config& config);
 // "pipeline": its options, and how many stages it names; 0 for none.

@@ -56,9 +56,9 @@ void for_each_piece(int64_t at, size_t length, const Piece& piece) {
 
 }  // namespace
 
-Disk::Disk(std::string folder) : folder_(std::move(folder)) {
+Disk::Disk(std::string folder, Files::Requests requests) : folder_(std::move(folder)) {
   make_folders(folder_);
-  if (const std::error_code error = files().open_scratch(folder_, file_))
+  if (const std::error_code error = files().open_scratch(folder_, requests, file_))
     user_error("cannot make a file for offloaded state in {}: {}", folder_, error.message());
 }
 

@@ -18,7 +18,7 @@ namespace onefold {
 class Disk final : public MemorySource {
  public:
   // The folder is made if it is missing.
-  explicit Disk(std::string folder);
+  explicit Disk(std::string folder, Files::Requests requests = {});
 
   int64_t block_bytes(int64_t bytes) const override { return disk_block_bytes(bytes); }
   // Throws if the file system has no room.

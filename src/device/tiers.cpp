@@ -23,10 +23,10 @@ void for_each_piece_of(Tensor tensor, const Piece& piece) {
 
 }  // namespace
 
-Tiers::Tiers(Device& device, const std::string& folder)
+Tiers::Tiers(Device& device, const std::string& folder, Files::Requests requests)
     : device_(device), has_disk_(!folder.empty()) {
   if (!has_disk_ || device.dry()) return;
-  disk_ = std::make_unique<Disk>(folder);
+  disk_ = std::make_unique<Disk>(folder, requests);
   host_ = std::make_unique<LentMemory>(*device.memory(Tier::host), *disk_);
 }
 

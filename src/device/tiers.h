@@ -22,7 +22,7 @@ class Tiers {
  public:
   // `folder`: where the disk tier's file is made; empty: there is none. A dry device's tiers are
   // dry.
-  Tiers(Device& device, const std::string& folder);
+  Tiers(Device& device, const std::string& folder, Files::Requests requests = {});
 
   // Where there is a disk, what it can reach of the memory is lent to it.
   MemorySource* source(Tier tier) const;

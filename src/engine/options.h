@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "comm/packed.h"
 #include "engine/recompute.h"
 #include "model/unit.h"
@@ -48,6 +49,7 @@ struct OffloadOptions {
   Tier activations = Tier::device;   // what forward keeps for backward
   double host_step_ratio = 1;        // how much of the host tier's states the host's cores step
   std::string folder;                // of the disk tier's file
+  Files::Requests requests{};        // how its calls are cut
 
   bool uses(Tier tier) const {
     return parameters == tier || optimizer == tier || activations == tier;

@@ -91,10 +91,11 @@ class BrokenFiles final : public Files {
     const std::error_code error = begin(Call::map, path);
     return error ? error : real_.map(path, map);
   }
-  std::error_code open_scratch(const std::string& folder, std::unique_ptr<Scratch>& file) override {
+  std::error_code open_scratch(const std::string& folder, Requests requests,
+                               std::unique_ptr<Scratch>& file) override {
     if (const std::error_code error = begin(Call::open_scratch, folder)) return error;
     std::unique_ptr<Scratch> opened;
-    const std::error_code error = real_.open_scratch(folder, opened);
+    const std::error_code error = real_.open_scratch(folder, requests, opened);
     if (!error) file = std::make_unique<BrokenScratch>(*this, folder, std::move(opened));
     return error;
   }

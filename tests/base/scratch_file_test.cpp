@@ -37,7 +37,9 @@ std::string temporary_folder() { return std::filesystem::temp_directory_path().s
 
 class ScratchFile : public testing::TestWithParam<ScratchIo> {
  protected:
-  void SetUp() override { ASSERT_FALSE(open_scratch_file(temporary_folder(), GetParam(), file_)); }
+  void SetUp() override {
+    ASSERT_FALSE(open_scratch_file(temporary_folder(), {{}, GetParam()}, file_));
+  }
   std::unique_ptr<Files::Scratch> file_;
 };
 
@@ -110,9 +112,32 @@ INSTANTIATE_TEST_SUITE_P(By, ScratchFile, testing::Values(ScratchIo::ring, Scrat
 
 TEST(ScratchFiles, SayHowBytesTravel) {
   std::unique_ptr<Files::Scratch> file;
-  ASSERT_FALSE(open_scratch_file(temporary_folder(), ScratchIo::threads, file));
+  ASSERT_FALSE(open_scratch_file(temporary_folder(), {{}, ScratchIo::threads}, file));
   EXPECT_NE(file->how().find("threads"), std::string::npos);
   EXPECT_NE(file->how().find("page cache"), std::string::npos);
+}
+
+// Whatever the size and the number of requests, bytes are the same.
+TEST(ScratchFiles, RequestsAreCutAsTheyAreAsked) {
+  for (const ScratchIo io : {ScratchIo::ring, ScratchIo::threads})
+    for (const Files::Requests requests :
+         {Files::Requests{kScratchBlock, 1}, Files::Requests{3 * kScratchBlock, 5},
+          Files::Requests{int64_t{1} << 30, 4096}}) {
+      std::unique_ptr<Files::Scratch> file;
+      ASSERT_FALSE(open_scratch_file(temporary_folder(), {requests, io}, file));
+      EXPECT_NE(file->how().find(
+                    fmt::format("{} requests of {}", requests.depth, format_bytes(requests.bytes))),
+                std::string::npos)
+          << file->how();
+      constexpr size_t kBytes = 100 * kScratchBlock;
+      const AlignedMemory written = aligned_blocks(kBytes, 7), read = aligned_blocks(kBytes);
+      size_t count = 0;
+      ASSERT_FALSE(file->write_at(kScratchBlock, {written.get(), kBytes}, count));
+      ASSERT_EQ(count, kBytes);
+      ASSERT_FALSE(file->read_at(kScratchBlock, {read.get(), kBytes}, count));
+      ASSERT_EQ(count, kBytes);
+      EXPECT_EQ(std::memcmp(written.get(), read.get(), kBytes), 0);
+    }
 }
 
 // CAP_IPC_LOCK, which a user who is not the administrator does not have, is a thread's own.
@@ -140,7 +165,7 @@ class LittleMayBeLocked {
 // What is written from memory that was lent is read into it, and how it travelled is told.
 std::string how_lent_memory_travels() {
   std::unique_ptr<Files::Scratch> file;
-  EXPECT_FALSE(open_scratch_file(temporary_folder(), ScratchIo::ring, file));
+  EXPECT_FALSE(open_scratch_file(temporary_folder(), {{}, ScratchIo::ring}, file));
   constexpr size_t kBytes = size_t{1} << 20;
   const AlignedMemory memory = aligned_blocks(kBytes, 5), same = aligned_blocks(kBytes, 5);
   file->lend({memory.get(), kBytes});
@@ -173,7 +198,7 @@ TEST(ScratchFiles, RegisterBuffersOrSayWhyNot) {
 
 TEST(ScratchFiles, AFolderThatIsNotThereIsAnError) {
   std::unique_ptr<Files::Scratch> file;
-  EXPECT_EQ(open_scratch_file("/nowhere/at/all", ScratchIo::ring, file),
+  EXPECT_EQ(open_scratch_file("/nowhere/at/all", {{}, ScratchIo::ring}, file),
             std::errc::no_such_file_or_directory);
 }
 

@@ -36,6 +36,11 @@ TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
                        "on the disk; a step brings", "to the device", "from the device",
                        "written by this rank", "page cache", "a drive that is warranted for 600 TB",
                        "disk peak"});
+  const Outcome cut =
+      train(with(on_disk(), {R"(aio={"block_size":8192,"queue_depth":4})", "run.output=cut"}));
+  ASSERT_EQ(cut.code, 0) << cut.err;
+  EXPECT_TRUE(read("cut/weights.safetensors") == read("plain/weights.safetensors"));
+  expect_in(cut.err, {"4 requests of 8.0 KiB"});
   const Outcome host = train(with(in_host_memory(), {"run.output=host"}), {});
   ASSERT_EQ(host.code, 0) << host.err;
   EXPECT_TRUE(read("host/weights.safetensors") == read("plain/weights.safetensors"));

@@ -280,6 +280,41 @@ TEST(Offload, TheOtherKeysAreNoted) {
   }
 }
 
+// A run that has a disk, with this section.
+Json with_disk(const Json& aio) {
+  return {{"aio", aio},
+          {"zero_optimization", {{"offload_param", {{"device", "nvme"}, {"nvme_path", "/d"}}}}}};
+}
+
+TEST(Aio, SaysHowTheDisksCallsAreCut) {
+  const Config config = read_keys(with_disk(
+      {{"block_size", 262144}, {"queue_depth", 32}, {"thread_count", 2}, {"use_gds", false}}));
+  EXPECT_EQ(config.offload.requests.bytes, 262144);
+  EXPECT_EQ(config.offload.requests.depth, 32);
+  EXPECT_EQ(config.effective().at("aio"), Json({{"block_size", 262144}, {"queue_depth", 32}}));
+  EXPECT_FALSE(is_noted(config, "aio"));
+  EXPECT_FALSE(is_noted(config, "aio.block_size"));
+  EXPECT_TRUE(is_noted(config, "aio.thread_count"));
+  EXPECT_TRUE(is_noted(config, "aio.use_gds"));
+  EXPECT_EQ(read_keys(with_disk({{"block_size", "auto"}})).offload.requests.bytes, 1 << 20);
+
+  const Config without = read_keys({{"aio", {{"block_size", 262144}}}});
+  EXPECT_TRUE(is_noted(without, "aio"));
+  EXPECT_FALSE(without.effective().contains("aio"));
+}
+
+TEST(Aio, WhatCannotBeIsRefused) {
+  const auto said = [](const Json& aio) { return refusal(with_disk(aio)); };
+  EXPECT_TRUE(contains(said({{"block_size", 1000}}), "aio.block_size must be at least 4096"));
+  EXPECT_TRUE(contains(said({{"block_size", 5000}}),
+                       "aio.block_size is 5000: it must be a multiple of 4096, up to 1.00 GiB"));
+  EXPECT_TRUE(contains(said({{"queue_depth", 0}}), "aio.queue_depth must be at least 1"));
+  EXPECT_TRUE(contains(said({{"queue_depth", 5000}}),
+                       "aio.queue_depth is 5000: at most 4096 requests are under way"));
+  EXPECT_TRUE(contains(said({{"use_gds", true}}), "bytes pass through the host's memory"));
+  EXPECT_TRUE(contains(said({{"blocks", 1}}), "aio.blocks"));
+}
+
 TEST(Comments, AreKeysThatBeginAsSuch) {
   for (const char* key : {"_read_this", "comment", "// why"}) {
     EXPECT_TRUE(is_noted(read_keys({{key, "words"}}), key));
