@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/text.h"
 #include "unwatched.h"
 
 namespace onefold {

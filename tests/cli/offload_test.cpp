@@ -40,7 +40,7 @@ TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
       train(with(on_disk(), {R"(aio={"block_size":8192,"queue_depth":4})", "run.output=cut"}));
   ASSERT_EQ(cut.code, 0) << cut.err;
   EXPECT_TRUE(read("cut/weights.safetensors") == read("plain/weights.safetensors"));
-  expect_in(cut.err, {"4 requests of 8.0 KiB"});
+  expect_in(cut.err, {"4 requests of 8.00 KiB"});
   const Outcome host = train(with(in_host_memory(), {"run.output=host"}), {});
   ASSERT_EQ(host.code, 0) << host.err;
   EXPECT_TRUE(read("host/weights.safetensors") == read("plain/weights.safetensors"));
