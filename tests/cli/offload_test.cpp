@@ -37,7 +37,7 @@ TEST_F(CliOffload, HasTheBitsOfARunOnTheDeviceAndSaysWhatTravels) {
                        "written by this rank", "page cache", "a drive that is warranted for 600 TB",
                        "disk peak"});
   const Outcome cut =
-      train(with(on_disk(), {R"(aio={"block_size":8192,"queue_depth":4})", "run.output=cut"}));
+      train(with(on_disk(), {R"(aio={"block_size":8192,"queue_depth":4})", "run.output=cut"}), {});
   ASSERT_EQ(cut.code, 0) << cut.err;
   EXPECT_TRUE(read("cut/weights.safetensors") == read("plain/weights.safetensors"));
   expect_in(cut.err, {"4 requests of 8.00 KiB"});
