@@ -61,7 +61,9 @@ class VirtualLane final : public LaneQueue {
       ready_ = machine_.disk.take(ready_, seconds);
     else if (seconds > 0 && label.over == Link::host && machine_.hardware.device != "cpu")
       ready_ = std::max(ready_ + seconds,
-                        machine_.host_memory.take(ready_, memory_seconds(double(label.bytes))));
+                        machine_.host_memory.take(
+                            ready_, memory_seconds(machine_.hardware.host_copy_share *
+                                                   static_cast<double>(label.bytes))));
     else
       ready_ += seconds;
     ready_ += label.core_seconds;

@@ -116,6 +116,7 @@ void read_rates(JsonObject& in, Hardware& hardware) {
     in.fail("between_hosts_gb_per_s", "goes with host_ranks: give both or neither");
   read("host_gb_per_s", hardware.host_gb_per_s);
   read("host_memory_gb_per_s", hardware.host_memory_gb_per_s);
+  hardware.host_copy_share = in.ratio("host_copy_share", hardware.host_copy_share);
   read("disk_gb_per_s", hardware.disk_gb_per_s);
   read_optional("disk_write_gb_per_s", hardware.disk_write_gb_per_s);
 }
@@ -148,6 +149,7 @@ Json Hardware::to_json() const {
           {"between_hosts_latency_us", between_hosts_latency_us},
           {"host_gb_per_s", host_gb_per_s},
           {"host_memory_gb_per_s", host_memory_gb_per_s},
+          {"host_copy_share", host_copy_share},
           {"disk_gb_per_s", disk_gb_per_s},
           {"disk_write_gb_per_s", disk_write_gb_per_s},
           {"device_memory", device_bytes},

@@ -47,6 +47,8 @@ struct Hardware {
   double between_hosts_latency_us = 0;  // 0: as link_latency_us
   double host_gb_per_s = 20;            // between the device and the host's memory, one way
   double host_memory_gb_per_s = 100;    // what the host's cores read and write, beside a card
+  // Of the bytes that a card's copies move, how many the host's cores read and write less meanwhile.
+  double host_copy_share = 1;
   double disk_gb_per_s = 2;             // reading
   double disk_write_gb_per_s = 0;       // 0: as reading
   int64_t device_bytes = 0;             // memory by tier; 0: not said

@@ -1,6 +1,8 @@
 #include "device/hardware_measured.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "base/error.h"
 #include "device/disk.h"
 #include "device/dry_kernels.h"
+#include "device/host_side.h"
 #include "device/rates.h"
 #include "kernels/probe.h"
 
@@ -222,6 +225,57 @@ double measure_copy(Device& device, int repeats) {
   return static_cast<double>(kBytes) / median(times) / 1e9;
 }
 
+// What the cores of a card's host lose to copies both ways, of the bytes that these move.
+//
+// A loop and copies begin together, and the copies last longer: alone they would take twice the
+// loop's time. From when each ends follows how many bytes they had moved when the loop ended.
+double measure_copy_share(Device& device, int repeats) {
+  constexpr int64_t kBytes = int64_t{128} << 20;
+  constexpr int kPasses = 8;
+  const HostSide host = open_host_side(device);
+  Ledger here(*device.memory(Tier::device)), there(*device.memory(Tier::host));
+  std::vector<Buffer> memory;
+  const auto take = [&](Ledger& ledger) {
+    memory.push_back(ledger.allocate(Kind::workspace, kBytes, "copy probe"));
+    return memory.back().as(1, kBytes / dtype_bytes(DType::f32));
+  };
+  const Tensor a = take(there), b = take(there), c = take(there);
+  std::array<Tensor, 2> ours, theirs;
+  for (size_t way : {0, 1}) ours[way] = take(here), theirs[way] = take(there);
+  for (const Tensor& vector : {a, b, c, theirs[0], theirs[1]}) host.kernels->fill(vector, 1);
+  const std::array lanes = {device.open_lane(), device.open_lane()};
+  const auto wait = [](const Ticket& ticket) {
+    if (ticket.lane) ticket.lane->wait(ticket.number);
+  };
+  // When the loop and when the copies end.
+  const auto run = [&](int passes, int copies) {
+    const double begin = now_seconds();
+    for (int i = 0; i < copies; ++i) {
+      device.copy(*lanes[0], {}, ours[0].data, theirs[0].data, kBytes);
+      device.copy(*lanes[1], {.out = true}, theirs[1].data, ours[1].data, kBytes);
+    }
+    for (int i = 0; i < passes; ++i) host.lane->post({}, [&] { host.kernels->add(a, b, c); });
+    wait(host.lane->mark());
+    const double loop = now_seconds() - begin;
+    for (const std::unique_ptr<LaneQueue>& lane : lanes) wait(lane->mark());
+    return std::array{loop, now_seconds() - begin};
+  };
+  std::vector<double> shares;
+  run(1, 1);
+  for (int repeat = 0; repeat < std::max(1, repeats); ++repeat) {
+    const double loop_alone = run(kPasses, 0)[0], copy_alone = run(0, 4)[1] / 4;
+    const int copies = static_cast<int>(std::ceil(2 * loop_alone / copy_alone));
+    const auto [loop, all] = run(kPasses, copies);
+    // In bytes of one copy each way; after the loop copies go on as when they are alone.
+    const double copied = copies - std::max(0.0, all - loop) / copy_alone;
+    const double lost = kPasses * 3.0 * (loop / loop_alone - 1);
+    shares.push_back(std::clamp(lost / (2 * std::max(copied, 1.0)), 0.0, 1.0));
+  }
+  for (const std::unique_ptr<LaneQueue>& lane : lanes) lane->take_spans();
+  host.lane->take_spans();
+  return median(shares);
+}
+
 // Of a processor that is the second level's, which each core has for itself.
 constexpr int64_t kProcessorCacheBytes = int64_t{1} << 20, kCardCacheBytes = int64_t{32} << 20;
 
@@ -253,6 +307,7 @@ Hardware measured(Device& device, Hardware described, int repeats) {
   if (is_card(device)) {
     ThreadPool pool(device.threads());
     machine.host_memory_gb_per_s = measure_memory_gb_per_s(pool, repeats);
+    machine.host_copy_share = measure_copy_share(device, repeats);
     // With the kernels of all these loaded. Nobody else may use the card meanwhile, as for rates.
     const Device::DriverMemory memory = device.driver_memory();
     machine.context_bytes = memory.used_bytes - memory.mapped_bytes;

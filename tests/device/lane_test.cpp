@@ -234,6 +234,25 @@ TEST(VirtualLane, TheHostStepsAtTheRateOfItsMemory) {
   EXPECT_NEAR(device->now(), 0, 1e-6);
 }
 
+// 8 MB at 4 MB/s, and of a copy of 8 MB beside it the share that cores miss.
+TEST(VirtualLane, ACardsCopiesTakeAShareOfTheHostsMemory) {
+  Hardware hardware = described();
+  hardware.device = "cuda";
+  hardware.host_memory_gb_per_s = 0.004;
+  for (const double share : {1.0, 0.25, 0.0}) {
+    hardware.host_copy_share = share;
+    const std::unique_ptr<Device> device = open_dry_device(hardware, 1);
+    const Tiers tiers(*device, "unused");
+    const std::unique_ptr<LaneQueue> lane = device->open_lane(), host = open_dry_host_lane(*device);
+    tiers.copy(*lane, {}, {.tier = Tier::host, .bytes = 8'000'000}, Tiers::Way::in);
+    host->post({}, [&] {
+      const Tensor x = matrix(nullptr, 1000, 1000);
+      device->kernels().scale(x, 2, x);
+    });
+    EXPECT_NEAR(host->take_spans().back().end, 2 + 2 * share, 1e-6);
+  }
+}
+
 TEST(VirtualLane, AProcessorThatCopiesDoesNotCompute) {
   Hardware hardware = described();
   hardware.cores = 4;
