@@ -1,5 +1,5 @@
-// scripts/cuda.sh: NVIDIA's wheels are installed where there is a card and no toolkit. Driver,
-// toolkit and pip are stand-ins in a folder that is the PATH.
+// scripts/cuda.sh: NVIDIA's wheels are installed where there is a card and no toolkit, and of a
+// toolkit what it lacks. Driver, toolkit and pip are stand-ins in a folder that is the PATH.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -16,6 +16,9 @@ class CudaSetup : public testing::Test {
     chmod(path.c_str(), 0755);
   }
   void put_card() const { put("nvidia-smi", "echo 'GPU 0: NVIDIA H200 (UUID: GPU-0)'\n"); }
+  void put_toolkit() const {
+    put("nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'\n");
+  }
   // Notes what it is asked for, and makes what the real one would.
   void put_pip(int code) const {
     put("python3", fmt::format(R"(echo "$@" >> '{}'
@@ -29,7 +32,8 @@ exit {}
   // The script's exit code; what it said is in `said_`.
   int run(const std::string& environment = "") {
     const std::string command = fmt::format(
-        "PATH='{0}/bin':/usr/bin:/bin CUDA_HOME='{0}/none' ONEFOLD_CUDA_FOLDER='{0}/cuda' {1} "
+        "PATH='{0}/bin':/usr/bin:/bin CUDA_HOME='{0}/none' ONEFOLD_CUDA_FOLDER='{0}/cuda' "
+        "ONEFOLD_SYSTEM_INCLUDE='{0}/usr' {1} "
         "'{2}/scripts/cuda.sh' > '{0}/said' 2>&1",
         root(), environment, ONEFOLD_SOURCE_DIR);
     const int status = std::system(command.c_str());
@@ -41,7 +45,10 @@ exit {}
     return path.substr(0, path.size() - 1);
   }
   bool asked() const { return std::filesystem::exists(folder_.path("asked")); }
-  void SetUp() override { std::filesystem::create_directories(folder_.path("bin")); }
+  void SetUp() override {
+    for (const char* folder : {"bin", "include", "usr"})
+      std::filesystem::create_directories(folder_.path(folder));
+  }
 
   ScratchFolder folder_;
   std::string said_;
@@ -58,9 +65,37 @@ TEST_F(CudaSetup, WithoutACardNothingHappens) {
 TEST_F(CudaSetup, AToolkitOfTheSystemIsUsed) {
   put_card();
   put_pip(0);
-  put("nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'\n");
+  put_toolkit();
+  folder_.write("include/cudnn.h", "");
+  folder_.write("usr/cudnn_frontend.h", "");
   EXPECT_EQ(run(), 0);
+  EXPECT_EQ(said_, "");
   EXPECT_FALSE(asked());
+}
+
+TEST_F(CudaSetup, OfAToolkitWhatItLacksIsInstalledOnce) {
+  put_card();
+  put_pip(0);
+  put_toolkit();
+  folder_.write("include/cudnn.h", "");
+  EXPECT_EQ(run(), 0);
+  expect_in(said_, {"the toolkit lacks nvidia-cudnn-frontend", "ONEFOLD_CUDA=off"});
+  const std::string asked = read_file(folder_.path("asked"));
+  expect_in(asked, {"--no-deps", "nvidia-cudnn-frontend"});
+  EXPECT_EQ(asked.find("nvcc"), std::string::npos) << asked;
+  EXPECT_EQ(asked.find("nvidia-cudnn-cu13"), std::string::npos) << asked;
+  EXPECT_EQ(run(), 0);
+  EXPECT_EQ(said_, "");
+  EXPECT_EQ(read_file(folder_.path("asked")), asked) << "not again";
+}
+
+TEST_F(CudaSetup, WithoutWhatAToolkitLacksTheBuildGoesOnAndSaysSo) {
+  put_card();
+  put_pip(1);
+  put_toolkit();
+  EXPECT_EQ(run(), 0);
+  expect_in(said_, {"the toolkit lacks nvidia-cudnn-cu13 nvidia-cudnn-frontend",
+                    "could not be installed", "slower kernels"});
 }
 
 TEST_F(CudaSetup, WheelsAreInstalledOnceWhereThereIsNone) {
