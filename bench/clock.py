@@ -3,6 +3,7 @@ stage, recomputation and tiers. Rates come from `onefold info --save`, measured 
 by the prediction, within bounds; its mean is without the first. On an idle machine:
 
   python3 bench/clock.py --onefold build/release/onefold
+  python3 bench/clock.py --onefold build/release/onefold --device cuda
 
 and where a command may not take long, in parts: --part 1/3, --part 2/3, --part 3/3.
 """
@@ -46,17 +47,52 @@ CASES = [  # name, ranks, configuration
 ]
 
 
+LEAN = {"grad_accum_dtype": "bf16"}
+STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+
+
+def on_card(model, batch, sequence, *, states=False, lean=False, recompute=False, ratio=None, host_step=None):
+    config = case(model, batch, sequence, bf16=True, recompute=recompute)
+    config["bf16"].update(STATES if states else {})
+    if lean:
+        config["data_types"] = LEAN
+    if ratio is not None:
+        config["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "ratio": ratio}
+        config["run"]["host_step"] = 1 if host_step is None else host_step
+    return config
+
+
+CARD_CASES = [
+    ("GPT-2, 64 x 1024", 1, on_card("gpt2", 64, 1024)),
+    ("GPT-2, 8 x 1024", 1, on_card("gpt2", 8, 1024)),
+    ("GPT-2 1.5B, 16 x 1024", 1, on_card("gpt2-xl", 16, 1024)),
+    ("GPT-2 1.5B, 16 x 1024, recomputed", 1, on_card("gpt2-xl", 16, 1024, recompute=True)),
+    ("Qwen2 0.5B, 32 x 1024, bf16 states", 1, on_card("qwen2-0.5b", 32, 1024, states=True)),
+    ("Llama 3.2 1B, 8 x 2048", 1, on_card("llama-3.2-1b", 8, 2048)),
+    ("Llama 3.2 1B, 8 x 2048, bf16 states", 1, on_card("llama-3.2-1b", 8, 2048, states=True)),
+    ("Llama 3.2 1B, 8 x 2048, offloaded, host_step 0", 1, on_card("llama-3.2-1b", 8, 2048, lean=True, ratio=1, host_step=0)),
+    ("Llama 3.2 1B, 8 x 2048, offloaded, host_step 0.6", 1, on_card("llama-3.2-1b", 8, 2048, lean=True, ratio=1, host_step=0.6)),
+    ("Llama 3.2 1B, 8 x 2048, offloaded, host_step 1", 1, on_card("llama-3.2-1b", 8, 2048, lean=True, ratio=1)),
+    ("Llama 3.2 1B, 8 x 2048, offloaded, fp32 gradients", 1, on_card("llama-3.2-1b", 8, 2048, ratio=1)),
+    ("Llama 3.2 1B, 8 x 2048, half offloaded", 1, on_card("llama-3.2-1b", 8, 2048, lean=True, ratio=0.5)),
+    ("Llama 3.2 3B, 4 x 2048, offloaded, recomputed", 1, on_card("llama-3.2-3b", 4, 2048, lean=True, recompute=True, ratio=1)),
+    ("Llama 3.2 3B, 4 x 2048, 75 % offloaded, host_step 0.8, recomputed", 1,
+     on_card("llama-3.2-3b", 4, 2048, lean=True, recompute=True, ratio=0.75, host_step=0.8)),
+]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onefold", required=True)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=3, help="of a run's counted steps, if 3 to 12 of them take as long")
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--part", default="1/1", help="which of how many parts: every so-manieth case")
     args = parser.parse_args()
     which, parts = (int(number) for number in args.part.split("/"))
-    bench, near, count = Bench(args.onefold), 0, 0
+    bench, near, count = Bench(args.onefold, args.device), 0, 0
     print("| run | predicted, s | measured, s | ratio |\n| --- | ---: | ---: | ---: |", flush=True)
-    for index, (name, ranks, config) in enumerate(CASES):
+    for index, (name, ranks, config) in enumerate(CASES if args.device == "cpu" else CARD_CASES):
         if args.only not in name or index % parts != which - 1:
             continue
         try:
