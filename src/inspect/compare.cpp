@@ -46,7 +46,7 @@ class FileSide final : public Side {
     std::ranges::fill(dst, std::numeric_limits<double>::quiet_NaN());
   }
   std::span<const std::byte> raw(const std::string& name) const override {
-    const bool blocks = safetensors_dtype_bytes(tensors_.entry(name).dtype) == 0;
+    const bool blocks = safetensors_dtype_bits(tensors_.entry(name).dtype) == 0;
     return blocks ? std::span<const std::byte>() : tensors_.bytes(name);
   }
   void release(const std::string& name) const override { tensors_.release(name); }
@@ -104,6 +104,15 @@ struct ValueDifferences {
   }
 };
 
+// Whether elements [first, first + count) of so many bits are the same. Where elements share a byte
+// it is all of the byte that counts.
+bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b, int64_t bits,
+                int64_t first, int64_t count) {
+  const auto begin = static_cast<size_t>(first * bits / 8),
+             end = static_cast<size_t>(((first + count) * bits + 7) / 8);
+  return std::memcmp(&a[begin], &b[begin], end - begin) == 0;
+}
+
 // Elements [first, first + count). Where both sides have bytes of one type these decide: what a
 // double rounds, and the two zeros, are told apart. Blocks are mostly equal, and then not
 // converted.
@@ -111,21 +120,16 @@ ValueDifferences compare_block(const Side& a, const Side& b, const std::string& 
                                int64_t first, int64_t count) {
   ValueDifferences part;
   const auto size = static_cast<size_t>(count);
-  size_t width = 0;
-  std::span<const std::byte> left_bytes, right_bytes;
-  if (by_bytes) {
-    width = static_cast<size_t>(safetensors_dtype_bytes(a.dtype(name)));
-    left_bytes = a.raw(name).subspan(static_cast<size_t>(first) * width, size * width);
-    right_bytes = b.raw(name).subspan(static_cast<size_t>(first) * width, size * width);
-    if (std::memcmp(left_bytes.data(), right_bytes.data(), size * width) == 0) return part;
-  }
+  const int64_t bits = by_bytes ? safetensors_dtype_bits(a.dtype(name)) : 0;
+  if (by_bytes && same_bytes(a.raw(name), b.raw(name), bits, first, count)) return part;
+  const std::span<const std::byte> left_bytes = a.raw(name), right_bytes = b.raw(name);
   std::vector<double> left(size), right(size);
   a.read(name, first, left);
   b.read(name, first, right);
   for (size_t i = 0; i < size; ++i) {
-    const bool same = by_bytes
-                          ? std::memcmp(&left_bytes[i * width], &right_bytes[i * width], width) == 0
-                          : std::bit_cast<uint64_t>(left[i]) == std::bit_cast<uint64_t>(right[i]);
+    const bool same =
+        by_bytes ? same_bytes(left_bytes, right_bytes, bits, first + static_cast<int64_t>(i), 1)
+                 : std::bit_cast<uint64_t>(left[i]) == std::bit_cast<uint64_t>(right[i]);
     if (!same) part.add_unequal(left[i], right[i]);
   }
   return part;

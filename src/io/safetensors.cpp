@@ -23,36 +23,23 @@ constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's limit
 constexpr size_t kHeaderAlignment = 8;            // so that mapped tensors of 8 bytes are aligned
 
-struct DTypeBytes {
+struct DTypeBits {
   std::string_view name;
-  int64_t bytes;
+  int64_t bits;
 };
-constexpr std::array<DTypeBytes, 19> kDTypes = {{{"F64", 8},
-                                                 {"F32", 4},
-                                                 {"F16", 2},
-                                                 {"BF16", 2},
-                                                 {"I64", 8},
-                                                 {"I32", 4},
-                                                 {"I16", 2},
-                                                 {"I8", 1},
-                                                 {"U64", 8},
-                                                 {"U32", 4},
-                                                 {"U16", 2},
-                                                 {"U8", 1},
-                                                 {"BOOL", 1},
-                                                 {"F8_E4M3", 1},
-                                                 {"F8_E5M2", 1},
-                                                 {"F8_E4M3FNUZ", 1},
-                                                 {"F8_E5M2FNUZ", 1},
-                                                 {"F8_E8M0", 1},
-                                                 {"C64", 8}}};
+constexpr std::array<DTypeBits, 22> kDTypes = {
+    {{"F64", 64},        {"F32", 32},        {"F16", 16},    {"BF16", 16},   {"I64", 64},
+     {"I32", 32},        {"I16", 16},        {"I8", 8},      {"U64", 64},    {"U32", 32},
+     {"U16", 16},        {"U8", 8},          {"BOOL", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8},
+     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
+     {"F4", 4},          {"C64", 64}}};
 
-// The number of bytes of a shape, or -1 if it does not fit in int64 or a size is negative.
-int64_t shape_bytes(std::span<const int64_t> shape, int64_t element_bytes) {
-  int64_t bytes = element_bytes;
+// The number of bits of a shape, or -1 if it does not fit in int64 or a size is negative.
+int64_t shape_bits(std::span<const int64_t> shape, int64_t element_bits) {
+  int64_t bits = element_bits;
   for (const int64_t size : shape)
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return -1;
-  return bytes;
+    if (size < 0 || __builtin_mul_overflow(bits, size, &bits)) return -1;
+  return bits;
 }
 
 }  // namespace
@@ -67,10 +54,15 @@ int64_t SafetensorsEntry::elems() const {
   return elems;
 }
 
-int64_t safetensors_dtype_bytes(const std::string& dtype) {
-  for (const DTypeBytes& known : kDTypes)
-    if (known.name == dtype) return known.bytes;
+int64_t safetensors_dtype_bits(const std::string& dtype) {
+  for (const DTypeBits& known : kDTypes)
+    if (known.name == dtype) return known.bits;
   return 0;
+}
+
+int64_t safetensors_dtype_bytes(const std::string& dtype) {
+  const int64_t bits = safetensors_dtype_bits(dtype);
+  return bits % 8 == 0 ? bits / 8 : 0;
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -109,8 +101,8 @@ void SafetensorsFile::read_header(std::string_view text) {
     SafetensorsEntry entry;
     entry.name = name;
     entry.dtype = in.require<std::string>("dtype");
-    const int64_t element_bytes = safetensors_dtype_bytes(entry.dtype);
-    if (element_bytes == 0)
+    const int64_t element_bits = safetensors_dtype_bits(entry.dtype);
+    if (element_bits == 0)
       fail(fmt::format("tensor {} has the unknown dtype \"{}\"", name, entry.dtype));
     const auto integers = [&](const char* key) {
       const Json list = in.require<Json>(key);
@@ -130,12 +122,15 @@ void SafetensorsFile::read_header(std::string_view text) {
                        shape_text(offsets)));
     entry.begin_bytes = offsets[0];
     entry.end_bytes = offsets[1];
-    const int64_t bytes = shape_bytes(entry.shape, element_bytes);
-    if (bytes < 0)
+    const int64_t bits = shape_bits(entry.shape, element_bits);
+    if (bits < 0)
       fail(fmt::format("tensor {}: the shape {} is too large", name, shape_text(entry.shape)));
-    if (bytes != entry.bytes())
+    if (bits % 8 != 0)
+      fail(fmt::format("tensor {}: {} {} takes {} bits, no whole number of bytes", name,
+                       entry.dtype, shape_text(entry.shape), bits));
+    if (bits / 8 != entry.bytes())
       fail(fmt::format("tensor {}: {} {} takes {} bytes, but its offsets span {}", name,
-                       entry.dtype, shape_text(entry.shape), bytes, entry.bytes()));
+                       entry.dtype, shape_text(entry.shape), bits / 8, entry.bytes()));
     in.finish();
     entries_.push_back(std::move(entry));
   }
@@ -219,12 +214,12 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<SafetensorsEn
   int64_t offset = 0;
   for (SafetensorsEntry& entry : entries_) {
     require(names.insert(entry.name).second, "two tensors named {}", entry.name);
-    const int64_t element_bytes = safetensors_dtype_bytes(entry.dtype);
-    const int64_t bytes = shape_bytes(entry.shape, element_bytes);
-    require(element_bytes > 0 && bytes >= 0, "tensor {}: {} {}", entry.name, entry.dtype,
-            shape_text(entry.shape));
+    const int64_t element_bits = safetensors_dtype_bits(entry.dtype);
+    const int64_t bits = shape_bits(entry.shape, element_bits);
+    require(element_bits > 0 && bits >= 0 && bits % 8 == 0, "tensor {}: {} {}", entry.name,
+            entry.dtype, shape_text(entry.shape));
     entry.begin_bytes = offset;
-    entry.end_bytes = offset += bytes;
+    entry.end_bytes = offset += bits / 8;
     // push_back, not operator[]: the header's object is searched linearly, and the names are
     // distinct already.
     Json description;

@@ -22,8 +22,8 @@ namespace onefold {
 struct SafetensorsEntry {
   std::string name;
   std::string dtype = "F32";   // as in the file: F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8
-                               // BOOL F8_E4M3 F8_E5M2, or one that is not read (F8_E8M0, C64,
-                               // ...); of a GGUF file also its own
+                               // BOOL F8_E4M3 F8_E5M2, or one that is not read (F8_E8M0, F4,
+                               // C64, ...); of a GGUF file also its own
   std::vector<int64_t> shape;  // empty: a scalar
   int64_t begin_bytes = 0;     // from the end of the header
   int64_t end_bytes = 0;
@@ -35,7 +35,9 @@ struct SafetensorsEntry {
 // "[2, 3]".
 std::string shape_text(std::span<const int64_t> shape);
 
-// Bytes of one element; 0 for a type this code does not know.
+// Bits of one element; 0 for a type this code does not know. And bytes: 0 too where elements share
+// them.
+int64_t safetensors_dtype_bits(const std::string& dtype);
 int64_t safetensors_dtype_bytes(const std::string& dtype);
 
 // A file of tensors that is mapped, not read.

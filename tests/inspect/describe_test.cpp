@@ -88,20 +88,38 @@ TEST_F(Describe, HugeNormsAndUnreadTypesAreShown) {
   SafetensorsWriter writer(path, {{"huge", "F64", {2}, 0, 0},
                                   {"tiny", "F64", {2}, 0, 0},
                                   {"complex", "C64", {1}, 0, 0},
-                                  {"scales", "F8_E8M0", {3}, 0, 0}});
+                                  {"scales", "F8_E8M0", {3}, 0, 0},
+                                  {"codes", "F4", {2, 3}, 0, 0},
+                                  {"sixes", "F6_E2M3", {4}, 0, 0}});
   const std::vector<double> huge = {3e200, -4e200}, tiny = {3e-200, 4e-200};
   writer.write("huge", std::as_bytes(std::span(huge)));
   writer.write("tiny", std::as_bytes(std::span(tiny)));
   writer.write("complex", std::as_bytes(std::span(huge)).first(8));
-  writer.write("scales", std::as_bytes(std::span(huge)).first(3));
+  for (const char* name : {"scales", "codes", "sixes"})
+    writer.write(name, std::as_bytes(std::span(huge)).first(3));
   writer.commit();
   const Description d = look(path);
   EXPECT_NEAR(d.tensors[0].norm, 5e200, 1e186);
   EXPECT_NEAR(d.tensors[1].norm, 5e-200, 1e-214);
   EXPECT_FALSE(d.tensors[2].has_values);
   EXPECT_FALSE(description_json(d)["tensors"][3].contains("norm"));
-  expect_in(description_text(d), {"5e+200", "C64 [1]", "F8_E8M0 [3]"});
+  expect_in(description_text(d), {"5e+200", "C64 [1]", "F8_E8M0 [3]", "F4 [2, 3]", "F6_E2M3 [4]"});
   EXPECT_TRUE(differ(path, path).equal());
+}
+
+// Four bits each: the second byte has the third and the fourth, whichever of them differs.
+TEST_F(Describe, OfValuesThatShareAByteTheByteIsCompared) {
+  const auto codes = [&](const char* name, uint8_t second) {
+    const std::string path = folder_.path(name);
+    SafetensorsWriter writer(path, {{"x", "F4", {6}, 0, 0}});
+    const std::vector<uint8_t> bytes = {1, second, 3};
+    writer.write("x", std::as_bytes(std::span(bytes)));
+    writer.commit();
+    return path;
+  };
+  const std::string a = codes("a", 2), b = codes("b", 0x12);
+  EXPECT_TRUE(differ(a, a).equal());
+  EXPECT_EQ(differ(a, b).common[0].unequal, 2);
 }
 
 TEST_F(Describe, LargeTensorsHaveTheSameSumsOnAnyNumberOfThreads) {

@@ -149,6 +149,8 @@ TEST_F(Safetensors, DamagedFilesAreRefusedWithTheReason) {
   EXPECT_ERROR(open(), "tensor a: F32 [3] takes 12 bytes, but its offsets span 8");
   tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])", 8);
   EXPECT_ERROR(open(), "tensor a: the shape [4294967296, 4294967296] is too large");
+  tensor(R"("dtype":"F4","shape":[3],"data_offsets":[0,2])", 2);
+  EXPECT_ERROR(open(), "tensor a: F4 [3] takes 12 bits, no whole number of bytes");
   tensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])", 8);
   EXPECT_ERROR(open(), "tensor a: shape has the entry -2");
   tensor(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])", 8);
