@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -16,11 +15,11 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "cli/cli.h"
-#include "comm/local.h"
 #include "comm/mpi.h"
 #include "comm/mpi_library.h"
 #include "device/cuda_library.h"
 #include "device/hardware_measured.h"
+#include "engine/launch.h"
 #include "kernels/kernels.h"
 #include "kernels/probe.h"
 
@@ -82,50 +81,46 @@ struct InfoArguments {
   int threads = 0;
   bool json = false;
   std::string save, disk, device = "cpu";
-  int ranks = 1;
+  int ranks = 0;  // 0: not given
 };
 
-// A link between ranks that are threads: an all-gather takes latency_us and its bytes at gb_per_s.
+// A link between ranks: an all-gather takes latency_us and its bytes at gb_per_s.
 struct LinkRates {
   double gb_per_s = 0, latency_us = 0;
 };
 
-LinkRates measure_link(int ranks) {
+LinkRates measure_link(Communicator& communicator) {
   constexpr int64_t kShard = int64_t{16} << 20;
+  constexpr size_t kAlignment = 64;
   constexpr int kBarriers = 200, kGathers = 5;
-  LocalGroup group(ranks);
-  LinkRates rates;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      const auto communicator = group.join(rank);
-      const auto channel = communicator->open("info", nullptr);
-      std::vector<std::byte> whole(static_cast<size_t>(kShard * ranks));
-      const Message message{whole.data(), whole.data() + rank * kShard,
-                            kShard / dtype_bytes(DType::f32)};
-      const auto seconds = [&](int calls, const auto& call) {
-        call();  // warms up
-        const double begin = now_seconds();
-        for (int i = 0; i < calls; ++i) call();
-        return (now_seconds() - begin) / calls;
-      };
-      const double barrier = seconds(kBarriers, [&] { channel->barrier("info"); }),
-                   gather = seconds(kGathers, [&] {
-                     channel->all_gather("info", {&message, 1});
-                   });
-      if (rank == 0)
-        rates = {static_cast<double>(kShard * (ranks - 1)) / gather / 1e9, 1e6 * barrier};
-    });
-  for (std::thread& thread : threads) thread.join();
-  return rates;
+  std::vector<std::byte> scratch(static_cast<size_t>(communicator.scratch_bytes()) + kAlignment),
+      whole(static_cast<size_t>(kShard * communicator.ranks()));
+  void* aligned = scratch.data();
+  size_t space = scratch.size();
+  const auto channel = communicator.open(
+      "info", std::align(kAlignment, scratch.size() - kAlignment, aligned, space));
+  const Message message{whole.data(), whole.data() + communicator.rank() * kShard,
+                        kShard / dtype_bytes(DType::f32)};
+  const auto seconds = [&](int calls, const auto& call) {
+    call();  // warms up
+    const double begin = now_seconds();
+    for (int i = 0; i < calls; ++i) call();
+    return (now_seconds() - begin) / calls;
+  };
+  const double barrier = seconds(kBarriers, [&] { channel->barrier("info"); }),
+               gather = seconds(kGathers, [&] {
+                 channel->all_gather("info", {&message, 1});
+               });
+  return {static_cast<double>(kShard * (communicator.ranks() - 1)) / gather / 1e9, 1e6 * barrier};
 }
 
-// What each of these ranks has of this machine, as a hardware description for `plan --hardware`.
-Hardware describe_machine(const InfoArguments& arguments) {
+// What one of so many ranks of this machine has, as a hardware description for `plan --hardware`.
+// All measure at the same time: in a step too they compete for memory, caches and the disk.
+Hardware describe_rank(const InfoArguments& arguments, int threads, int ranks) {
   const bool card = arguments.device != "cpu";
-  const std::unique_ptr<Device> device = open_device(arguments.device, arguments.threads);
+  const std::unique_ptr<Device> device = open_device(arguments.device, threads);
   Hardware described = this_machine(device->threads(), arguments.device);
-  if (!card) described.device_bytes = total_memory_bytes();
+  if (!card) described.device_bytes = total_memory_bytes() / ranks;
   if (card) described.host_bytes = total_memory_bytes();
   Hardware machine = measured(*device, described);
   if (!arguments.disk.empty()) {
@@ -133,29 +128,46 @@ Hardware describe_machine(const InfoArguments& arguments) {
     machine.disk_gb_per_s = disk.read;
     machine.disk_write_gb_per_s = disk.write;
     int64_t left = 0;
-    if (!files().free_bytes(arguments.disk, left)) machine.disk_bytes = left;
-  }
-  machine = card ? machine : shared_out(machine, arguments.ranks);
-  if (arguments.ranks > 1) {
-    const LinkRates link = measure_link(arguments.ranks);
-    machine.link_gb_per_s = link.gb_per_s;
-    machine.link_latency_us = link.latency_us;
+    if (!files().free_bytes(arguments.disk, left)) machine.disk_bytes = left / ranks;
   }
   return machine;
 }
 
+// Of a card one rank measures: its rates are the card's. What the first rank has; of processes that
+// a launcher has started, the others get nothing.
+Hardware describe_machine(Ranks& ranks, const InfoArguments& arguments) {
+  Hardware machine;
+  ranks.run([&](const std::shared_ptr<Communicator>& communicator) {
+    const bool first = !communicator || communicator->rank() == 0;
+    const int threads =
+        arguments.threads > 0 ? std::max(1, arguments.threads / ranks.count()) : ranks.cores();
+    Hardware mine;
+    if (first || arguments.device == "cpu")
+      mine = describe_rank(arguments, threads, ranks.ranks_here());
+    if (communicator) {
+      const LinkRates link = measure_link(*communicator);
+      mine.link_gb_per_s = link.gb_per_s;
+      mine.link_latency_us = link.latency_us;
+    }
+    if (first) machine = mine;
+  });
+  return machine;
+}
+
 int save_description(const InfoArguments& arguments) {
-  const Hardware machine = describe_machine(arguments);
+  Ranks ranks(arguments.ranks, {});
+  const Hardware machine = describe_machine(ranks, arguments);
+  if (!ranks.leads()) return kOk;
   const std::string text = machine.to_json().dump(2) + "\n";
   write_file(arguments.save, text);
   if (arguments.json)
     fmt::print("{}", text);
   else
-    fmt::print("{}: what {} has, as measured; plan with: onefold plan CONFIG --hardware {}\n",
-               arguments.save,
-               arguments.ranks > 1 ? fmt::format("each of {} ranks", arguments.ranks)
-                                   : std::string("a rank"),
-               arguments.save);
+    fmt::print(
+        "{}: what {} has, as measured; plan with: onefold plan CONFIG --hardware {}\n",
+        arguments.save,
+        ranks.count() > 1 ? fmt::format("each of {} ranks", ranks.count()) : std::string("a rank"),
+        arguments.save);
   return kOk;
 }
 
@@ -211,8 +223,7 @@ void add_info(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->needs(save);
   info->add_option("--ranks", arguments->ranks,
-                   "With --save: ranks that share this machine, each with its part")
-      ->capture_default_str()
+                   "With --save: ranks that share this machine, and measure it together")
       ->check(at_least(1))
       ->needs(save);
   info->add_option("--disk", arguments->disk, "With --save: a folder whose disk is measured too")

@@ -222,19 +222,4 @@ Hardware this_machine(int cores, const std::string& device, int ranks) {
   return machine;
 }
 
-Hardware shared_out(Hardware machine, int ranks) {
-  if (ranks == 1) return machine;
-  machine.cores = std::max(1, machine.cores / ranks);
-  for (double* rate :
-       {&machine.product_gflops, &machine.half_product_gflops, &machine.half_operand_gb_per_s,
-        &machine.memory_gb_per_s, &machine.cache_gb_per_s, &machine.function_gelems_per_s,
-        &machine.host_gb_per_s, &machine.host_memory_gb_per_s, &machine.disk_gb_per_s,
-        &machine.disk_write_gb_per_s})
-    *rate /= ranks;
-  for (int64_t* bytes : {&machine.cache_bytes, &machine.device_bytes, &machine.context_bytes,
-                         &machine.host_bytes, &machine.disk_bytes})
-    *bytes /= ranks;
-  return machine;
-}
-
 }  // namespace onefold

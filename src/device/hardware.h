@@ -47,11 +47,12 @@ struct Hardware {
   double between_hosts_latency_us = 0;  // 0: as link_latency_us
   double host_gb_per_s = 20;            // between the device and the host's memory, one way
   double host_memory_gb_per_s = 100;    // what the host's cores read and write, beside a card
-  // Of the bytes that a card's copies move, how many the host's cores read and write less meanwhile.
+  // Of the bytes that a card's copies move, how many the host's cores read and write less
+  // meanwhile.
   double host_copy_share = 1;
-  double disk_gb_per_s = 2;             // reading
-  double disk_write_gb_per_s = 0;       // 0: as reading
-  int64_t device_bytes = 0;             // memory by tier; 0: not said
+  double disk_gb_per_s = 2;        // reading
+  double disk_write_gb_per_s = 0;  // 0: as reading
+  int64_t device_bytes = 0;        // memory by tier; 0: not said
   // Of device_bytes, what a card's driver and libraries take for themselves: no run gets it.
   int64_t context_bytes = 0;
   int64_t host_bytes = 0;
@@ -76,8 +77,5 @@ std::vector<std::string> hardware_presets();
 // rank, beside the context, the least of all cards where they have one each; UserError where they
 // do not get one.
 Hardware this_machine(int cores, const std::string& device = "cpu", int ranks = 1);
-
-// What each of `ranks` ranks that share a machine has of it.
-Hardware shared_out(Hardware machine, int ranks);
 
 }  // namespace onefold

@@ -102,6 +102,16 @@ class CliMpi : public CliRanks {
   }
 };
 
+TEST_F(CliMpi, ProcessesMeasureTogetherWhatEachOfThemHas) {
+  const Outcome outcome = mpi(2, {"info", "--save", "machine.json", "--threads", "2"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 1) << "one of them prints";
+  expect_in(outcome.out, {"machine.json", "each of 2 ranks"});
+  const Json machine = Json::parse(read("machine.json"));
+  EXPECT_EQ(machine["cores"], 1);
+  EXPECT_GT(machine["link_gb_per_s"], 0.0);
+}
+
 // Each would train on its own, and the sums of their gradients would mean nothing.
 TEST_F(CliMpi, RanksThatWereToldDifferentThingsAreNamed) {
   folder_.write("other.txt", read("book.txt") + "One line more, that nobody else has.\n");

@@ -174,7 +174,6 @@ TEST(VirtualLane, ProductsOf16BitsHaveASpeedAShareAndOperandsOfTheirOwn) {
   EXPECT_NEAR(seconds(hardware), 2 + 1 + 0.5, 1e-6);
   hardware.half_product_latency_us = 250'000;
   EXPECT_NEAR(seconds(hardware), 2 + 1 + 0.5 + 0.25, 1e-6);
-  EXPECT_NEAR(seconds(shared_out(hardware, 2)), 4 + 2 + 1 + 0.25, 1e-6);
 }
 
 TEST(VirtualLane, CopiesTakeTheirTiersTime) {
