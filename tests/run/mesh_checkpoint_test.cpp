@@ -159,7 +159,9 @@ TEST(MeshReshard, CodedMomentsGoOnWithTheirBitsAndOnOtherMeshes) {
     test::Weights weights;
     test::on_ranks(layout.ranks(), [&](int rank, std::shared_ptr<Communicator> communicator) {
       Engine engine(spec, coded_options(layout), std::move(communicator));
-      if (from != nullptr) EXPECT_EQ(resume(engine, from->list()).step, 2);
+      if (from != nullptr) {
+        EXPECT_EQ(resume(engine, from->list()).step, 2);
+      }
       for (int step = 0; step < steps; ++step) test::train_step(engine);
       if (to != nullptr) save(engine, *to);
       const test::Weights all = test::weights_of(engine);
