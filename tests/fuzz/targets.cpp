@@ -218,18 +218,21 @@ void read_token_file(std::string_view input) {
   data.read_targets(0, tokens);
 }
 
-// Bytes that may be gzip's or zstd's: what they become, and the lines of it.
+// Bytes that may be gzip's or zstd's: what they become, and the lines of it. Short lines, and no
+// more of them than small blocks hold: a few bytes become megabytes, which took nearly all the
+// time.
 void read_compressed(std::string_view input) {
   static const MemoryFile file;
   file.fill(input);
   ByteInput bytes(file.path());
-  LineReader lines(bytes, size_t{1} << 20);
+  LineReader lines(bytes, size_t{1} << 15);
+  constexpr int64_t kMost = int64_t{1} << 17;
   int64_t position = 0;
   while (lines.next()) {
     require(lines.position() == position, "a line at byte {}, not {}", lines.position(), position);
     touch(std::as_bytes(std::span(lines.line())));
     position += static_cast<int64_t>(lines.line().size() + lines.end().size());
-    if (lines.end().empty()) break;  // a last "\r" is cut off
+    if (lines.end().empty() || position > kMost) break;  // a last "\r" is cut off
   }
 }
 
