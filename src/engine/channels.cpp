@@ -47,12 +47,16 @@ void Channels::open_pipeline(const Lines& lines, Device& device) {
   }
 }
 
-// After all that exchange in the order of computation: those use its lane.
-void Channels::open_overlapped(const Lines& lines, Device& device, Ledger& ledger) {
+// After all that exchange in the order of computation: those use its lane. Rows that are dispatched
+// are not summed.
+void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
   constexpr auto i = static_cast<size_t>(Lane::exchange);
   std::unique_ptr<RankMemory> in_order = std::move(memory_[i]);
   lanes_[i] = device.open_lane();
-  overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
+  if (lines.overlapped)
+    overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
+  if (lines.dispatches_beside)
+    dispatch_ = open_unsummed(*lines.experts, device, Lane::exchange, "dispatch");
   overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
 }
 
@@ -93,7 +97,7 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
-  if (lines.overlapped) open_overlapped(lines, device, ledger);
+  if (lines.overlapped || lines.dispatches_beside) open_beside(lines, device, ledger);
 }
 
 TrafficTable Channels::passed() const {
@@ -110,7 +114,7 @@ TrafficTable Channels::exchanged(Axis axis) const {
   if (axis == Axis::tensor)
     channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get(),
                 host_shares_.get(), overlapped_.get()};
-  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get()};
+  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get(), dispatch_.get()};
   if (axis == Axis::context)
     channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),
                 host_context_.get()};

@@ -22,6 +22,7 @@ struct Lines {
   bool scattered = false;                  // Share::scattered
   bool overlapped = false;                 // Share::overlapped
   std::shared_ptr<Communicator> pipeline;  // null without that axis
+  bool dispatches_beside = false;          // overlaps_dispatch()
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the axes data and context.
   std::shared_ptr<Communicator> experts, same_experts;
@@ -116,6 +117,11 @@ inline bool scatters(const EngineOptions& options) {
 // Whether sums between shares travel beside computation.
 inline bool overlaps_exchanges(const EngineOptions& options) {
   return options.tensor > 1 && options.overlap_chunks > 1;
+}
+
+// Whether rows travel to the holders of their experts, and back, beside computation.
+inline bool overlaps_dispatch(const EngineOptions& options) {
+  return options.expert > 1 && options.zero.overlap;
 }
 
 // The units of a rank's share.

@@ -200,6 +200,13 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   return all;
 }
 
+void note_beside(const Unit& unit, int64_t tokens, PhaseCounts& phases) {
+  for (const bool backward : {false, true})
+    for (int i = 0; i < unit.phases(backward, tokens); ++i)
+      (backward ? phases.backward_beside : phases.forward_beside)
+          .push_back(unit.phase(backward, i, tokens).beside);
+}
+
 }  // namespace
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int all_ranks,
@@ -238,6 +245,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
     for (int i = 0; i < one.phases.backward; ++i)
       one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
+    if (overlaps_dispatch(options)) note_beside(unit, tokens, one.phases);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
     one.forward_reads.push_back(static_cast<int>(u));
@@ -261,6 +269,12 @@ void add_lanes(Program& program, const Pipeline& pipeline) {
   if (pipeline.ranks > 1) pass_between_stages(program, pipeline.interleave > 1 ? 2 : 1);
 }
 
+void add_exchange_lane(Program& program, const EngineOptions& options,
+                       const std::vector<UnitTraits>& units) {
+  if (overlaps_exchanges(options) || overlaps_dispatch(options))
+    overlap_exchanges(program, units, options.overlap_chunks);
+}
+
 }  // namespace
 
 Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
@@ -272,7 +286,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (options.split_phases || units_exchange(options)) split_phases(program, units);
-  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
+  add_exchange_lane(program, options, units);
   return program;
 }
 
@@ -282,7 +296,7 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (units_exchange(options)) split_phases(program, units);
-  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
+  add_exchange_lane(program, options, units);
   return program;
 }
 

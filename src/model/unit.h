@@ -145,6 +145,8 @@ struct Phase {
   // May be called for runs of rows (UnitCall::rows) one after the other; what travels after it is
   // of these rows.
   bool by_rows = false;
+  // Reads nothing of what travels after the phase before it, and so may be computed meanwhile.
+  bool beside = false;
 };
 
 struct UnitCall {

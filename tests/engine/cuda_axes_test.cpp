@@ -254,6 +254,39 @@ TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
     EXPECT_NEAR(run[i], alone[i], (c.compute == DType::f32 ? 1e-5 : 5e-2) * alone[i]) << i;
 }
 
+// Rows that travel beside the shared expert, and beside gradients of the experts' weights, by the
+// local exchange and over NCCL.
+TEST(CudaDispatch, BesideComputationHasTheBitsOfThatInOrder) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  ModelSpec spec = divisible("mixtral-tiny");
+  for (const bool all : {false, true}) {
+    if (all) add_all_of_mixtures(spec);
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (int stage = 0; stage <= 3; ++stage) {
+        SCOPED_TRACE(fmt::format("stage {}{} {}", stage, all ? ", all" : "", dtype_name(compute)));
+        EngineOptions options{
+            .device = "cuda:0", .expert = 2, .threads = 1, .micro_batch = 2, .sequence = 24};
+        options.micros = 2;
+        options.zero.stage = stage;
+        options.zero.persistence_elems = 0;
+        options.precision.compute = compute;
+        options.recompute = stage == 2;
+        options.zero.overlap = false;
+        const test::RankRun in_order = test::train_on_ranks(spec, options, 4, kSteps);
+        options.zero.overlap = true;
+        for (const bool nccl : {false, true}) {
+          const test::RankRun run =
+              test::train_on_ranks(spec, options, 4, kSteps, nccl ? over_the_double : test::Wrap{});
+          EXPECT_EQ(run.losses, in_order.losses);
+          test::expect_same_bits(run.weights, in_order.weights);
+          test::expect_planned(spec, options, 4, run, hardware_named("h200"),
+                               nccl ? nccl_scratch_bytes(4) : 0);
+        }
+      }
+  }
+}
+
 // As on the host: the step changes nothing, and says for how many rows there was no room.
 TEST(CudaAxisFaults, ABoundOfExpertsIsNeverExceededSilently) {
   if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
