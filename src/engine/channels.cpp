@@ -47,6 +47,10 @@ void Channels::open_pipeline(const Lines& lines, Device& device) {
   }
 }
 
+void Channels::open_turns(const Lines& lines, Device& device, Lane lane) {
+  for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, lane, "ring");
+}
+
 // After all that exchange in the order of computation: those use its lane. Rows that are dispatched
 // are not summed.
 void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
@@ -57,6 +61,7 @@ void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
     overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
   if (lines.dispatches_beside)
     dispatch_ = open_unsummed(*lines.experts, device, Lane::exchange, "dispatch");
+  if (lines.turns_beside) open_turns(lines, device, Lane::exchange);
   overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
 }
 
@@ -84,8 +89,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   if (!device.memory_is_the_hosts()) open_for_host(lines);
   if (lines.pipeline) open_pipeline(lines, device);
   if (lines.context) context_ = open_unsummed(*lines.context, device, Lane::compute, "context");
-  if (lines.context && lines.method == ContextMethod::ring)
-    for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, Lane::compute, "ring");
+  if (lines.context && lines.method == ContextMethod::ring && !lines.turns_beside)
+    open_turns(lines, device, Lane::compute);
   if (lines.inside) {
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
@@ -97,7 +102,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
-  if (lines.overlapped || lines.dispatches_beside) open_beside(lines, device, ledger);
+  if (lines.overlapped || lines.dispatches_beside || lines.turns_beside)
+    open_beside(lines, device, ledger);
 }
 
 TrafficTable Channels::passed() const {

@@ -44,7 +44,7 @@ class Channels {
   // Of those that have the other parts of the same sequences; null where there are none.
   Channel* context() const { return context_.get(); }
   // Of these, where they pass something around: what the one at place `from` passes to the next, on
-  // channels of their own, as hop() is.
+  // channels of their own, as hop() is; of the lane exchange, if there is one for it.
   Channel& turn(int from) const {
     return *turns_[static_cast<size_t>(from + 1 == context_->ranks() ? 2 : from % 2)];
   }
@@ -91,6 +91,7 @@ class Channels {
   std::unique_ptr<Channel> open_unsummed(Communicator& communicator, Device& device, Lane lane,
                                          const char* name, void* scratch = nullptr);
   void open_pipeline(const Lines& lines, Device& device);
+  void open_turns(const Lines& lines, Device& device, Lane lane);
   void open_beside(const Lines& lines, Device& device, Ledger& ledger);
   void open_for_host(const Lines& lines);
   size_t hop_number(bool backward, int from) const {

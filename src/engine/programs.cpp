@@ -200,11 +200,25 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   return all;
 }
 
-void note_beside(const Unit& unit, int64_t tokens, PhaseCounts& phases) {
-  for (const bool backward : {false, true})
+// Rows travel on a lane where something is computed beside them; in a ring all turns do, for which
+// there is one set of channels.
+bool has_lane(const Phase& phase, bool beside_next, const EngineOptions& options) {
+  return (phase.role == Role::dispatch && beside_next && overlaps_dispatch(options)) ||
+         (phase.role == Role::shift && overlaps_ring(options));
+}
+
+void note_lanes(const Unit& unit, const EngineOptions& options, UnitTraits& traits) {
+  const int64_t tokens = options.tokens();
+  for (const bool backward : {false, true}) {
+    std::vector<bool>&beside =
+        backward ? traits.phases.backward_beside : traits.phases.forward_beside,
+    &lane = backward ? traits.travels.backward_lane : traits.travels.forward_lane;
     for (int i = 0; i < unit.phases(backward, tokens); ++i)
-      (backward ? phases.backward_beside : phases.forward_beside)
-          .push_back(unit.phase(backward, i, tokens).beside);
+      beside.push_back(unit.phase(backward, i, tokens).beside);
+    for (size_t i = 0; i < beside.size(); ++i)
+      lane.push_back(has_lane(unit.phase(backward, static_cast<int>(i), tokens),
+                              i + 1 < beside.size() && beside[i + 1], options));
+  }
 }
 
 }  // namespace
@@ -245,9 +259,9 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     one.phases = {unit.phases(false, tokens), unit.phases(true, tokens)};
     for (int i = 0; i < one.phases.backward; ++i)
       one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
-    if (overlaps_dispatch(options)) note_beside(unit, tokens, one.phases);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
+    if (has_exchange_lane(options)) note_lanes(unit, options, one);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -271,8 +285,7 @@ void add_lanes(Program& program, const Pipeline& pipeline) {
 
 void add_exchange_lane(Program& program, const EngineOptions& options,
                        const std::vector<UnitTraits>& units) {
-  if (overlaps_exchanges(options) || overlaps_dispatch(options))
-    overlap_exchanges(program, units, options.overlap_chunks);
+  if (has_exchange_lane(options)) overlap_exchanges(program, units, options.overlap_chunks);
 }
 
 }  // namespace

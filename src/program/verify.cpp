@@ -413,10 +413,13 @@ class Verifier {
     }
     const PhaseCounts& phases = traits(action.unit).phases;
     if (of_backward && phases.makes_weights(action.phase)) return false;
-    if (phases.beside(of_backward, action.phase)) return false;
+    const bool beside = !own.travelling.empty() && own.exchanged + 1 == action.phase &&
+                        phases.beside(of_backward, action.phase);
+    const int going = beside ? own.travelling.back() : -1;
     for (const int ticket : own.travelling)
-      expect(is_done(ticket), "reads what travels without waiting for it");
+      expect(ticket == going || is_done(ticket), "reads what travels without waiting for it");
     own.travelling.clear();
+    if (beside) own.travelling = {going};
     return false;
   }
 

@@ -16,9 +16,7 @@ double hidden_share(const Engine& engine, Lane lane) {
   double busy = 0;
   for (const Traffic& traffic : engine.traffic(lane)) busy += traffic.seconds;
   if (busy <= 0 || lane == Lane::compute) return 0;
-  const EngineOptions& options = engine.options();
-  if (lane == Lane::exchange && !overlaps_exchanges(options) && !overlaps_dispatch(options))
-    return 0;
+  if (lane == Lane::exchange && !has_exchange_lane(engine.options())) return 0;
   return std::clamp(1 - engine.exposed_seconds(lane) / busy, 0.0, 1.0);
 }
 

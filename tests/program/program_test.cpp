@@ -255,6 +255,7 @@ TEST(OverlapExchanges, PutsWhatIsNotReadYetBesideThePhasesThatFollow) {
   units[1].phases = {3, 3};
   units[1].phases.forward_beside = {false, true, false};
   units[1].travels = {{true, false, false}, {true, true, false}};
+  units[1].travels.forward_lane = {true, false, false};
   split_phases(program, units);
   Program in_order = program;
   overlap_exchanges(program, units, 1);
@@ -277,7 +278,7 @@ TEST(OverlapExchanges, PutsWhatIsNotReadYetBesideThePhasesThatFollow) {
              "backward u1, micro 0, phase 2"}));
   for (Action& action : program.actions) action.waits.clear();
   EXPECT_EQ(problems_of(program, units, 1).size(), 1u) << "the reader does not wait";
-  for (UnitTraits& unit : units) unit.phases.forward_beside = {};
+  for (UnitTraits& unit : units) unit.travels.forward_lane = {};
   overlap_exchanges(in_order, units, 1);
   EXPECT_EQ(lines(in_order), lines(program)) << "and there is no lane where nothing is beside";
   for (const Action& action : in_order.actions) EXPECT_EQ(action.lane, Lane::compute);

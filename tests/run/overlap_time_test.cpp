@@ -161,5 +161,58 @@ TEST(OverlapTime, DispatchOverSlowLinksHidesWhatIsBesideIt) {
   }
 }
 
+// ---- Keys and values around a ring
+
+constexpr int kParts = 4;
+
+// `attention_share`: of the rate of products; a large one makes attention take no time.
+Prediction predicted_ring(bool overlap, double gb_per_s, double attention_share) {
+  ModelSpec spec = spec_from_preset("llama-tiny", "test");
+  spec.vocab_size = 1024;
+  spec.num_layers = kLayers;
+  spec.hidden_size = kHidden;
+  spec.num_heads = spec.num_kv_heads = 16;
+  spec.head_dim = 64;
+  spec.max_sequence_length = kParts * kTokens;
+  EngineOptions options{.device = "cuda", .context = kParts};
+  options.context_method = ContextMethod::ring;
+  options.sequence = kParts * kTokens;
+  options.zero.overlap = overlap;
+  Hardware hardware = links_of(gb_per_s);
+  hardware.attention_share = attention_share;
+  const auto dry = Engine::plan(spec, options, kParts, 0, hardware);
+  return predict(*dry, "test");
+}
+
+double turn_seconds(double gb_per_s) {
+  return static_cast<double>(kTokens * 2 * kHidden * 4) / (gb_per_s * 1e9);
+}
+
+// Of 3C - 2 there is one that nothing is computed beside: the last, with gradients on their way
+// home.
+TEST(OverlapTime, RingsHideAllTurnsButTheLastWhereAttentionTakesAsLong) {
+  constexpr double kLink = 400;
+  const double turn = turn_seconds(kLink);
+  const Prediction in_order = predicted_ring(false, kLink, 1),
+                   beside = predicted_ring(true, kLink, 1);
+  EXPECT_NEAR(exchanges_of(in_order).exposed, kLayers * (3 * kParts - 2) * turn, 0.01 * turn);
+  EXPECT_NEAR(exchanges_of(beside).busy, exchanges_of(in_order).busy, 0.01 * turn);
+  EXPECT_NEAR(exchanges_of(beside).exposed, kLayers * turn, 0.01 * turn);
+  EXPECT_NEAR(in_order.seconds - in_order.exposed(), beside.seconds - beside.exposed(),
+              0.01 * turn);
+}
+
+// Where turns take longer, attention is hidden: all steps but the last of forward.
+TEST(OverlapTime, RingsOverSlowLinksHideAttention) {
+  constexpr double kLink = 2;
+  const Prediction in_order = predicted_ring(false, kLink, 1);
+  const double attention = in_order.seconds - predicted_ring(false, kLink, 1e6).seconds,
+               hidden = exchanges_of(in_order).exposed -
+                        exchanges_of(predicted_ring(true, kLink, 1)).exposed;
+  EXPECT_LT(attention, kLayers * kParts * turn_seconds(kLink));
+  EXPECT_GT(hidden, 0.99 * attention * (kParts - 1) / kParts);
+  EXPECT_LT(hidden, attention);
+}
+
 }  // namespace
 }  // namespace onefold

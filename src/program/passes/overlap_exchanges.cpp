@@ -17,8 +17,8 @@ class ExchangeOverlapper {
       if (next && is_cut(all[i]) && next->verb == Verb::exchange) {
         add_cut(all[i], *next);
         ++i;
-      } else if (next && all[i].verb == Verb::exchange && is_beside(*next)) {
-        add_beside(all[i]);
+      } else if (has_lane(all[i])) {
+        add_to_lane(all[i]);
       } else {
         add(all[i]);
       }
@@ -35,12 +35,16 @@ class ExchangeOverlapper {
            traits(action).travels.by_rows_after(action.verb == Verb::backward, action.phase);
   }
 
+  bool has_lane(const Action& action) const {
+    return action.verb == Verb::exchange && action.state != State::gradients &&
+           traits(action).travels.on_lane_after(action.of_backward, action.phase);
+  }
   bool is_beside(const Action& action) const {
     return computes(action) &&
            traits(action).phases.beside(action.verb == Verb::backward, action.phase);
   }
 
-  void add_beside(Action exchange) {
+  void add_to_lane(Action exchange) {
     exchange.lane = Lane::exchange;
     exchange.ticket = next_ticket_++;
     travelling_.push_back(exchange.ticket);
@@ -55,18 +59,21 @@ class ExchangeOverlapper {
       add(std::move(one));
       Action message = exchange;
       message.chunk = {chunk, chunks_};
-      add_beside(std::move(message));
+      add_to_lane(std::move(message));
     }
   }
 
-  // Gradients of weights read nothing that travels; nor do the further rows of a phase, and phases
-  // beside it.
+  // Gradients of weights read nothing that travels, nor do the further rows of a phase; a phase
+  // beside an exchange reads what has travelled before that.
   void add(Action action) {
     const bool by_weights = action.verb == Verb::backward && action.part != Part::by_weights &&
                             traits(action).phases.makes_weights(action.phase);
-    if (computes(action) && !by_weights && !is_beside(action) && action.chunk.index == 0) {
-      action.waits.insert(action.waits.end(), travelling_.begin(), travelling_.end());
-      travelling_.clear();
+    if (computes(action) && !by_weights && action.chunk.index == 0) {
+      const bool beside =
+          !travelling_.empty() && is_beside(action) && actions_.back().ticket == travelling_.back();
+      const auto done = travelling_.end() - (beside ? 1 : 0);
+      action.waits.insert(action.waits.end(), travelling_.begin(), done);
+      travelling_.erase(travelling_.begin(), done);
     }
     actions_.push_back(std::move(action));
   }

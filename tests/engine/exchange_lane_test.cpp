@@ -1,6 +1,6 @@
-// Rows that travel to the holders of their experts, and back, while what does not read them is
-// computed: the bits are those of the same mesh with exchanges in the order of computation, in
-// every layout; as much is sent; and the plan is the run.
+// What travels while something is computed that does not read it: rows to the holders of their
+// experts, and back, and keys and values around a ring. The bits are those of the same mesh with
+// exchanges in the order of computation, in every layout; as much is sent; and the plan is the run.
 #include <algorithm>
 
 #include "engine/lines.h"
@@ -143,35 +143,110 @@ TEST(OverlappedDispatch, EvaluatesWithTheBitsOfThatInOrder) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
-// What is computed between an exchange and the first that waits for it, by unit's phases.
-TEST(OverlappedDispatch, TravelsBesideTheSharedExpertAndGradientsOfTheExpertsWeights) {
-  const auto beside_of = [](const ModelSpec& spec, const EngineOptions& options) {
-    const Model model = model_of(spec, options);
-    const std::vector<UnitTraits> units = unit_traits(model, options, 2);
-    const Program program = training_program(options, units, 2);
-    std::vector<std::string> found;
-    for (size_t i = 0; i < program.actions.size(); ++i) {
-      const Action& exchange = program.actions[i];
-      if (exchange.lane != Lane::exchange || exchange.micro > 0 || exchange.unit != 2) continue;
-      for (size_t j = i + 1; j < program.actions.size(); ++j) {
-        const Action& action = program.actions[j];
-        if (!computes(action)) continue;
-        const std::vector<int>& waits = action.waits;
-        if (std::find(waits.begin(), waits.end(), exchange.ticket) != waits.end()) break;
-        found.emplace_back(
-            model.units[2]
-                ->phase(action.verb == Verb::backward, action.phase, options.tokens())
-                .name);
-      }
+// What is computed between an exchange of a unit and the first that waits for it.
+using Names = std::vector<std::string>;
+Names beside_of(const ModelSpec& spec, const EngineOptions& options, int unit) {
+  const int ranks = options.expert * options.context;
+  const Model model = model_of(spec, options);
+  const std::vector<UnitTraits> units = unit_traits(model, options, ranks);
+  const Program program = training_program(options, units, ranks);
+  Names found;
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& exchange = program.actions[i];
+    if (exchange.lane != Lane::exchange || exchange.micro > 0 || exchange.unit != unit) continue;
+    for (size_t j = i + 1; j < program.actions.size(); ++j) {
+      const Action& action = program.actions[j];
+      if (!computes(action)) continue;
+      const std::vector<int>& waits = action.waits;
+      if (std::find(waits.begin(), waits.end(), exchange.ticket) != waits.end()) break;
+      const bool backward = action.verb == Verb::backward;
+      found.emplace_back(model.units[static_cast<size_t>(unit)]
+                             ->phase(backward, action.phase, options.tokens())
+                             .name);
     }
-    return found;
-  };
-  using Names = std::vector<std::string>;
+  }
+  return found;
+}
+
+TEST(OverlappedDispatch, TravelsBesideTheSharedExpertAndGradientsOfTheExpertsWeights) {
   const EngineOptions options = beside(2);
-  EXPECT_EQ(beside_of(mixture(true), options),
+  EXPECT_EQ(beside_of(mixture(true), options, 2),
             (Names{"shared up", "shared down", "shared", "expert weights"}));
-  EXPECT_EQ(beside_of(mixture(false), options), Names{"expert weights"});
-  EXPECT_EQ(beside_of(mixture(true), in_order(options)), Names{});
+  EXPECT_EQ(beside_of(mixture(false), options, 2), Names{"expert weights"});
+  EXPECT_EQ(beside_of(mixture(true), in_order(options), 2), Names{});
+}
+
+// ---- Rings
+
+ModelSpec dense(const std::string& preset) {
+  ModelSpec spec = spec_from_preset(preset, "test");
+  spec.vocab_size = 101;
+  spec.num_layers = 3;
+  spec.hidden_size = 24;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 6;
+  spec.intermediate_size = 23;
+  return spec;
+}
+
+EngineOptions ring(int context, int stage = 0) {
+  EngineOptions options = beside(1, stage);
+  options.context = context;
+  options.context_method = ContextMethod::ring;
+  options.sequence = 24;
+  return options;
+}
+
+TEST(OverlappedRing, HasTheBitsOfThatInOrderAtEveryStageInEveryLayout) {
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const int context : {2, 3, 4})
+      for (const bool again : {false, true}) {
+        SCOPED_TRACE(fmt::format("stage {} of {}{}", stage, context, again ? ", again" : ""));
+        EngineOptions options = ring(context, stage);
+        options.recompute = again;
+        options.order = stage == 2 ? Order::unit_first : Order::micro_first;
+        expect_bits_in_order(dense(again ? "qwen3-tiny" : "llama-tiny"), options,
+                             context * (stage > 1 ? 2 : 1), 2);
+      }
+}
+
+TEST(OverlappedRing, HasThemBesideOtherAxesAndInPipelines) {
+  EngineOptions options = ring(2, 2);
+  options.tensor = 2;
+  expect_bits_in_order(dense("llama-tiny"), options, 4, 2);
+  options.overlap_chunks = 2;
+  options.sequence = 264;
+  ModelSpec spec = dense("llama-tiny");
+  spec.max_sequence_length = 264;
+  expect_bits_in_order(spec, options, 4, 2);
+  for (const PipelineSchedule schedule : kPipelineSchedules)
+    for (const std::string preset : {"llama-tiny", "gptj-tiny"}) {
+      SCOPED_TRACE(preset);
+      options = ring(2);
+      options.pipeline.ranks = 2;
+      options.pipeline.schedule = schedule;
+      options.micros = 4;
+      spec = dense(preset);
+      if (preset == "gptj-tiny") spec.num_kv_heads = 4;
+      expect_bits_in_order(spec, options, 4, 2);
+    }
+}
+
+TEST(OverlappedRing, HasThemInSixteenBitsOnThreads) {
+  EngineOptions options = ring(3, 1);
+  options.precision.compute = options.precision.gradients = DType::bf16;
+  options.threads = 2;
+  expect_bits_in_order(dense("llama-tiny"), options, 3);
+}
+
+// Every turn but the last one travels beside a step.
+TEST(OverlappedRing, TurnsTravelBesideTheStepsOfAttention) {
+  for (const int context : {2, 3, 4}) {
+    const Names steps(static_cast<size_t>(2 * context - 1), "attend");
+    EXPECT_EQ(beside_of(dense("llama-tiny"), ring(context), 1), steps);
+    EXPECT_EQ(beside_of(dense("llama-tiny"), in_order(ring(context)), 1), Names{});
+  }
 }
 
 }  // namespace
