@@ -47,12 +47,21 @@ void Channels::open_pipeline(const Lines& lines, Device& device) {
   }
 }
 
-// After all that exchange in the order of computation: those use its lane.
-void Channels::open_overlapped(const Lines& lines, Device& device, Ledger& ledger) {
+void Channels::open_turns(const Lines& lines, Device& device, Lane lane) {
+  for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, lane, "ring");
+}
+
+// After all that exchange in the order of computation: those use its lane. Rows that are dispatched
+// are not summed.
+void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
   constexpr auto i = static_cast<size_t>(Lane::exchange);
   std::unique_ptr<RankMemory> in_order = std::move(memory_[i]);
   lanes_[i] = device.open_lane();
-  overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
+  if (lines.overlapped)
+    overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
+  if (lines.dispatches_beside)
+    dispatch_ = open_unsummed(*lines.experts, device, Lane::exchange, "dispatch");
+  if (lines.turns_beside) open_turns(lines, device, Lane::exchange);
   overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
 }
 
@@ -80,8 +89,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   if (!device.memory_is_the_hosts()) open_for_host(lines);
   if (lines.pipeline) open_pipeline(lines, device);
   if (lines.context) context_ = open_unsummed(*lines.context, device, Lane::compute, "context");
-  if (lines.context && lines.method == ContextMethod::ring)
-    for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, Lane::compute, "ring");
+  if (lines.context && lines.method == ContextMethod::ring && !lines.turns_beside)
+    open_turns(lines, device, Lane::compute);
   if (lines.inside) {
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
@@ -93,7 +102,8 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
-  if (lines.overlapped) open_overlapped(lines, device, ledger);
+  if (lines.overlapped || lines.dispatches_beside || lines.turns_beside)
+    open_beside(lines, device, ledger);
 }
 
 TrafficTable Channels::passed() const {
@@ -110,7 +120,7 @@ TrafficTable Channels::exchanged(Axis axis) const {
   if (axis == Axis::tensor)
     channels = {channels_[static_cast<size_t>(Lane::exchange)].get(), replicas_.get(),
                 host_shares_.get(), overlapped_.get()};
-  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get()};
+  if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get(), dispatch_.get()};
   if (axis == Axis::context)
     channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),
                 host_context_.get()};

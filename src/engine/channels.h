@@ -35,12 +35,16 @@ class Channels {
   Channel* overlapped() const { return overlapped_.get(); }
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
-  // Of those that divide the experts of each mixture; null where none does.
+  // Of those that divide the experts of each mixture, null where none does: for gradients, and for
+  // rows, which have a channel of their own where they travel on the lane exchange.
   Channel* experts() const { return experts_.get(); }
+  Channel* dispatch(Lane lane) const {
+    return lane == Lane::exchange ? dispatch_.get() : experts_.get();
+  }
   // Of those that have the other parts of the same sequences; null where there are none.
   Channel* context() const { return context_.get(); }
   // Of these, where they pass something around: what the one at place `from` passes to the next, on
-  // channels of their own, as hop() is.
+  // channels of their own, as hop() is; of the lane exchange, if there is one for it.
   Channel& turn(int from) const {
     return *turns_[static_cast<size_t>(from + 1 == context_->ranks() ? 2 : from % 2)];
   }
@@ -87,7 +91,8 @@ class Channels {
   std::unique_ptr<Channel> open_unsummed(Communicator& communicator, Device& device, Lane lane,
                                          const char* name, void* scratch = nullptr);
   void open_pipeline(const Lines& lines, Device& device);
-  void open_overlapped(const Lines& lines, Device& device, Ledger& ledger);
+  void open_turns(const Lines& lines, Device& device, Lane lane);
+  void open_beside(const Lines& lines, Device& device, Ledger& ledger);
   void open_for_host(const Lines& lines);
   size_t hop_number(bool backward, int from) const {
     const int last = backward ? 0 : stages_->ranks() - 1;  // from there it goes round
@@ -106,7 +111,7 @@ class Channels {
   std::unique_ptr<Channel> inside_, between_, node_, expert_node_;
   Buffer overlapped_scratch_;
   std::unique_ptr<RankMemory> overlapped_memory_;
-  std::unique_ptr<Channel> overlapped_;
+  std::unique_ptr<Channel> overlapped_, dispatch_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

@@ -32,7 +32,7 @@ void Executor::exchange(const Action& action, Walk& walk) {
     case Role::exchange:
       return exchange_blocks(action, walk, channels_.context());
     case Role::dispatch:
-      return exchange_blocks(action, walk, channels_.experts());
+      return exchange_blocks(action, walk, channels_.dispatch(action.lane));
     case Role::shift:
       return shift(action, walk);
     case Role::none:

@@ -70,6 +70,8 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   lines.method = options.context_method;
   lines.scattered = scatters(options);
   lines.overlapped = overlaps_exchanges(options);
+  lines.dispatches_beside = overlaps_dispatch(options);
+  lines.turns_beside = overlaps_ring(options);
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
     lines.same_experts = all->group(lines.mesh.group(same, rank));

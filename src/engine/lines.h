@@ -22,6 +22,8 @@ struct Lines {
   bool scattered = false;                  // Share::scattered
   bool overlapped = false;                 // Share::overlapped
   std::shared_ptr<Communicator> pipeline;  // null without that axis
+  bool dispatches_beside = false;          // overlaps_dispatch()
+  bool turns_beside = false;               // overlaps_ring()
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the axes data and context.
   std::shared_ptr<Communicator> experts, same_experts;
@@ -116,6 +118,19 @@ inline bool scatters(const EngineOptions& options) {
 // Whether sums between shares travel beside computation.
 inline bool overlaps_exchanges(const EngineOptions& options) {
   return options.tensor > 1 && options.overlap_chunks > 1;
+}
+
+// Whether rows travel to the holders of their experts, and back, beside computation; and keys and
+// values around a ring.
+inline bool overlaps_dispatch(const EngineOptions& options) {
+  return options.expert > 1 && options.zero.overlap;
+}
+inline bool overlaps_ring(const EngineOptions& options) {
+  return options.context > 1 && options.context_method == ContextMethod::ring &&
+         options.zero.overlap;
+}
+inline bool has_exchange_lane(const EngineOptions& options) {
+  return overlaps_exchanges(options) || overlaps_dispatch(options) || overlaps_ring(options);
 }
 
 // The units of a rank's share.

@@ -200,6 +200,27 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   return all;
 }
 
+// Rows travel on a lane where something is computed beside them; in a ring all turns do, for which
+// there is one set of channels.
+bool has_lane(const Phase& phase, bool beside_next, const EngineOptions& options) {
+  return (phase.role == Role::dispatch && beside_next && overlaps_dispatch(options)) ||
+         (phase.role == Role::shift && overlaps_ring(options));
+}
+
+void note_lanes(const Unit& unit, const EngineOptions& options, UnitTraits& traits) {
+  const int64_t tokens = options.tokens();
+  for (const bool backward : {false, true}) {
+    std::vector<bool>&beside =
+        backward ? traits.phases.backward_beside : traits.phases.forward_beside,
+    &lane = backward ? traits.travels.backward_lane : traits.travels.forward_lane;
+    for (int i = 0; i < unit.phases(backward, tokens); ++i)
+      beside.push_back(unit.phase(backward, i, tokens).beside);
+    for (size_t i = 0; i < beside.size(); ++i)
+      lane.push_back(has_lane(unit.phase(backward, static_cast<int>(i), tokens),
+                              i + 1 < beside.size() && beside[i + 1], options));
+  }
+}
+
 }  // namespace
 
 std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& options, int all_ranks,
@@ -240,6 +261,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
       one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
+    if (has_exchange_lane(options)) note_lanes(unit, options, one);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);
@@ -261,6 +283,11 @@ void add_lanes(Program& program, const Pipeline& pipeline) {
   if (pipeline.ranks > 1) pass_between_stages(program, pipeline.interleave > 1 ? 2 : 1);
 }
 
+void add_exchange_lane(Program& program, const EngineOptions& options,
+                       const std::vector<UnitTraits>& units) {
+  if (has_exchange_lane(options)) overlap_exchanges(program, units, options.overlap_chunks);
+}
+
 }  // namespace
 
 Program training_program(const EngineOptions& options, const std::vector<UnitTraits>& units,
@@ -272,7 +299,7 @@ Program training_program(const EngineOptions& options, const std::vector<UnitTra
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (options.split_phases || units_exchange(options)) split_phases(program, units);
-  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
+  add_exchange_lane(program, options, units);
   return program;
 }
 
@@ -282,7 +309,7 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
   apply_homes(program, units, options, summing_ranks(options, ranks));
   add_lanes(program, pipeline);
   if (units_exchange(options)) split_phases(program, units);
-  if (overlaps_exchanges(options)) overlap_exchanges(program, units, options.overlap_chunks);
+  add_exchange_lane(program, options, units);
   return program;
 }
 

@@ -50,7 +50,7 @@ struct Saved {
 };
 
 // kSent, kReceived: what travels between parts, in turns.
-enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9, kDattention, kDnormed };
+enum Temp : size_t { kDqkv, kDy, kNormed, kSent, kReceived = 9, kDattention, kDnormed, kMore = 13 };
 
 class Attention final : public Branch {
  public:
@@ -85,7 +85,7 @@ class Attention final : public Branch {
   }
 
   int phases(bool backward, int64_t) const override {
-    return (backward ? 6 + post() : 3) + steps();
+    return (backward ? 6 + post() : 3) + attend_phases(backward);
   }
 
   Phase phase(bool backward, int index, int64_t) const override {
@@ -103,9 +103,11 @@ class Attention final : public Branch {
                                           {.name = "input", .role = Role::sum, .by_rows = true},
                                           {"norm"}};
     Phase phase = backward ? kBackward[step_of(place)] : kForward[place.index];
-    if (ring_ && phase.role == Role::exchange)
-      phase.role = attends(backward, place) && (backward || place.step + 1 < steps()) ? Role::shift
-                                                                                      : Role::none;
+    if (!ring_ || phase.role != Role::exchange) return phase;
+    if (place.joins) phase.name = "join";
+    phase.role = turn_after(backward, place) < 0 ? Role::none : Role::shift;
+    phase.beside =
+        attends(backward, place) && !place.joins && (backward || place.step + 1 < steps());
     return phase;
   }
 
@@ -118,8 +120,9 @@ class Attention final : public Branch {
                                          &Attention::input_gradient,  &Attention::norm_gradient};
     const Place place = place_of(backward, index);
     if (ring_ && attends(backward, place))
-      return backward ? attend_backward_step(call, saved_of(call), place.step)
-                      : attend_step(call, saved_of(call), place.step);
+      return place.joins ? join_keys(call, place.step)
+             : backward  ? attend_backward_step(call, saved_of(call), place.step)
+                         : attend_step(call, saved_of(call), place.step);
     (this->*(backward ? kBackward[step_of(place)] : kForward[place.index]))(call, saved_of(call));
   }
 
@@ -141,11 +144,14 @@ class Attention final : public Branch {
   // Phases of backward before the first.
   int post() const { return spec_.norm_after() ? 1 : 0; }
 
-  // A ring attends in several phases, which are one of the others.
+  // A ring attends in several phases, which are one of the others: a step in each, and in backward,
+  // but for the first, another one that joins what it has found.
   struct Place {
     int index, step = 0;
+    bool joins = false;
   };
   int steps() const { return ring_ ? share_.parts : 1; }
+  int attend_phases(bool backward) const { return backward ? 2 * steps() - 1 : steps(); }
   int attend_index(bool backward) const { return backward ? post() + 2 : 1; }
   bool attends(bool backward, const Place& place) const {
     return place.index == attend_index(backward);
@@ -153,8 +159,21 @@ class Attention final : public Branch {
   Place place_of(bool backward, int index) const {
     const int first = attend_index(backward);
     if (index < first) return {index};
-    if (index < first + steps()) return {first, index - first};
-    return {index - steps() + 1};
+    const int behind = index - first, count = attend_phases(backward);
+    if (behind >= count) return {index - count + 1};
+    if (!backward) return {first, behind};
+    return {first, (behind + 1) / 2, behind > 0 && behind % 2 == 0};
+  }
+
+  // Of a ring: the number of what is passed on after a phase; -1: nothing is.
+  int turn_after(bool backward, const Place& place) const {
+    const bool attended = attends(backward, place);
+    if (!backward) {  // keys and values, while the step before is computed
+      const int turn = attended ? place.step + 1 : 0;
+      return place.index <= attend_index(false) && turn + 1 < steps() ? turn : -1;
+    }
+    if (!attended) return place.index + 1 == attend_index(true) ? 0 : -1;
+    return place.step == 0 || place.joins ? place.step + 1 : -1;
   }
 
   // Which step of backward a phase is: where the input's gradient travels beside computation, that
@@ -211,7 +230,7 @@ class Attention final : public Branch {
   };
   Travel travel_of(bool backward, const Place& place, const UnitCall& call) const {
     const int index = place.index;
-    if (ring_) return turn_of(backward, place.step, call);
+    if (ring_) return passed_in(backward, turn_after(backward, place), call);
     const bool one = one_sequence(call);
     const int64_t q = exchange_.query_cols(), qkv = exchange_.qkv_cols();
     const auto in = [&](size_t temp, int64_t cols) { return blocks_in(call, temp, cols); };
@@ -237,28 +256,36 @@ class Attention final : public Branch {
             parts ? saved.all_attention : saved.attention};
   }
 
-  // Of a ring: keys and values of the part that a step is about, [tokens, 2 kv_size]; in backward,
-  // their gradients so far below them.
-  Tensor keys_at(const UnitCall& call, bool backward, int step) const {
-    return matrix(call.temps[step % 2 == 0 ? kSent : kReceived].data,
+  // Of a ring: what is passed on in a turn, and has come in the one before it. Keys and values of
+  // the part that the step of that number is about, [tokens, 2 kv_size]; and, in backward, below
+  // them the gradients so far of those of the step before it.
+  Tensor in_turn(const UnitCall& call, bool backward, int turn) const {
+    return matrix(call.temps[turn % 2 == 0 ? kSent : kReceived].data,
                   (backward ? 2 : 1) * call.input.rows, 2 * spec_.kv_size(), call.type());
   }
-  // After the last step of backward only gradients go on, and home.
-  Travel turn_of(bool backward, int step, const UnitCall& call) const {
-    const int64_t rows = call.input.rows;
-    const bool last = step + 1 == steps();
-    const auto of = [&](int at) {
-      const Tensor all = keys_at(call, backward, at);
-      return last ? all.row_range(rows, rows) : all;
-    };
-    return {of(step), of(step + 1)};
+  Tensor keys_in(const UnitCall& call, bool backward, int turn) const {
+    return in_turn(call, backward, turn).row_range(0, call.input.rows);
   }
-  // Room for two of them, with this part's own in the first.
-  void begin_ring(UnitCall& call, const Core& core, bool backward) const {
-    const int64_t rows = call.input.rows, kv = spec_.kv_size();
+  Tensor dkeys_in(const UnitCall& call, int turn) const {
+    return in_turn(call, true, turn).row_range(call.input.rows, call.input.rows);
+  }
+  // There are no gradients in the first turn, and after the last step's keys they alone go on, and
+  // home.
+  Travel passed_in(bool backward, int turn, const UnitCall& call) const {
+    const auto of = [&](int at) {
+      if (turn == 0) return keys_in(call, backward, at);
+      return backward && turn + 1 >= steps() ? dkeys_in(call, at) : in_turn(call, backward, at);
+    };
+    return {of(turn), of(turn + 1)};
+  }
+  // Room for two of them, and this part's own in the first.
+  void take_turns(UnitCall& call, bool backward) const {
     for (const size_t index : {kSent, kReceived})
-      call.temp(index, (backward ? 2 : 1) * rows, 2 * kv);
-    const Tensor own = keys_at(call, backward, 0).row_range(0, rows);
+      call.temp(index, (backward ? 2 : 1) * call.input.rows, 2 * spec_.kv_size());
+  }
+  void begin_ring(const UnitCall& call, const Core& core, bool backward) const {
+    const Tensor own = keys_in(call, backward, 0);
+    const int64_t kv = spec_.kv_size();
     call.kernels.copy(core.k, own.col_range(0, kv));
     call.kernels.copy(core.v, own.col_range(kv, kv));
   }
@@ -283,12 +310,8 @@ class Attention final : public Branch {
   }
 
   void attend_step(UnitCall& call, const Saved& saved, int step) const {
+    if (step == 0) return attend(call, saved);
     const Core core = core_of(saved);
-    if (step == 0) {
-      call.arena_mark = call.arena.mark();
-      begin_ring(call, core, false);
-      return attend(call, saved);
-    }
     const int64_t length = call.batch.sequence, kv = spec_.kv_size();
     const RingStep at = ring_step(share_, step, length);
     const AttentionShape shape = shape_of_step(call, at);
@@ -301,7 +324,7 @@ class Attention final : public Branch {
     for (int64_t b = 0; b < call.batch.batch; ++b) {
       const int64_t first = b * length + at.queries.first;
       const Tensor keys =
-          keys_at(call, false, step).row_range(b * length + at.keys.first, at.keys.size);
+          keys_in(call, false, step).row_range(b * length + at.keys.first, at.keys.size);
       call.kernels.attention_forward(shape, core.q.row_range(first, at.queries.size),
                                      keys.col_range(0, kv), keys.col_range(kv, kv), more, more_lse,
                                      {}, scratch);
@@ -346,6 +369,10 @@ class Attention final : public Branch {
       take_blocks(call, kSent);
       if (!one_sequence(call)) take_blocks(call, kReceived);
     }
+    if (ring_) {
+      call.arena_mark = call.arena.mark();
+      take_turns(call, false);
+    }
     const Arena::Scope scope(call.arena);
     const Tensor qkv = exchange_.any() ? call.take(call.input.rows, spec_.qkv_size()) : saved.qkv;
     const Tensor normed = norm(call, call.take(call.input.rows, call.input.cols));
@@ -356,7 +383,11 @@ class Attention final : public Branch {
                .bias = at(call.params, qkv_bias_)});
     adapt(call, normed, qkv, qkv_adapters_);
     const Tensor qk = qkv.col_range(0, spec_.query_size() + spec_.kv_size());
-    if (!exchange_.any()) return prepare_qk(call, qk, spec_.qk_norm ? saved.qk : qk);
+    if (!exchange_.any()) {
+      prepare_qk(call, qk, spec_.qk_norm ? saved.qk : qk);
+      if (ring_) begin_ring(call, core_of(saved), false);
+      return;
+    }
     if (spec_.qk_norm) call.kernels.copy(qk, saved.qkv);
     prepare_qk(call, qk, qk);
     exchange_.to_heads(call.kernels, qkv, true, blocks_in(call, kSent, exchange_.qkv_cols()));
@@ -481,7 +512,13 @@ class Attention final : public Branch {
     dqkv_of(call);
     const Tensor dy = branch_gradient(call, kDy, saved.projected);
     const int64_t rows = call.input.rows, q = spec_.query_size();
-    if (!exchange_.any()) return result_gradient_to(call, dy, call.temp(kDattention, rows, q));
+    if (!exchange_.any()) {
+      result_gradient_to(call, dy, call.temp(kDattention, rows, q));
+      if (!ring_) return;
+      take_turns(call, true);
+      call.temp(kMore, rows, 2 * spec_.kv_size());
+      return begin_ring(call, core_of(saved), true);
+    }
     for (const size_t index : {kSent, kReceived}) take_blocks(call, index);
     const Arena::Scope scope(call.arena);
     const Tensor dattention = call.take(rows, q);
@@ -518,16 +555,15 @@ class Attention final : public Branch {
                                travel_of(true, {post() + 2}, call).sent);
   }
 
+  // Gradients of a part's keys and values start with its own. What later steps find is added to
+  // those that come from the part before, when they have come.
   void attend_backward_step(UnitCall& call, const Saved& saved, int step) const {
-    const int64_t rows = call.input.rows, length = call.batch.sequence, q = spec_.query_size(),
-                  kv = spec_.kv_size();
+    const int64_t length = call.batch.sequence, q = spec_.query_size(), kv = spec_.kv_size();
     const Core core = core_of(saved);
     const Tensor dq = call.temps[kDqkv].col_range(0, q), dout = call.temps[kDattention];
-    if (step == 0) begin_ring(call, core, true);
-    const Tensor keys = keys_at(call, true, step).row_range(0, rows),
-                 dkeys = keys_at(call, true, step).row_range(rows, rows);
     const Arena::Scope scope(call.arena);
     if (step == 0) {
+      const Tensor dkeys = dkeys_in(call, 1);
       const AttentionShape shape = shape_of(call);
       call.kernels.attention_backward(
           shape, core.q, core.k, core.v, core.out, dout, saved.lse, dq, dkeys.col_range(0, kv),
@@ -537,8 +573,8 @@ class Attention final : public Branch {
     }
     const RingStep at = ring_step(share_, step, length);
     const AttentionShape shape = shape_of_step(call, at);
-    const Tensor more_dq = call.take(length, q).row_range(0, at.queries.size),
-                 more_dkeys = call.take(length, 2 * kv).row_range(0, at.keys.size),
+    const Tensor keys = keys_in(call, true, step),
+                 more_dq = call.take(length, q).row_range(0, at.queries.size),
                  scratch = call.arena.take_bytes(
                      call.kernels.attention_backward_scratch_bytes(largest_step(call)));
     for (int64_t b = 0; b < call.batch.batch; ++b) {
@@ -548,12 +584,20 @@ class Attention final : public Branch {
       const auto theirs = [&](const Tensor& x) {
         return x.row_range(b * length + at.keys.first, at.keys.size);
       };
+      const Tensor more = theirs(call.temps[kMore]);
       call.kernels.attention_backward(shape, mine(core.q), theirs(keys).col_range(0, kv),
                                       theirs(keys).col_range(kv, kv), mine(core.out), mine(dout),
-                                      lse_of(saved, b, at), more_dq, more_dkeys.col_range(0, kv),
-                                      more_dkeys.col_range(kv, kv), {}, scratch);
+                                      lse_of(saved, b, at), more_dq, more.col_range(0, kv),
+                                      more.col_range(kv, kv), {}, scratch);
       call.kernels.add(mine(dq), more_dq, mine(dq));
-      call.kernels.add(theirs(dkeys), more_dkeys, theirs(dkeys));
+    }
+  }
+  void join_keys(const UnitCall& call, int step) const {
+    const Span keys = ring_step(share_, step, call.batch.sequence).keys;
+    for (int64_t b = 0; b < call.batch.batch; ++b) {
+      const int64_t first = b * call.batch.sequence + keys.first;
+      const Tensor all = dkeys_in(call, step + 1).row_range(first, keys.size);
+      call.kernels.add(all, call.temps[kMore].row_range(first, keys.size), all);
     }
   }
 
@@ -564,10 +608,10 @@ class Attention final : public Branch {
     if (exchange_.any())
       exchange_.from_heads(call.kernels, travel_of(true, {post() + 2}, call).received, true, dqkv);
     if (ring_) {
-      const Tensor home = turn_of(true, steps() - 1, call).received;
+      const Tensor home = dkeys_in(call, steps() + 1);
       call.kernels.copy(home, dqkv.col_range(q, 2 * kv));
     }
-    release_to_mark(call, {kDy, kSent, kReceived, kDattention});
+    release_to_mark(call, {kDy, kSent, kReceived, kDattention, kMore});
     if (spec_.rotates(block()))
       call.kernels.rope(dqkv.col_range(0, q + kv), spec_.num_heads + spec_.num_kv_heads,
                         angles_of(call), positions_of(call), true);

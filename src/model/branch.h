@@ -285,7 +285,7 @@ class Branch : public Unit {
     for (const size_t index : forgotten) call.temps[index] = {};
   }
 
-  // Of temps; attention has 0 to 3, 9 to 11, the MLP 4 to 7 and 12.
+  // Of temps; attention has 0 to 3, 9 to 11 and 13, the MLP 4 to 7 and 12.
   static constexpr size_t kProjected = 8;
 
   const std::string prefix_;  // "block.3."

@@ -10,6 +10,11 @@
 // the gradient by the weight. A holder sorts what has come by expert, and computes with it as with
 // a routing of its own.
 //
+// What reads nothing that travels has phases of its own (Phase::beside), between the exchange and
+// its reader: in forward the two products of a shared expert, the second of which is what experts'
+// results are added to; in backward all of the shared expert, and the gradients of the experts'
+// weights.
+//
 // Kept besides what an undivided mixture keeps: the rows that have come, so that the gradients of
 // weights need no further exchange, and both routings.
 #include "model/mixture.h"
@@ -23,36 +28,49 @@ namespace {
 
 class DividedMixture final : public Mixture {
  public:
-  using Mixture::Mixture;
+  DividedMixture(const ModelSpec& spec, int block, int first_place, const Share& share,
+                 const ExpertShare& experts)
+      : Mixture(spec, block, first_place, share, experts) {
+    using M = DividedMixture;
+    const bool shared = has_shared();
+    forward_ = {{route_phase(), &M::route_apart}, {{"dispatch", Role::dispatch}, &M::send_rows}};
+    if (shared) forward_.push_back({{.name = "shared up", .beside = true}, &M::shared_up});
+    forward_.push_back({{"up"}, &M::take_rows});
+    forward_.push_back({{"down", Role::dispatch}, &M::return_rows});
+    if (shared) forward_.push_back({{.name = "shared down", .beside = true}, &M::shared_down});
+    forward_.push_back({{"combine", Role::sum}, &M::combine_all});
+    forward_.push_back({{"residual"}, &M::residual});
 
-  Phase phase(bool backward, int index, int64_t) const override {
-    static constexpr Phase kBackward[] = {{"dispatch", Role::dispatch},
-                                          {"experts", Role::dispatch},
-                                          {"router"},
-                                          {"weights"},
-                                          {"input", Role::sum},
-                                          {"norm"}};
-    return backward ? kBackward[index] : forward_phase(index);
+    backward_ = {{{"dispatch", Role::dispatch}, &M::send_gradient}};
+    if (shared) backward_.push_back({{.name = "shared", .beside = true}, &M::shared_backward});
+    backward_.push_back({{"experts", Role::dispatch}, &M::return_gradient});
+    backward_.push_back({{.name = "expert weights", .beside = true}, &M::experts_weights});
+    backward_.push_back({{"router"}, &M::router_backward});
+    backward_.push_back({{"input", Role::sum}, &M::all_input});
+    backward_.push_back({{"norm"}, &M::norm_backward_of});
   }
 
+  int phases(bool backward, int64_t) const override {
+    return static_cast<int>((backward ? backward_ : forward_).size());
+  }
+  Phase phase(bool backward, int index, int64_t) const override {
+    return entry(backward, index).phase;
+  }
   void run(bool backward, int index, UnitCall& call) const override {
-    static constexpr Step kForward[] = {&DividedMixture::route_apart, &DividedMixture::send_rows,
-                                        &DividedMixture::take_rows,   &DividedMixture::return_rows,
-                                        &DividedMixture::combine_all, &DividedMixture::residual};
-    static constexpr Step kBackward[] = {
-        &DividedMixture::send_gradient,   &DividedMixture::return_gradient,
-        &DividedMixture::router_backward, &DividedMixture::dense_weights,
-        &DividedMixture::all_input,       &DividedMixture::norm_backward_of};
-    (this->*(backward ? kBackward : kForward)[index])(call);
+    (this->*entry(backward, index).step)(call);
   }
 
   // Of a forward that is computed again for backward no result comes back.
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    if (index == 4 || (index == 0 && !backward)) return Mixture::boundary(backward, index, call);
-    return !backward && index == 3 && call.output.empty() ? Tensor{} : call.temps[kWire];
+    const Entry& after = entry(backward, index);
+    if (after.phase.role == Role::exchange) return saved_of(call).own_counts;
+    if (after.phase.role == Role::sum) return backward ? call.temps[kNormed] : call.output;
+    const bool returns = after.step == &DividedMixture::return_rows;
+    return returns && call.output.empty() ? Tensor{} : call.temps[kWire];
   }
   Tensor arrival(bool backward, int index, const UnitCall& call) const override {
-    return index == 0 && !backward ? Mixture::arrival(backward, index, call) : call.temps[kArrived];
+    const bool counts = entry(backward, index).phase.role == Role::exchange;
+    return counts ? saved_of(call).all_counts : call.temps[kArrived];
   }
 
  protected:
@@ -69,6 +87,13 @@ class DividedMixture final : public Mixture {
 
  private:
   using Step = void (DividedMixture::*)(UnitCall&) const;
+  struct Entry {
+    Phase phase;
+    Step step;
+  };
+  const Entry& entry(bool backward, int index) const {
+    return (backward ? backward_ : forward_)[static_cast<size_t>(index)];
+  }
   enum Label : uint8_t { kWeight, kNumber };
 
   // To all holders, this one among them; as many come.
@@ -139,6 +164,8 @@ class DividedMixture final : public Mixture {
                              one_by_one(weights.elems(), saved.sent.sources), label(wire, kWeight));
   }
 
+  void shared_up(UnitCall& call) const { project_shared_up(call, saved_of(call)); }
+
   void take_rows(UnitCall& call) const {
     const Saved saved = saved_of(call);
     const Tensor arrived = call.temps[kArrived];
@@ -150,7 +177,6 @@ class DividedMixture final : public Mixture {
                    .dst = saved.up,
                    .offsets = saved.here.offsets,
                    .b_transposed = true});
-    project_shared_up(call, saved);
   }
 
   void return_rows(UnitCall& call) const {
@@ -168,9 +194,17 @@ class DividedMixture final : public Mixture {
     call.kernels.combine_rows(results, saved.here, false, {}, elements(call.temps[kWire]));
   }
 
-  void combine_all(UnitCall& call) const {
+  // Before the experts' results are there, which are added to it.
+  void shared_down(UnitCall& call) const {
     if (!call.output.empty())
-      combine_from(call, elements(call.temps[kArrived]), saved_of(call).sent);
+      project_shared_down(call, {.dst = call.output, .residual = input_once(call)});
+  }
+
+  void combine_all(UnitCall& call) const {
+    if (call.output.empty()) return;
+    const Tensor base = has_shared() ? call.output : input_once(call);
+    call.kernels.combine_rows(elements(call.temps[kArrived]), saved_of(call).sent, true, base,
+                              call.output);
   }
   void residual(UnitCall& call) const { add_residual(call); }
 
@@ -178,24 +212,37 @@ class DividedMixture final : public Mixture {
   void send_gradient(UnitCall& call) const {
     const int64_t tokens = call.input.rows;
     call.temp(kDlogits, tokens, of_.count);
-    if (has_shared()) {
-      call.temp(kSharedDup, tokens, shared_up_size_);
-      call.temp(kSharedActivated, tokens, of_.shared_intermediate_size);
-    }
+    if (has_shared()) call.temp(kSharedDup, tokens, shared_up_size_);
     if (of_.shared_gate) call.temp(kDgate, tokens, 1);
     take_wires(call);
     call.kernels.gather_rows(branch_gradient(call, kDy, {}), saved_of(call).sent,
                              elements(call.temps[kWire]));
   }
 
-  // All of the experts' gradients: by weights too, for their rows are here now.
+  // All of the shared expert's but its part of the input's gradient, which is added to the
+  // router's.
+  void shared_backward(UnitCall& call) const {
+    const Tensor normed = normed_again(call);
+    call.arena_mark = call.arena.mark();
+    call.temp(kSharedActivated, call.input.rows, of_.shared_intermediate_size);
+    shared_gradient(call, saved_of(call));
+    shared_down_weights(call);
+    release_to_mark(call, {kSharedActivated});
+    shared_up_weights(call, normed);
+  }
+
+  // By weights too, but these come while what is sent here travels: their rows are here now. What
+  // has come is read first of all, so that results may lie in its place.
   void return_gradient(UnitCall& call) const {
     const Saved saved = saved_of(call);
     const int64_t rows = saved.rows.rows;
+    call.arena_mark = call.arena.mark();
+    const Tensor dy = call.temp(kRows, rows, spec_.hidden_size),
+                 dup = call.temp(kDup, rows, up_size_),
+                 activated = call.temp(kActivated, rows, of_.intermediate_size),
+                 wire = call.temps[kWire], results = over_arrived(call);
     const Arena::Scope scope(call.arena);
-    const Tensor dy = call.take(rows, spec_.hidden_size), dup = call.take(rows, up_size_),
-                 activated = call.take(rows, of_.intermediate_size),
-                 dactivated = call.take(rows, of_.intermediate_size),
+    const Tensor dactivated = call.take(rows, of_.intermediate_size),
                  dweights = call.arena.take(rows, 1, DType::f32);
     call.kernels.gather_rows(elements(call.temps[kArrived]), saved.here, dy);
     call.kernels.activation_forward(spec_.activation, spec_.gated, saved.up, activated);
@@ -205,14 +252,18 @@ class DividedMixture final : public Mixture {
     call.kernels.weigh_rows(saved.here, dactivated, activated, dweights);
     call.kernels.activation_backward(spec_.activation, spec_.gated, saved.up, dactivated, dup, {},
                                      {});
-    expert_weights(call, saved, dy, activated, down_);
-    expert_weights(call, saved, dup, saved.rows, up_);
-    grouped(call, {.a = dup, .b = at(call.params, up_), .dst = dy, .offsets = saved.here.offsets});
-    const Tensor wire = call.temps[kWire];
-    call.kernels.combine_rows(dy, saved.here, false, {}, elements(wire));
+    grouped(call,
+            {.a = dup, .b = at(call.params, up_), .dst = results, .offsets = saved.here.offsets});
+    call.kernels.combine_rows(results, saved.here, false, {}, elements(wire));
     call.kernels.copy(dweights, label(wire, kWeight));
   }
 
+  void experts_weights(UnitCall& call) const {
+    const Saved saved = saved_of(call);
+    expert_weights(call, saved, call.temps[kRows], call.temps[kActivated], down_);
+    expert_weights(call, saved, call.temps[kDup], saved.rows, up_);
+    release_to_mark(call, {kRows, kDup, kActivated});
+  }
   void expert_weights(const UnitCall& call, const Saved& saved, Tensor dy, Tensor x,
                       int place) const {
     if (const Tensor dst = at(call.grads, place); !dst.empty())
@@ -234,12 +285,7 @@ class DividedMixture final : public Mixture {
                                dweights.reshaped(dweights.elems(), 1));
       router_gradient(call, saved, dweights);
     }
-    if (has_shared()) shared_gradient(call, saved);
-  }
-
-  void dense_weights(UnitCall& call) const {
-    shared_down_weights(call);
-    dense_up_weights(call);
+    router_weights(call, normed_again(call));
   }
 
   void all_input(UnitCall& call) const {
@@ -248,6 +294,8 @@ class DividedMixture final : public Mixture {
                               dnormed);
   }
   void norm_backward_of(UnitCall& call) const { norm_gradient(call); }
+
+  std::vector<Entry> forward_, backward_;
 };
 
 }  // namespace

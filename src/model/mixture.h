@@ -64,13 +64,20 @@ class Mixture : public Branch {
   int phases(bool, int64_t) const override { return 6; }
 
   Phase phase(bool backward, int index, int64_t) const override {
+    static constexpr Phase kForward[] = {{"route"},
+                                         {"dispatch", Role::dispatch},
+                                         {"up"},
+                                         {"down", Role::dispatch},
+                                         {"combine", Role::sum},
+                                         {"residual"}};
     static constexpr Phase kBackward[] = {{"dispatch", Role::dispatch},
                                           {"experts", Role::dispatch},
                                           {"down weights", Role::none, true},
                                           {"up weights", Role::none, true},
                                           {"input", Role::sum},
                                           {"norm"}};
-    return backward ? kBackward[index] : forward_phase(index);
+    if (backward) return kBackward[index];
+    return index == 0 ? route_phase() : kForward[index];
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -126,16 +133,7 @@ class Mixture : public Branch {
     Tensor own_counts, all_counts;
   };
 
-  // The same whether experts are divided or not.
-  Phase forward_phase(int index) const {
-    static constexpr Phase kForward[] = {{"route"},
-                                         {"dispatch", Role::dispatch},
-                                         {"up"},
-                                         {"down", Role::dispatch},
-                                         {"combine", Role::sum},
-                                         {"residual"}};
-    return index == 0 && tells_counts() ? Phase{"route", Role::exchange} : kForward[index];
-  }
+  Phase route_phase() const { return {"route", tells_counts() ? Role::exchange : Role::none}; }
   bool tells_counts() const { return share_.parts > 1 && of_.balance_loss > 0; }
 
   static Routing next_routing(Carver& carver, int64_t tokens, int64_t choices, int64_t experts) {
@@ -275,24 +273,30 @@ class Mixture : public Branch {
   }
 
   void combine(UnitCall& call) const {
-    if (!call.output.empty()) combine_from(call, call.temps[kRows], saved_of(call).routed.routing);
+    if (call.output.empty()) return;
+    call.kernels.combine_rows(call.temps[kRows], saved_of(call).routed.routing, true,
+                              input_once(call), call.output);
+    project_shared_down(call, {.dst = call.output, .accumulate = true});
   }
 
-  void combine_from(UnitCall& call, Tensor rows, const Routing& routing) const {
-    const Saved saved = saved_of(call);
-    // Once: by the first of the shares whose results are summed.
-    const bool adds_input = call.dropout == 0 && share_.first();
-    call.kernels.combine_rows(rows, routing, true, adds_input ? call.input : Tensor{}, call.output);
+  // What results are added to where no dropout comes between; of the shares whose results are
+  // summed the first adds it.
+  Tensor input_once(const UnitCall& call) const {
+    return call.dropout == 0 && share_.first() ? call.input : Tensor{};
+  }
+
+  // product.dst = what the shared expert makes of its `up`, weighed by its gate.
+  void project_shared_down(const UnitCall& call, Gemm product) const {
     if (!has_shared()) return;
+    const Saved saved = saved_of(call);
     const Arena::Scope scope(call.arena);
     const Tensor activated = call.take(call.input.rows, of_.shared_intermediate_size);
     call.kernels.activation_forward(spec_.activation, spec_.gated, saved.shared_up, activated);
     if (of_.shared_gate) call.kernels.weigh_rows(saved.gate.routing, {}, activated, {});
-    call.gemm({.a = activated,
-               .b = at(call.params, shared_down_),
-               .dst = call.output,
-               .b_transposed = true,
-               .accumulate = true});
+    product.a = activated;
+    product.b = at(call.params, shared_down_);
+    product.b_transposed = true;
+    call.gemm(product);
   }
 
   // Backward. What outlives the gradients of `down` lies below the rest in the arena.
@@ -388,24 +392,32 @@ class Mixture : public Branch {
                       shared_down_, -1);
   }
 
-  // Of all that reads the normalised input, but for experts.
-  void dense_up_weights(UnitCall& call) const {
+  // What the unit reads, made anew by the first that wants it.
+  Tensor normed_again(UnitCall& call) const {
+    if (!call.temps[kNormed].empty()) return call.temps[kNormed];
     const Tensor normed = call.temp(kNormed, call.input.rows, spec_.hidden_size);
     norm(call, normed);
+    return normed;
+  }
+  void router_weights(const UnitCall& call, Tensor normed) const {
     const Arena::Scope scope(call.arena);
     weight_gradient(call, router_input(call, normed), call.temps[kDlogits], router_, -1);
+  }
+  void shared_up_weights(const UnitCall& call, Tensor normed) const {
     if (has_shared()) weight_gradient(call, normed, call.temps[kSharedDup], shared_up_, -1);
     if (of_.shared_gate) weight_gradient(call, normed, call.temps[kDgate], shared_gate_, -1);
   }
 
   void up_weights(UnitCall& call) const {
-    dense_up_weights(call);
+    const Tensor normed = normed_again(call);
+    router_weights(call, normed);
+    shared_up_weights(call, normed);
     const Arena::Scope scope(call.arena);
     const Tensor dst = at(call.grads, up_);
     if (dst.empty()) return;
     const Tensor rows = call.take(rows_of(call), spec_.hidden_size);
     const Routing routing = saved_of(call).routed.routing;
-    call.kernels.gather_rows(call.temps[kNormed], routing, rows);
+    call.kernels.gather_rows(normed, routing, rows);
     grouped(call, {.a = call.temps[kDup],
                    .b = rows,
                    .dst = dst,

@@ -5,6 +5,10 @@
 // So its own keys are those of a sequence of its own, of a part before it all queries see the first
 // run's keys and none those of the second, and of a part behind it the second run's queries see all
 // keys and the first's none: half of all pairs in every step, and no mask.
+//
+// Keys and values of a step are passed on before it is computed, and so may travel meanwhile. Their
+// gradients are passed on in the next turn: those that come from the part before, with what this
+// one's step has found added when they have come.
 #pragma once
 
 #include "model/share.h"

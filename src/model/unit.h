@@ -145,6 +145,9 @@ struct Phase {
   // May be called for runs of rows (UnitCall::rows) one after the other; what travels after it is
   // of these rows.
   bool by_rows = false;
+  // Reads nothing of what travels after the phase before it, and so may be computed meanwhile. What
+  // travels before that has come.
+  bool beside = false;
 };
 
 struct UnitCall {
@@ -174,7 +177,7 @@ struct UnitCall {
   KvCache* cache = nullptr;  // generation only
 
   // Temporaries from the arena that one phase leaves to a later one; the unit numbers them.
-  std::array<Tensor, 13> temps = {};
+  std::array<Tensor, 14> temps = {};
   int64_t arena_mark = 0;
 
   Tensor rows_needed = {};  // experts that are divided: SpreadRows::needed

@@ -88,9 +88,12 @@ void pass_between_stages(Program& program, int under_way);
 // actions. After all passes above.
 void split_phases(Program& program, const std::vector<UnitTraits>& units);
 
-// Cuts phases after which rows travel (Travels::by_rows_after) into so many runs of rows. What a
-// run leaves travels on a lane of its own while the next is computed, and, in backward, gradients
-// of weights that come behind; whoever reads it waits. After split_phases().
+// Puts exchanges between phases on a lane of their own, for whose ticket the phase waits that reads
+// what travels: those that have one (Travels::on_lane_after), beside a phase that does not read it
+// if one follows (PhaseCounts::beside); and those after phases whose rows travel
+// (Travels::by_rows_after), which are cut into so many runs of rows. What a run leaves travels
+// while the next is computed, and, in backward, gradients of weights that come behind. After
+// split_phases().
 void overlap_exchanges(Program& program, const std::vector<UnitTraits>& units, int chunks);
 
 }  // namespace onefold

@@ -42,7 +42,7 @@ enum class Lane : uint8_t {
   compute,
   gather,
   reduce,
-  exchange,  // between shares of a unit: of rows, while it computes others
+  exchange,  // between phases of a unit, while it computes what does not read what travels
   fetch,
   spill,
   host,  // computation by the host's cores, in its own memory

@@ -34,6 +34,9 @@ struct PhaseCounts {
   int forward = 1, backward = 1;
   // Which of backward's make gradients of weights alone, and may come later; empty: not known here.
   std::vector<bool> by_weights = {};
+  // Which read nothing of what travels after the phase before them, and are computed meanwhile if
+  // it has a lane; empty: none.
+  std::vector<bool> forward_beside = {}, backward_beside = {};
 
   // Whether a backward can be cut into gradients by input and, later, those of weights.
   bool cut_in_two() const {
@@ -43,6 +46,11 @@ struct PhaseCounts {
   bool makes_weights(int phase) const {
     return phase >= 0 && static_cast<size_t>(phase) < by_weights.size() &&
            by_weights[static_cast<size_t>(phase)];
+  }
+  bool beside(bool of_backward, int phase) const {
+    const std::vector<bool>& phases = of_backward ? backward_beside : forward_beside;
+    return phase >= 0 && static_cast<size_t>(phase) < phases.size() &&
+           phases[static_cast<size_t>(phase)];
   }
   // The first phase from `phase` on that is not one of these.
   int by_input_from(int phase) const {
@@ -58,10 +66,17 @@ struct Travels {
   bool gradients = false;
   // Of these, those of which runs of rows may travel while further ones are computed.
   std::vector<bool> forward_rows = {}, backward_rows = {};
+  // Of these, those that travel on a lane of their own, while phases beside them are computed
+  // (PhaseCounts::beside).
+  std::vector<bool> forward_lane = {}, backward_lane = {};
 
   bool any() const { return !forward.empty() || !backward.empty(); }
   bool after(bool of_backward, int phase) const {
     const std::vector<bool>& phases = of_backward ? backward : forward;
+    return static_cast<size_t>(phase) < phases.size() && phases[static_cast<size_t>(phase)];
+  }
+  bool on_lane_after(bool of_backward, int phase) const {
+    const std::vector<bool>& phases = of_backward ? backward_lane : forward_lane;
     return static_cast<size_t>(phase) < phases.size() && phases[static_cast<size_t>(phase)];
   }
   bool by_rows_after(bool of_backward, int phase) const {

@@ -387,11 +387,12 @@ class Verifier {
       if (own.next_chunk < action.chunk.count) return;
       own.next_chunk = 0;
     }
+    if (action.chunk.count == 1 && action.ticket >= 0) own.travelling.push_back(action.ticket);
     own.exchanged = action.phase;
   }
 
   // Of a phase that is computed by rows: its further ones. Whatever of a phase reads what travels
-  // waits for that; gradients of weights do not.
+  // waits for that; gradients of weights, and phases beside it, do not.
   bool enter_rows(const Action& action, Activation& own) {
     const bool of_backward = action.verb == Verb::backward;
     const bool cut = action.chunk.count > 1;
@@ -410,10 +411,15 @@ class Verifier {
         return true;
       }
     }
-    if (of_backward && traits(action.unit).phases.makes_weights(action.phase)) return false;
+    const PhaseCounts& phases = traits(action.unit).phases;
+    if (of_backward && phases.makes_weights(action.phase)) return false;
+    const bool beside = !own.travelling.empty() && own.exchanged + 1 == action.phase &&
+                        phases.beside(of_backward, action.phase);
+    const int going = beside ? own.travelling.back() : -1;
     for (const int ticket : own.travelling)
-      expect(is_done(ticket), "reads what travels without waiting for it");
+      expect(ticket == going || is_done(ticket), "reads what travels without waiting for it");
     own.travelling.clear();
+    if (beside) own.travelling = {going};
     return false;
   }
 

@@ -10,13 +10,13 @@ namespace {
 
 constexpr Lane kOrder[] = {Lane::gather, Lane::reduce, Lane::exchange, Lane::send, Lane::compute};
 
-// The small exchanges of the compute lane never hide, nor do those between shares of a unit while
+// The small exchanges of the compute lane never hide, nor do those between phases of units while
 // they are in the order of computation.
 double hidden_share(const Engine& engine, Lane lane) {
   double busy = 0;
   for (const Traffic& traffic : engine.traffic(lane)) busy += traffic.seconds;
   if (busy <= 0 || lane == Lane::compute) return 0;
-  if (lane == Lane::exchange && !overlaps_exchanges(engine.options())) return 0;
+  if (lane == Lane::exchange && !has_exchange_lane(engine.options())) return 0;
   return std::clamp(1 - engine.exposed_seconds(lane) / busy, 0.0, 1.0);
 }
 

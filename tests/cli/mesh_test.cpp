@@ -80,6 +80,33 @@ TEST_F(CliMesh, SumsTravelBesideComputationAsPlanned) {
                1, {"mesh.sequence_parallel sums where units end"});
 }
 
+// The program says what is between an exchange and its reader; without the key there is no lane.
+TEST_F(CliMesh, RowsTravelToExpertsBesideComputationAsTheProgramSays) {
+  const std::vector<std::string> keys = {kExperts, "model.experts.shared_intermediate_size=40",
+                                         "gradient_accumulation_steps=1", "mesh.expert=2"};
+  const auto program = [&](const char* overlap) {
+    std::vector<std::string> all = {"plan", "config.json", "--ranks", "2", "--program"};
+    for (const std::string& key : keys) all.insert(all.end(), {"--set", key});
+    all.insert(all.end(), {"--set", std::string("zero_optimization.overlap_comm=") + overlap});
+    const Outcome plan = onefold(all);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return plan.out;
+  };
+  const std::string exchange = "exchange block.0.mlp, micro 0, after phase 0 of backward";
+  EXPECT_TRUE(
+      contains(program("true"), "  exchange " + exchange +
+                                    "\n  compute  backward block.0.mlp, micro 0, phase 1\n"
+                                    "  compute  backward block.0.mlp, micro 0, phase 2   after " +
+                                    exchange + "\n"));
+  EXPECT_TRUE(contains(program("false"), "  compute  " + exchange + "\n"));
+  std::vector<std::string> beside = keys;
+  beside.push_back("zero_optimization.overlap_comm=true");
+  const Outcome run = train_on(2, beside, "beside");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json summary = Json::parse(run.out);
+  EXPECT_EQ(summary["planned_peak_bytes"], summary["ledger_peak_bytes"]);
+}
+
 TEST_F(CliMesh, WeightsAgreeWithThoseOfOneRank) {
   ASSERT_EQ(train_on(1, {}, "one").code, 0);
   ASSERT_EQ(train_on(3, {"mesh.tensor=3"}, "three").code, 0);
@@ -274,6 +301,22 @@ TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
   compare(4,
           {kExperts, "gradient_accumulation_steps=1", "mesh.expert=2", "zero_optimization.stage=2"},
           "expert");
+  const std::vector<std::string> ring = {"model=llama-tiny", "data.sequence_length=36",
+                                         "mesh.context=3", "context.method=ring"};
+  beside = ring;
+  beside.push_back("zero_optimization.overlap_comm=true");
+  compare(3, beside, "ring-beside");
+  ASSERT_EQ(train_on(3, ring, "ring-in-order").code, 0);
+  EXPECT_EQ(read("ring-beside/weights.safetensors"), read("ring-in-order/weights.safetensors"));
+  const std::vector<std::string> dispatched = {
+      kExperts, R"(model.experts.shared_intermediate_size=40)", "gradient_accumulation_steps=1",
+      "mesh.expert=2", "zero_optimization.stage=2"};
+  beside = dispatched;
+  beside.push_back("zero_optimization.overlap_comm=true");
+  compare(4, beside, "dispatch-beside");
+  ASSERT_EQ(train_on(4, dispatched, "dispatch-in-order").code, 0);
+  EXPECT_EQ(read("dispatch-beside/weights.safetensors"),
+            read("dispatch-in-order/weights.safetensors"));
 }
 
 }  // namespace

@@ -254,6 +254,52 @@ TEST_P(CudaAxes, EvaluateWhatOneRankDoes) {
     EXPECT_NEAR(run[i], alone[i], (c.compute == DType::f32 ? 1e-5 : 5e-2) * alone[i]) << i;
 }
 
+// What travels beside computation has the bits of what is in order, by the local exchange and over
+// NCCL.
+void expect_bits_in_order(const ModelSpec& spec, EngineOptions options) {
+  options.device = "cuda:0";
+  options.threads = 1;
+  options.micro_batch = options.micros = 2;
+  options.sequence = 24;
+  options.zero.persistence_elems = 0;
+  const int ranks = 2 * options.expert * options.context;
+  for (const DType compute : {DType::f32, DType::bf16})
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(fmt::format("stage {} {}", stage, dtype_name(compute)));
+      options.zero.stage = stage;
+      options.precision.compute = compute;
+      options.recompute = stage == 2;
+      options.zero.overlap = false;
+      const test::RankRun in_order = test::train_on_ranks(spec, options, ranks, kSteps);
+      options.zero.overlap = true;
+      for (const bool nccl : {false, true}) {
+        const test::RankRun run = test::train_on_ranks(spec, options, ranks, kSteps,
+                                                       nccl ? over_the_double : test::Wrap{});
+        EXPECT_EQ(run.losses, in_order.losses);
+        test::expect_same_bits(run.weights, in_order.weights);
+        test::expect_planned(spec, options, ranks, run, hardware_named("h200"),
+                             nccl ? nccl_scratch_bytes(ranks) : 0);
+      }
+    }
+}
+
+TEST(CudaExchangeLane, RowsToExpertsHaveTheBitsOfThoseInOrder) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  ModelSpec spec = divisible("mixtral-tiny");
+  expect_bits_in_order(spec, {.expert = 2});
+  add_all_of_mixtures(spec);
+  expect_bits_in_order(spec, {.expert = 2});
+}
+
+TEST(CudaExchangeLane, TurnsOfARingHaveTheBitsOfThoseInOrder) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  for (const int context : {2, 3})
+    expect_bits_in_order(divisible("llama-tiny"),
+                         {.context = context, .context_method = ContextMethod::ring});
+}
+
 // As on the host: the step changes nothing, and says for how many rows there was no room.
 TEST(CudaAxisFaults, ABoundOfExpertsIsNeverExceededSilently) {
   if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())

@@ -247,6 +247,43 @@ TEST(OverlapExchanges, PutsRowsOnALaneAndLetsTheirReaderWait) {
              "backward u1, micro 0, phase 1", "backward u1, micro 0, phase 2 after 2 after 3"}));
 }
 
+// What travels before phases that do not read it does so beside them; the next reader waits.
+TEST(OverlapExchanges, PutsWhatIsNotReadYetBesideThePhasesThatFollow) {
+  Program program = plain_step({.units = 3});
+  std::vector<UnitTraits> units = traits_of({.units = 3}, 0);
+  for (UnitTraits& unit : units) unit.travels = {{false}, {false}};
+  units[1].phases = {3, 3};
+  units[1].phases.forward_beside = {false, true, false};
+  units[1].travels = {{true, false, false}, {true, true, false}};
+  units[1].travels.forward_lane = {true, false, false};
+  split_phases(program, units);
+  Program in_order = program;
+  overlap_exchanges(program, units, 1);
+  EXPECT_EQ(problems_of(program, units, 1), Lines{});
+  Lines of_unit;
+  for (const Action& action : program.actions) {
+    if (action.unit != 1 || (!computes(action) && action.verb != Verb::exchange)) continue;
+    of_unit.push_back(describe(action, "u1"));
+    if (action.lane != Lane::compute)
+      of_unit.back() += fmt::format(" on {} as {}", lane_name(action.lane), action.ticket);
+    for (const int ticket : action.waits) of_unit.back() += fmt::format(" after {}", ticket);
+  }
+  EXPECT_EQ(
+      of_unit,
+      (Lines{"forward u1, micro 0, phase 0",
+             "exchange u1, micro 0, after phase 0 of forward on exchange as 0",
+             "forward u1, micro 0, phase 1", "forward u1, micro 0, phase 2 after 0",
+             "backward u1, micro 0, phase 0", "exchange u1, micro 0, after phase 0 of backward",
+             "backward u1, micro 0, phase 1", "exchange u1, micro 0, after phase 1 of backward",
+             "backward u1, micro 0, phase 2"}));
+  for (Action& action : program.actions) action.waits.clear();
+  EXPECT_EQ(problems_of(program, units, 1).size(), 1u) << "the reader does not wait";
+  for (UnitTraits& unit : units) unit.travels.forward_lane = {};
+  overlap_exchanges(in_order, units, 1);
+  EXPECT_EQ(lines(in_order), lines(program)) << "and there is no lane where nothing is beside";
+  for (const Action& action : in_order.actions) EXPECT_EQ(action.lane, Lane::compute);
+}
+
 TEST(OverlapExchanges, WithoutAWaitARunOrAMessageIsNotSound) {
   const OverlappedStep step;
   int broken = 0;
