@@ -202,8 +202,8 @@ class Executor {
   bool rounds(const UnitState& unit) const;
   SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
   Tensor factor_of(int unit, int param) const;
-  // What is kept of a parameter's rows and columns; empty: nothing.
-  static Tensor factors_of(const UnitState& unit, int param);
+  // What is kept of all of a parameter, of its rows and columns or ratios; empty: nothing.
+  static Tensor common_of(const UnitState& unit, int param);
   const ParamGroup* group(int unit, int param) const {
     return groups_[static_cast<size_t>(unit)][static_cast<size_t>(param)];
   }
@@ -250,6 +250,7 @@ class Executor {
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
   // The formats of this step.
   void set_formats(int64_t step);
+  void take_momentum_scales(int64_t step);
   PackedMessage packed_message(int unit, const Message& message) const;
   // Of a gradient, or of parameters, wherever they are.
   Message size_of(const Action& action, int unit) const;
@@ -276,6 +277,7 @@ class Executor {
   // By unit and shard: where rows begin; empty where the format does not ask.
   std::vector<std::vector<std::vector<int64_t>>> rows_;
   std::vector<double> unit_squares_;
+  std::vector<std::vector<SlabScale>> momentum_scales_;  // by unit; empty: none
   std::vector<std::unique_ptr<Wire>> unit_wires_;  // by unit; empty: all have that of reduces_
   Arena arena_;
   bool measures_ = true;

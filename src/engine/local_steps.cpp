@@ -9,17 +9,13 @@ namespace {
 
 enum Own : int { kAnchor, kMomentum };  // own_states_of()
 
-std::span<float> numbers_of(Tensor tensor) {
-  return {tensor.f32(), static_cast<size_t>(tensor.elems())};
-}
-
 // What computes has the type of activations; what is stepped is fp32.
 void round_parameters(const UnitState& own) {
   if (own.master() < 0) return;
   for (const UnitState::Part& part : own.parameter_parts()) {
     if (part.slab.dtype == DType::f32) continue;
     const Tensor exact = own.exact_parameters().at_home();
-    narrow(part.slab.dtype, numbers_of(exact),
+    narrow(part.slab.dtype, floats_of(exact),
            {static_cast<std::byte*>(part.slab.data),
             static_cast<size_t>(part.slab.elems() * dtype_bytes(part.slab.dtype))});
   }
@@ -46,8 +42,8 @@ void Engine::begin_local_steps() {
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.frozen()) continue;
-    const std::span<const float> exact = numbers_of(own.exact_parameters().at_home());
-    std::copy(exact.begin(), exact.end(), numbers_of(own.own_state(kAnchor)).begin());
+    const std::span<const float> exact = floats_of(own.exact_parameters().at_home());
+    std::copy(exact.begin(), exact.end(), floats_of(own.own_state(kAnchor)).begin());
   }
 }
 
@@ -67,9 +63,9 @@ void Engine::average_local_steps() {
       channel.all_reduce(what, {&message, 1});
       continue;
     }
-    const std::span<float> values = numbers_of(own.exact_parameters().at_home()),
-                           anchor = numbers_of(own.own_state(kAnchor)),
-                           momentum = numbers_of(own.own_state(kMomentum));
+    const std::span<float> values = floats_of(own.exact_parameters().at_home()),
+                           anchor = floats_of(own.own_state(kAnchor)),
+                           momentum = floats_of(own.own_state(kMomentum));
     for (size_t i = 0; i < values.size(); ++i) values[i] = anchor[i] - values[i];
     sum_over_ranks(channel, what, values);
     for (size_t i = 0; i < values.size(); ++i) {

@@ -287,12 +287,11 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       tensor.shape = file_shape(param);
       for (const OptimizerState& state :
            std::as_const(engine_).state().saved_states(static_cast<int>(u), param))
-        tensor.states.push_back({.name = state.name,
-                                 .dtype = stored_dtype(state.dtype),
-                                 .elems = state.elements(shape_of(param)),
-                                 .block = state.of == OptimizerState::Of::factors
-                                              ? CheckpointState::kOwn
-                                              : state.block});
+        tensor.states.push_back(
+            {.name = state.name,
+             .dtype = stored_dtype(state.dtype),
+             .elems = state.elements(shape_of(param)),
+             .block = state.of_parameters() ? CheckpointState::kOwn : state.block});
       numbered.push_back(&tensor);
     }
   for (size_t file = 0; file < files.size(); ++file)
