@@ -134,8 +134,8 @@ struct MoveItem {
   const double *squares, *ratio;
 };
 
-__device__ inline float rate_of(const MoveFactors& f, const double* squares, const double* ratio) {
-  if (ratio) return static_cast<float>(static_cast<double>(f.rate) * *ratio);
+__device__ inline float rate_of(const MoveFactors& f, const double* squares, const double* given) {
+  if (given) return static_cast<float>(static_cast<double>(f.rate) * *given);
   if (!squares) return f.rate;
   const double weight = sqrt(squares[0]), direction = sqrt(squares[1]);
   if (f.elems > 0) {
