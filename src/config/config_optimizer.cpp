@@ -141,6 +141,21 @@ void read_lamb(JsonObject& params, OptimizerSpec& spec) {
   refuse_amsgrad(params);
 }
 
+// Local steps are of ranks that have all state for themselves; where it is sharded, ranks exchange
+// in every step.
+void read_moves(JsonObject& params, Config& config) {
+  const int64_t scaler = params.at_least("local_step_scaler", 1, 32678),
+                clipper = params.at_least("local_step_clipper", 1, 16);
+  if (config.zero.stage > 0) {
+    for (const char* key : {"local_step_scaler", "local_step_clipper"}) params.idle(key);
+    return;
+  }
+  config.delay.whole_steps = config.optimizer.freeze_step;
+  config.delay.local.sums_moves = true;
+  config.delay.local.scaler = scaler;
+  config.delay.local.steps = clipper;
+}
+
 // Gradients that travel whole until the second moment stays as it is, and then momentum in one bit
 // (1-bit Adam, 1-bit LAMB); or gradients in one bit between steps that the second moment takes in
 // (0/1 Adam). None corrects its moments for their beginning, whatever bias_correction says.
@@ -155,10 +170,7 @@ void read_one_bit(JsonObject& params, const std::string& type, Config& config) {
   if (type == "zerooneadam") {
     spec.freeze_step = params.at_least("var_freeze_step", 1, 100000);
     spec.variance_scaler = params.at_least("var_update_scaler", 1, 16);
-    for (const char* key : {"local_step_scaler", "local_step_clipper"}) {
-      params.at_least(key, 1, 1);
-      params.idle(key);  // ranks exchange in every step
-    }
+    read_moves(params, config);
   } else {
     spec.freeze_step = params.at_least("freeze_step", 1, 100000);
     compression.whole_steps = spec.freeze_step;

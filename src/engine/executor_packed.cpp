@@ -100,6 +100,7 @@ void Executor::open_packing(std::span<const Program* const> programs) {
   require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
   for (int u = 0; u < state_.units(); ++u)
     gaps_.push_back(gaps_of(state_.unit(u).trained_layout()));
+  if (options_.local.sums_moves) return open_moved_sums();
   if (compression.gradients.type == WireFormat::Type::rows && !device_.dry())
     for (int u = 0; u < state_.units(); ++u) {
       const SlabLayout& layout = state_.unit(u).trained_layout();

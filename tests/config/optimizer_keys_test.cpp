@@ -192,14 +192,33 @@ TEST(OptimizerKeys, OneBitOptimizersCompressWhatTravels) {
   EXPECT_EQ(trust->threshold, 0.2);
 
   const Config zero_one = on_two(R"("optimizer": {"type": "ZeroOneAdam", "params": {
-      "var_freeze_step": 60, "var_update_scaler": 8, "local_step_clipper": 16}})");
+      "var_freeze_step": 60, "var_update_scaler": 8, "local_step_clipper": 8,
+      "local_step_scaler": 5}})");
   EXPECT_EQ(zero_one.optimizer.freeze_step, 60);
   EXPECT_EQ(zero_one.optimizer.variance_scaler, 8);
   EXPECT_FALSE(zero_one.compression.corrects_momentum);
   EXPECT_EQ(zero_one.compression.whole_steps, 0);
   EXPECT_EQ(zero_one.compression.gradients.type, WireFormat::Type::sign);
-  const std::vector<std::string>& idle = zero_one.notes.idle;
+  const LocalOptions moves = engine_options(zero_one).local;
+  EXPECT_TRUE(moves.sums_moves);
+  EXPECT_EQ(moves.whole_steps, 60);
+  EXPECT_EQ(moves.steps, 8);
+  EXPECT_EQ(moves.scaler, 5);
+  const LocalOptions usual =
+      engine_options(on_two(R"("optimizer": {"type": "ZeroOneAdam"})")).local;
+  EXPECT_EQ(usual.steps, 16);
+  EXPECT_EQ(usual.scaler, 32678);
+  // Where state is sharded ranks exchange in every step.
+  const Config sharded = on_two(R"("optimizer": {"type": "ZeroOneAdam", "params": {
+      "local_step_clipper": 8}}, "zero_optimization": {"stage": 1})");
+  EXPECT_FALSE(engine_options(sharded).local.on());
+  const std::vector<std::string>& idle = sharded.notes.idle;
   EXPECT_NE(std::find(idle.begin(), idle.end(), "optimizer.params.local_step_clipper"), idle.end());
+  EXPECT_ERROR(on_two(R"("optimizer": {"type": "ZeroOneAdam"}, "delay": {"local_steps": 4})"),
+               "delay.local_steps and what belongs to it are set by optimizer.type");
+  EXPECT_ERROR(
+      on_two(R"("optimizer": {"type": "ZeroOneAdam"}, "fp16": {"enabled": true})"),
+      "training must be in fp32 or bf16. At zero_optimization.stage 1, ranks of ZeroOneAdam");
 
   EXPECT_ERROR(
       on_two(R"("optimizer": {"type": "OneBitAdam"}, "compression": {"gradients": "int8"})"),

@@ -184,6 +184,26 @@ TEST(LocalStepsResume, HasTheBitsOfARunThatWasNotStopped) {
     }
 }
 
+// Before ranks step by themselves, at that point, where they meet and between.
+TEST(MovedStepsResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int before : {2, 3, 5, 6, 7, 8}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    CompressionOptions sign;
+    sign.gradients = {.type = WireFormat::Type::sign};
+    EngineOptions options = compressed_options(sign, 0);
+    options.optimizer = {.eps = 1e-2,
+                         .weight_decay = 0.1,
+                         .bias_correction = false,
+                         .freeze_step = 3,
+                         .variance_scaler = 1};
+    options.local = {.steps = 4, .sums_moves = true, .scaler = 2, .whole_steps = 3};
+    const State whole = train_and_save(options, 2, before, folder, 9);
+    expect_same_state(load_and_train(options, 2, folder, 9), whole);
+    EXPECT_ERROR(load_and_train(options, 3, folder, 1), "goes on with as many");
+  }
+}
+
 // Old weights of each rank's own, while the checkpoint is written behind the next steps.
 TEST(StaleStepsResume, HasTheBitsOfARunThatWasNotStopped) {
   for (const int stage : {0, 1, 2})
