@@ -65,6 +65,17 @@ void for_each_chunk(const Message& message, int64_t first, int64_t elems, const 
           as_floats(message, message.whole, at, std::min(kChunk, first + elems - at), wide.data()));
 }
 
+// Calls visit(first, elems, scale) for the parts of elements [first, first + elems) of what a
+// message has that travel multiplied, counted from the beginning of its `whole`.
+template <class Visit>
+void for_each_scale(const PackedMessage& packed, int64_t first, int64_t elems, const Visit& visit) {
+  for (const SlabScale& range : packed.scales) {
+    const int64_t begin = std::max(range.begin - packed.first, first),
+                  end = std::min(range.end - packed.first, first + elems);
+    if (begin < end) visit(begin, end - begin, range.scale);
+  }
+}
+
 }  // namespace
 
 double PackWork::ratio() const {
@@ -182,7 +193,16 @@ std::span<float> PackedCalls::given(const PackedMessage& packed, int destination
     return floats(wide, elems);
   }
   for_each_chunk(message, first, elems, [&](int64_t at, std::span<const float> part) {
-    fold_gradient(part, fold, packed.velocity ? packed.velocity + at : nullptr, packed.kept + at);
+    if (packed.scales.empty())
+      return fold_gradient(part, fold, packed.velocity ? packed.velocity + at : nullptr,
+                           packed.kept + at);
+    for_each_scale(packed, at, static_cast<int64_t>(part.size()),
+                   [&](int64_t begin, int64_t count, float scale) {
+                     fold_gradient(
+                         part.subspan(static_cast<size_t>(begin - at), static_cast<size_t>(count)),
+                         {fold.scale * scale, fold.momentum}, packed.velocity + begin,
+                         packed.kept + begin);
+                   });
   });
   return floats(packed.kept + first, elems);
 }
@@ -232,6 +252,13 @@ void PackedCalls::sum(Wire& wire, const PackedMessage& packed, int destination, 
   for (int source = 0; source < channel_.ranks(); ++source)
     wire.apply(packet_of(source), draw_of(packed, source, destination),
                source == 0 ? Apply::set : Apply::add, to);
+  const int64_t first = destination * stride(message);
+  for_each_scale(packed, first, message.shard_elems,
+                 [&](int64_t begin, int64_t count, float scale) {
+                   for (float& value :
+                        to.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(count)))
+                     value /= scale;
+                 });
   if (message.dtype != DType::f32)
     narrow(message.dtype, to,
            {static_cast<std::byte*>(dst), static_cast<size_t>(message.shard_bytes())});
@@ -272,6 +299,7 @@ std::vector<PackedMessage> PackedCalls::sum_inside(std::string_view what,
   for (PackedMessage& packed : all) {
     const int64_t first = inside_->rank() * packed.message.shard_elems;
     packed.gaps = {};
+    packed.first = first;
     if (dry_) continue;
     packed.message.whole =
         bytes_at(packed.message.whole, first * dtype_bytes(packed.message.dtype));

@@ -24,6 +24,13 @@ struct SlabGap {
   int64_t begin = 0, end = 0;
 };
 
+// Elements [begin, end) of a slab travel multiplied by a number, and arrive without it: numbers of
+// one size share a packet's scales better.
+struct SlabScale {
+  int64_t begin = 0, end = 0;
+  float scale = 1;
+};
+
 // Momentum before the sum, of what was not sent too: Deep Gradient Compression's (Lin et al. 2018),
 // and the one that 1-bit Adam sends (Tang et al. 2021).
 struct MomentumCorrection {
@@ -41,6 +48,9 @@ struct PackedMessage {
   float* kept = nullptr;
   float* velocity = nullptr;           // of MomentumCorrection, likewise; needs `kept`
   std::span<const SlabGap> gaps = {};  // count as 0
+  // In order; with a velocity, which is multiplied as what is kept is. The rest travels as it is.
+  std::span<const SlabScale> scales = {};
+  int64_t first = 0;  // the slab's element that `whole` begins with
   // Where rows begin, of each rank's shard (WireDraw::rows); empty: nobody asks.
   std::span<const std::vector<int64_t>> rows = {};
   PhiloxKey key;  // of this slab and step

@@ -36,12 +36,41 @@ struct Obstacles {
   }
 };
 
+// Whether there is an evaluation after a step after which ranks have weights of their own.
+bool evaluates_apart(const Config& config) {
+  const LocalOptions& local = config.delay.local;
+  const int64_t last = config.run.steps > 0 ? local.interval(config.run.steps) : local.steps;
+  for (int64_t interval = local.sums_moves ? 1 : last; interval < last; interval *= 2)
+    if (config.run.eval_every % interval != 0) return true;
+  return config.run.eval_every % last != 0;
+}
+
+// What ranks have moved by one rule, and sum in packets beside the program.
+void refuse_other_moves(const Config& config, Obstacles& obstacles) {
+  const OptimizerSpec& optimizer = config.optimizer;
+  const CompressionOptions& compression = config.compression;
+  obstacles.refuse_if(
+      optimizer.type != OptimizerSpec::Type::adamw || optimizer.l2 || optimizer.bias_correction,
+      "the optimizer must be AdamW without bias_correction");
+  obstacles.refuse_if(
+      optimizer.freeze_step == 0 || optimizer.freeze_step != config.delay.whole_steps,
+      "optimizer.params.freeze_step must be as many as delay.warmup_steps");
+  obstacles.refuse_if(compression.gradients.none() || compression.gradients.sparse() ||
+                          !compression.feedback || compression.corrects_momentum ||
+                          compression.whole_steps > 0 || compression.host_ranks > 1,
+                      "compression.gradients must be a dense format with error_feedback, and "
+                      "without warmup_steps, momentum_correction and ranks_per_host");
+  obstacles.refuse_if(config.precision.compute == DType::f16, "training must be in fp32 or bf16");
+}
+
 // All that would have to know of the other ranks in every step.
 std::vector<std::string> obstacles_to_local_steps(const Config& config) {
   Obstacles obstacles;
+  const bool moves = config.delay.local.sums_moves;
   obstacles.refuse_if(config.zero.stage > 0, "zero_optimization.stage must be 0");
   obstacles.refuse_if(config.offload.any(), "nothing may be offloaded");
-  obstacles.refuse_if(config.compression.any(), "compression must be left out");
+  obstacles.refuse_if(config.compression.any() && !moves, "compression must be left out");
+  if (moves) refuse_other_moves(config, obstacles);
   obstacles.refuse_if(config.mesh.tensor > 1, "mesh.tensor must be 1");
   obstacles.refuse_if(config.run.device != "cpu", "run.device must be cpu");
   obstacles.refuse_if(config.delay.one_step, "delay.one_step must be false");
@@ -54,19 +83,19 @@ std::vector<std::string> obstacles_to_local_steps(const Config& config) {
                           config.clip_rule.percentile > 0,
                       "clipping is by gradient_clipping alone");
   obstacles.refuse_if(config.model.lora.enabled(), "lora must be left out");
-  obstacles.refuse_if(
-      config.run.eval_every % config.delay.local.steps != 0,
-      "run.eval_every must be a multiple of them, for between two averages each rank has "
-      "weights of its own");
+  obstacles.refuse_if(evaluates_apart(config),
+                      moves ? "run.eval_every must be a multiple of every interval, for between "
+                              "two sums each rank has weights of its own"
+                            : "run.eval_every must be a multiple of them, for between two averages "
+                              "each rank has weights of its own");
   return obstacles.reasons;
 }
 
-void read_local_steps(JsonObject& in, Config& config) {
-  LocalOptions& local = config.delay.local;
-  local.steps = in.at_least("local_steps", 1, 1);
-  if (!local.on()) {
+void read_outer(JsonObject& in, LocalOptions& local) {
+  if (!local.on() || local.sums_moves) {
     for (const char* key : {"outer_lr", "outer_momentum", "outer_nesterov"})
-      in.no_effect(key, "it is for local_steps");
+      in.no_effect(key,
+                   local.sums_moves ? "it is for local_sum \"weights\"" : "it is for local_steps");
     return;
   }
   local.rate = static_cast<float>(in.positive("outer_lr", 0.7));
@@ -74,14 +103,37 @@ void read_local_steps(JsonObject& in, Config& config) {
   local.nesterov = in.get<bool>("outer_nesterov", local.momentum > 0);
   if (local.nesterov && local.momentum == 0)
     in.refuse(Group::conflict, "outer_nesterov", "has no effect without outer_momentum");
+}
+
+// optimizer.type may have asked for moves, and for how they are summed.
+void read_local_steps(JsonObject& in, Config& config) {
+  LocalOptions& local = config.delay.local;
+  const LocalOptions asked = local;
+  local.steps = in.at_least("local_steps", 1, local.steps);
+  local.sums_moves = in.choice("local_sum", {"weights", "moves"},
+                               local.sums_moves ? "moves" : "weights") == "moves";
+  if (local.sums_moves)
+    local.scaler = in.at_least("local_step_scaler", 1, asked.sums_moves ? asked.scaler : 32678);
+  else
+    in.no_effect("local_step_scaler", "it is for local_sum \"moves\"");
+  if (asked.sums_moves &&
+      (!local.sums_moves || local.steps != asked.steps || local.scaler != asked.scaler ||
+       config.delay.whole_steps != config.optimizer.freeze_step))
+    in.refuse(Group::conflict, "local_steps",
+              "and what belongs to it are set by optimizer.type, in another way: keep one");
+  read_outer(in, local);
+  if (!local.on()) return;
   local.whole_steps = config.delay.whole_steps;
-  if (local.whole_steps % local.steps != 0)
+  if (!local.sums_moves && local.whole_steps % local.steps != 0)
     in.refuse(Group::conflict, "warmup_steps",
               fmt::format("is {}: it must be a multiple of local_steps, {}", local.whole_steps,
                           local.steps));
   if (const std::vector<std::string> reasons = obstacles_to_local_steps(config); !reasons.empty())
     in.refuse(Group::missing, "local_steps",
-              fmt::format("is {}, for which {}", local.steps, join(reasons, "; ")));
+              fmt::format("is {}, for which {}{}", local.steps, join(reasons, "; "),
+                          asked.sums_moves ? ". At zero_optimization.stage 1, ranks of ZeroOneAdam "
+                                             "exchange in every step"
+                                           : ""));
 }
 
 // All that keeps weights elsewhere, or in other types, or states of each rank's own.
@@ -116,7 +168,7 @@ void read_staleness(JsonObject& in, Config& config) {
 void read_delay(JsonObject& root, Config& config) {
   JsonObject in = root.object("delay");
   DelayConfig& delay = config.delay;
-  delay.whole_steps = in.at_least("warmup_steps", 0, 0);
+  delay.whole_steps = in.at_least("warmup_steps", 0, delay.whole_steps);
   read_one_step(in, config);
   read_local_steps(in, config);
   read_staleness(in, config);
@@ -140,6 +192,11 @@ Json delay_json(const DelayConfig& delay) {
   }
   if (!delay.local.on()) return json;
   json["local_steps"] = delay.local.steps;
+  if (delay.local.sums_moves) {
+    json["local_sum"] = "moves";
+    json["local_step_scaler"] = delay.local.scaler;
+    return json;
+  }
   json["outer_lr"] = delay.local.rate;
   json["outer_momentum"] = delay.local.momentum;
   json["outer_nesterov"] = delay.local.nesterov;

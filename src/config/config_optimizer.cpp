@@ -105,17 +105,55 @@ void read_lion(JsonObject& params, OptimizerSpec& spec) {
   read_betas(params, spec);
 }
 
+void read_coefficients(JsonObject& params, OptimizerSpec& spec) {
+  spec.least_trust = params.non_negative("min_coeff", 0.01);
+  spec.most_trust = params.positive("max_coeff", 10);
+  if (spec.least_trust > spec.most_trust)
+    params.refuse(Group::conflict, "min_coeff", "is more than max_coeff");
+}
+
+void read_frozen_trust(JsonObject& params, OptimizerSpec& spec) {
+  OptimizerSpec::FrozenTrust& trust = spec.frozen_trust.emplace();
+  trust.beta = params.fraction("coeff_beta", trust.beta);
+  trust.most = params.positive("factor_max", trust.most);
+  trust.least = params.positive("factor_min", trust.least);
+  trust.threshold = params.fraction("factor_threshold", trust.threshold);
+  if (trust.least > trust.most)
+    params.refuse(Group::conflict, "factor_min", "is more than factor_max");
+}
+
 void read_lamb(JsonObject& params, OptimizerSpec& spec) {
   read_betas(params, spec);
   spec.eps = params.positive("eps", 1e-8);
   spec.bias_correction = params.get<bool>("bias_correction", true);
   spec.eps_inside = params.get<bool>("eps_inside_sqrt", false);
-  spec.least_trust = params.non_negative("min_coeff", 0.01);
-  spec.most_trust = params.positive("max_coeff", 10);
-  if (spec.least_trust > spec.most_trust)
-    params.refuse(Group::conflict, "min_coeff", "is more than max_coeff");
+  read_coefficients(params, spec);
   spec.freeze_step = params.at_least("freeze_step", 0, 0);
+  if (params.has("coeff_beta")) {
+    read_frozen_trust(params, spec);
+    if (spec.freeze_step == 0)
+      params.refuse(Group::conflict, "coeff_beta",
+                    "is of ratios that stay after freeze_step steps, which is missing");
+  } else {
+    for (const char* key : {"factor_max", "factor_min", "factor_threshold"})
+      params.no_effect(key, "it is for ratios that stay; set coeff_beta");
+  }
   refuse_amsgrad(params);
+}
+
+// Local steps are of ranks that have all state for themselves; where it is sharded, ranks exchange
+// in every step.
+void read_moves(JsonObject& params, Config& config) {
+  const int64_t scaler = params.at_least("local_step_scaler", 1, 32678),
+                clipper = params.at_least("local_step_clipper", 1, 16);
+  if (config.zero.stage > 0) {
+    for (const char* key : {"local_step_scaler", "local_step_clipper"}) params.idle(key);
+    return;
+  }
+  config.delay.whole_steps = config.optimizer.freeze_step;
+  config.delay.local.sums_moves = true;
+  config.delay.local.scaler = scaler;
+  config.delay.local.steps = clipper;
 }
 
 // Gradients that travel whole until the second moment stays as it is, and then momentum in one bit
@@ -132,22 +170,15 @@ void read_one_bit(JsonObject& params, const std::string& type, Config& config) {
   if (type == "zerooneadam") {
     spec.freeze_step = params.at_least("var_freeze_step", 1, 100000);
     spec.variance_scaler = params.at_least("var_update_scaler", 1, 16);
-    for (const char* key : {"local_step_scaler", "local_step_clipper"}) {
-      params.at_least(key, 1, 1);
-      params.idle(key);  // ranks exchange in every step
-    }
+    read_moves(params, config);
   } else {
     spec.freeze_step = params.at_least("freeze_step", 1, 100000);
     compression.whole_steps = spec.freeze_step;
     compression.corrects_momentum = true;
   }
   if (spec.type == Type::lamb) {
-    spec.least_trust = params.non_negative("min_coeff", 0.01);
-    spec.most_trust = params.positive("max_coeff", 10);
-    for (const char* key : {"coeff_beta", "factor_max", "factor_min", "factor_threshold"}) {
-      params.get<double>(key, 0);
-      params.idle(key);  // ratios are of each step's own norms
-    }
+    read_coefficients(params, spec);
+    read_frozen_trust(params, spec);
   }
   refuse_amsgrad(params);
   for (const char* key : {"bias_correction", "eps_inside_sqrt", "cuda_aware"}) {
@@ -302,6 +333,12 @@ Json optimizer_json(const Config& config) {
     if (spec.eps_inside) params["eps_inside_sqrt"] = true;
     params["min_coeff"] = spec.least_trust;
     params["max_coeff"] = spec.most_trust;
+    if (const auto& trust = spec.frozen_trust) {
+      params["coeff_beta"] = trust->beta;
+      params["factor_max"] = trust->most;
+      params["factor_min"] = trust->least;
+      params["factor_threshold"] = trust->threshold;
+    }
   }
   if (spec.type == Type::sgd || spec.type == Type::lars || spec.type == Type::muon)
     params["momentum"] = spec.momentum;

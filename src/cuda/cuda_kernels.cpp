@@ -415,13 +415,50 @@ class CudaKernels final : public Kernels {
     cuda::direction({control.factor.f32(), control.finite.i32()}, args, stream_);
   }
 
+  void frozen_lamb(const StepControl& control, std::span<const FrozenLambStep> list) override {
+    std::vector<FrozenLambArgs> args;
+    for (const FrozenLambStep& step : list) {
+      const FrozenLamb& hyper = step.hyper;
+      const SteppedArgs own = stepped_args("frozen_lamb", step.stepped);
+      require_elems("frozen_lamb", step.dst, own.elems);
+      for (const Tensor& moment : {step.moment1, step.moment2, step.fresh}) {
+        require_wide_moment("frozen_lamb", step.stepped, moment);
+        require(moment.dtype == step.moment1.dtype, "frozen_lamb: moments of two types");
+      }
+      args.push_back({{hyper.beta1, 1.0f - hyper.beta1, hyper.beta2, 1.0f - hyper.beta2, hyper.eps,
+                       hyper.weight_decay, hyper.eps_inside, hyper.arrives},
+                      own,
+                      step.dst.flat().f32(),
+                      step.plain.empty() ? nullptr : step.plain.flat().f32(),
+                      vector(step.moment1),
+                      vector(step.moment2),
+                      vector(step.fresh),
+                      step.ratios.f32(),
+                      step.largest.f64()});
+    }
+    cuda::frozen_lamb({control.factor.f32(), control.finite.i32()}, args, stream_);
+  }
+
+  void tensor_trust(const StepControl& control, std::span<const TensorTrust> list) override {
+    for (const TensorTrust& one : list) {
+      require_elems("tensor_trust", one.squares, 2);
+      require_elems("tensor_trust", one.ratios, kTensorRatios);
+      cuda::tensor_trust({control.factor.f32(), control.finite.i32()},
+                         {one.squares.f64(), one.largest.empty() ? nullptr : one.largest.f64(),
+                          one.largest.elems(), one.ratios.f32(), one.dst.f64(), one.least, one.most,
+                          one.beta, one.least_factor, one.most_factor, one.threshold},
+                         stream_);
+    }
+  }
+
   void move(const StepControl& control, std::span<const MoveStep> list) override {
     std::vector<MoveArgs> args;
-    for (const auto& [hyper, stepped, squares] : list) {
+    for (const auto& [hyper, stepped, squares, ratio] : list) {
       if (!squares.empty()) require_elems("move", squares, 2);
       args.push_back({{hyper.keep, hyper.rate, hyper.least, hyper.most, hyper.elems},
                       stepped_args("move", stepped),
-                      squares.empty() ? nullptr : squares.f64()});
+                      squares.empty() ? nullptr : squares.f64(),
+                      ratio.empty() ? nullptr : ratio.f64()});
     }
     cuda::move({control.factor.f32(), control.finite.i32()}, args, stream_);
   }

@@ -282,8 +282,33 @@ struct MoveArgs {
   MoveFactors factors;
   SteppedArgs stepped;    // gradients: the direction
   const double* squares;  // of the parameter and the direction, or null
+  const double* ratio;    // in the place of what follows from squares; or null
 };
 void move(const ControlFlags& control, std::span<const MoveArgs> list, cudaStream_t stream);
+
+// frozen_lamb.cu
+struct FrozenLambFactors {
+  float beta1, rest1, beta2, rest2, eps, decay;
+  bool eps_inside, arrives;
+};
+struct FrozenLambArgs {
+  FrozenLambFactors factors;
+  SteppedArgs stepped;
+  float *dst, *plain;  // plain may be null
+  Vector moment1, moment2, fresh;
+  const float* ratios;  // the last factor: as kernels/kernels.h has it
+  double* largest;
+};
+void frozen_lamb(const ControlFlags& control, std::span<const FrozenLambArgs> list,
+                 cudaStream_t stream);
+struct TensorTrustArgs {
+  const double *squares, *largest;  // largest: null before the second moment stays
+  int64_t ranks;
+  float* ratios;
+  double* dst;
+  double least, most, beta, least_factor, most_factor, threshold;
+};
+void tensor_trust(const ControlFlags& control, const TensorTrustArgs& args, cudaStream_t stream);
 
 // adafactor.cu
 struct FactoredArgs {

@@ -131,10 +131,11 @@ template <class P, int kLot>
 struct MoveItem {
   MoveFactors factors;
   Stepping<P, float, kLot, true> stepping;
-  const double* squares;
+  const double *squares, *ratio;
 };
 
-__device__ inline float rate_of(const MoveFactors& f, const double* squares) {
+__device__ inline float rate_of(const MoveFactors& f, const double* squares, const double* given) {
+  if (given) return static_cast<float>(static_cast<double>(f.rate) * *given);
   if (!squares) return f.rate;
   const double weight = sqrt(squares[0]), direction = sqrt(squares[1]);
   if (f.elems > 0) {
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t elems = stepping.elems, base = segments.block_of(mine) * kTurn;
   float scale;
   if (!may_step(control, stepping.factor, scale)) return;
-  const float rate = rate_of(item.factors, item.squares);
+  const float rate = rate_of(item.factors, item.squares, item.ratio);
   each_lot<kLot>(base, elems, [&](int, int64_t at) {
     const bool whole = stepping.whole(at);
     Loaded<P, float, kLot, true> loaded;
@@ -281,10 +282,11 @@ void move(const ControlFlags& control, std::span<const MoveArgs> list, cudaStrea
     with_type(part[0].stepped.params.type, [&](auto param) {
       using P = decltype(param);
       Segments<MoveItem<P, 4>> segments;
-      for (const auto& [factors, stepped, squares] : part)
+      for (const auto& [factors, stepped, squares, ratio] : part)
         segments.add({factors,
                       {stepped, all_aligned(stepped.params, stepped.grads, stepped.master)},
-                      squares},
+                      squares,
+                      ratio},
                      ceil_div(stepped.elems, kTurn));
       launch_early(move_kernel<P, 4>, segments.grid(), kThreads, 0, stream, control, segments);
     });

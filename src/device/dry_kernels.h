@@ -206,6 +206,22 @@ class DryKernels final : public Kernels {
     }
     book({}, tensors);
   }
+  void frozen_lamb(const StepControl&, std::span<const FrozenLambStep> list) override {
+    std::vector<Tensor> tensors;
+    for (const FrozenLambStep& one : list) {
+      const Stepped& s = one.stepped;
+      tensors.insert(tensors.end(),
+                     {s.grads, s.master.empty() ? s.params : s.master, one.moment1, one.moment1,
+                      one.moment2, one.fresh, one.fresh, one.plain, one.dst});
+    }
+    book({}, tensors);
+  }
+  void tensor_trust(const StepControl&, std::span<const TensorTrust> list) override {
+    std::vector<Tensor> tensors;
+    for (const TensorTrust& one : list)
+      tensors.insert(tensors.end(), {one.squares, one.largest, one.ratios, one.ratios, one.dst});
+    book({}, tensors);
+  }
   void move(const StepControl&, std::span<const MoveStep> list) override {
     std::vector<Tensor> tensors;
     for (const MoveStep& one : list) add_stepped(one.stepped, tensors);

@@ -26,6 +26,7 @@ int64_t elems_of(const Squares& one) { return one.x.elems(); }
 int64_t elems_of(const Clamp& one) { return one.x.elems(); }
 int64_t elems_of(const FactorSquares& one) { return one.x.elems(); }
 int64_t elems_of(const Blend& one) { return one.x.elems(); }
+int64_t elems_of(const TensorTrust& one) { return one.largest.elems(); }
 template <class Step>
 int64_t elems_of(const Step& one) {
   return one.stepped.params.elems();
@@ -233,6 +234,12 @@ class ProfiledKernels final : public Kernels {
   }
   void direction(const StepControl& control, std::span<const DirectionStep> list) override {
     timed("optimizer", list, [&](Kernels& k) { k.direction(control, list); });
+  }
+  void frozen_lamb(const StepControl& control, std::span<const FrozenLambStep> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.frozen_lamb(control, list); });
+  }
+  void tensor_trust(const StepControl& control, std::span<const TensorTrust> list) override {
+    timed("optimizer", list, [&](Kernels& k) { k.tensor_trust(control, list); });
   }
   void move(const StepControl& control, std::span<const MoveStep> list) override {
     timed("optimizer", list, [&](Kernels& k) { k.move(control, list); });

@@ -249,9 +249,10 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
       norms_.erase(norms_.begin());
   }
   ++steps_done_;
-  if (local.on() && steps_done_ > local.whole_steps &&
-      (steps_done_ - local.whole_steps) % local.steps == 0)
-    average_local_steps();
+  if (local.sums_moves && steps_done_ > local.whole_steps && !result.skipped)
+    add_moves(rates.learning_rate);
+  if (local.on() && local.meets(steps_done_))
+    local.sums_moves ? sum_moves() : average_local_steps();
   return result;
 }
 

@@ -86,6 +86,9 @@ class Engine {
   const LossScale& loss_scale() const { return loss_scale_; }
   // The past norms whose percentile limits the next one; none where that is off.
   const std::vector<double>& norms() const { return norms_; }
+  // Of ranks whose moves are summed: the sum of learning rates since then.
+  double rates_since_sum() const { return rates_since_sum_; }
+  void set_rates_since_sum(double rates) { rates_since_sum_ = rates; }
 
   const Model& model() const { return model_; }  // the share that this rank computes
   const EngineOptions& options() const { return options_; }
@@ -152,6 +155,12 @@ class Engine {
   // Of local steps: where ranks begin, and their average.
   void begin_local_steps();
   void average_local_steps();
+  // The same of those whose moves are summed.
+  void add_moves(double learning_rate);
+  void sum_moves();
+  // visit(piece, rate, decay): what is stepped of a unit, by how much of the learning rate.
+  void for_each_stepped(int unit,
+                        const std::function<void(const SlabPiece&, double, double)>& visit);
   // Whether this rank computes with old weights.
   bool begin_stale_step();
   // Where each rank's own momentum begins: its part of the optimizer's.
@@ -176,6 +185,7 @@ class Engine {
   int64_t steps_done_ = 0, resumed_after_ = 0;
   LossScale loss_scale_;
   std::vector<double> norms_;
+  double rates_since_sum_ = 0;
   int skipped_in_a_row_ = 0;
   Executor executor_;  // last: its lanes use the rest
 };

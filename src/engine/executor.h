@@ -85,6 +85,9 @@ class Executor {
 
   // Memory for packets of what these programs send in a wire format. Before the first walk.
   void open_packing(std::span<const Program* const> programs);
+  // Of ranks that step by themselves: values become their sum over ranks, as packets have it; what
+  // these lack is kept.
+  void sum_in_packets(int unit, const std::string& what, Tensor values);
   // What the lanes gather and reduce have packed; null: nothing.
   const PackWork* packed(Lane lane) const;
   // Old weights change places with the newest, which are this rank's own state meanwhile.
@@ -188,7 +191,18 @@ class Executor {
   void release_activations(const Action& action, Walk& walk) const;
   void move(const Action& action, Walk& walk);
   std::vector<Transfer> move_activations(const Action& action, Walk& walk);
-  // Of ranks that step by themselves, in a step in which they do not.
+  // Of ranks that step by themselves: sums in packets, outside of the program.
+  struct MovedSums {
+    Channel* channel = nullptr;
+    int ranks = 1;
+    std::unique_ptr<Wire> wire;
+    Buffer scratch;
+    std::unique_ptr<PackedCalls> calls;  // null: there are none
+
+    void sum(const std::string& what, const PackedMessage& packed, int64_t elems);
+  };
+  void open_moved_sums();
+  // In a step in which they do not.
   void sum_over_ranks(int unit);
   // What a gradient of old weights lacks, to first order.
   void compensate(int unit);
@@ -202,8 +216,8 @@ class Executor {
   bool rounds(const UnitState& unit) const;
   SteppedParam stepped_param(int unit, const SlabPiece& piece) const;
   Tensor factor_of(int unit, int param) const;
-  // What is kept of a parameter's rows and columns; empty: nothing.
-  static Tensor factors_of(const UnitState& unit, int param);
+  // What is kept of all of a parameter, of its rows and columns or ratios; empty: nothing.
+  static Tensor common_of(const UnitState& unit, int param);
   const ParamGroup* group(int unit, int param) const {
     return groups_[static_cast<size_t>(unit)][static_cast<size_t>(param)];
   }
@@ -250,6 +264,7 @@ class Executor {
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
   // The formats of this step.
   void set_formats(int64_t step);
+  void take_momentum_scales(int64_t step);
   PackedMessage packed_message(int unit, const Message& message) const;
   // Of a gradient, or of parameters, wherever they are.
   Message size_of(const Action& action, int unit) const;
@@ -276,6 +291,8 @@ class Executor {
   // By unit and shard: where rows begin; empty where the format does not ask.
   std::vector<std::vector<std::vector<int64_t>>> rows_;
   std::vector<double> unit_squares_;
+  MovedSums moved_sums_;
+  std::vector<std::vector<SlabScale>> momentum_scales_;  // by unit; empty: none
   std::vector<std::unique_ptr<Wire>> unit_wires_;  // by unit; empty: all have that of reduces_
   Arena arena_;
   bool measures_ = true;

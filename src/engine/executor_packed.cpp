@@ -48,6 +48,7 @@ void Executor::set_formats(int64_t step) {
   const CompressionOptions& compression = options_.compression;
   reduces_.set(device_.dry() ? compression.gradients
                              : compression.gradients_after(step, options_.optimizer));
+  take_momentum_scales(step);
   unit_wires_.clear();
   if (!compression.adaptive || device_.dry() || !reduces_.wire || unit_squares_.empty()) return;
   std::vector<int64_t> elems;
@@ -57,6 +58,21 @@ void Executor::set_formats(int64_t step) {
   for (const double density : CompressionOptions::densities(format.density, unit_squares_, elems)) {
     format.density = density;
     unit_wires_.push_back(make_wire(format));
+  }
+}
+
+// They stay as the first step that sends momentum has set them.
+void Executor::take_momentum_scales(int64_t step) {
+  const CompressionOptions& compression = options_.compression;
+  if (!options_.optimizer.frozen_trust || !compression.corrects_momentum || !reduces_.calls ||
+      device_.dry() || step < compression.whole_steps || !momentum_scales_.empty())
+    return;
+  for (int u = 0; u < state_.units(); ++u) {
+    const UnitState& own = state_.unit(u);
+    std::vector<SlabScale>& scales = momentum_scales_.emplace_back();
+    if (own.frozen()) continue;
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces())
+      scales.push_back({piece.offset, piece.offset + piece.elems, own.momentum_scale(piece.param)});
   }
 }
 
@@ -84,6 +100,7 @@ void Executor::open_packing(std::span<const Program* const> programs) {
   require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
   for (int u = 0; u < state_.units(); ++u)
     gaps_.push_back(gaps_of(state_.unit(u).trained_layout()));
+  if (options_.local.sums_moves) return open_moved_sums();
   if (compression.gradients.type == WireFormat::Type::rows && !device_.dry())
     for (int u = 0; u < state_.units(); ++u) {
       const SlabLayout& layout = state_.unit(u).trained_layout();
@@ -163,6 +180,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
     packed.gaps = gaps_[static_cast<size_t>(u)];
     if (!rows_.empty()) packed.rows = rows_[static_cast<size_t>(u)];
     if (own.own_states() > 0) packed.kept = static_cast<float*>(own.own_state(0).data);
+    if (!momentum_scales_.empty()) packed.scales = momentum_scales_[static_cast<size_t>(u)];
     if (own.own_states() > 1) packed.velocity = static_cast<float*>(own.own_state(1).data);
     messages.push_back(packed);
   }

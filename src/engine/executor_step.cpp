@@ -205,10 +205,9 @@ std::byte* Executor::host_place(int number) const {
   return memory ? memory + number * Ledger::kAlignment : nullptr;
 }
 
-Tensor Executor::factors_of(const UnitState& own, int param) {
+Tensor Executor::common_of(const UnitState& own, int param) {
   for (int i = 0; i < own.states(); ++i)
-    if (own.kept(i).of == OptimizerState::Of::factors)
-      return own.part_of(i, own.stepped_state(i), {.param = param});
+    if (own.kept(i).of_parameters()) return own.part_of(i, own.stepped_state(i), {.param = param});
   return {};
 }
 
@@ -224,7 +223,7 @@ SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
   Stepped stepped{part(own.stepped_parameters()), part(own.stepped_gradients())};
   std::vector<Tensor> states;
   for (int i = 0; i < own.states(); ++i)
-    if (i != own.master() && own.kept(i).of != OptimizerState::Of::factors)
+    if (i != own.master() && !own.kept(i).of_parameters())
       states.push_back(own.part_of(i, own.stepped_state(i), piece));
   if (own.master() >= 0) stepped.master = part(own.stepped_state(own.master()));
   if (rounds(own))
@@ -232,8 +231,8 @@ SteppedParam Executor::stepped_param(int unit, const SlabPiece& piece) const {
                                    param.layer_key, param.place_key),
                         piece.first};
   stepped.factor = factor_of(unit, piece.param);
-  SteppedParam result{shape_of(param), stepped,     std::move(states),           piece.param,
-                      piece.offset,    piece.first, factors_of(own, piece.param)};
+  SteppedParam result{shape_of(param), stepped,     std::move(states),          piece.param,
+                      piece.offset,    piece.first, common_of(own, piece.param)};
   if (const ParamGroup* group = this->group(unit, piece.param)) {
     result.rate = group->rate;
     result.weight_decay = group->weight_decay;
@@ -289,12 +288,12 @@ UnitStep Executor::unit_step(int unit) const {
     step.offsets.push_back(frozen(unit, p) ? -1 : layout.offset(p));
     step.shapes.push_back(shape_of(layout.params()[static_cast<size_t>(p)]));
     if (step.offsets.back() < 0) continue;
-    if (const Tensor factors = factors_of(own, p); !factors.empty())
-      step.factored.push_back({.shape = step.shapes.back(),
-                               .stepped = {.factor = factor_of(unit, p)},
-                               .state = {},
-                               .number = p,
-                               .factors = factors});
+    if (const Tensor common = common_of(own, p); !common.empty())
+      step.wholes.push_back({.shape = step.shapes.back(),
+                             .stepped = {.factor = factor_of(unit, p)},
+                             .state = {},
+                             .number = p,
+                             .common = common});
   }
   for (SlabPiece piece : layout.shard_pieces(own.rank())) {
     if (frozen(unit, piece.param)) continue;

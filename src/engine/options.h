@@ -92,15 +92,21 @@ struct CompressionOptions {
 
 // Local steps: each rank steps by its own gradients, and every so many steps the ranks' weights are
 // averaged: an outer optimizer takes where they began, less the mean of where they are, for a
-// gradient (local SGD: rate 1 and no momentum; DiLoCo: Nesterov's). All state is whole on each
-// rank.
+// gradient (local SGD: rate 1 and no momentum; DiLoCo: Nesterov's). Or, with AdamW whose second
+// moment stays after the whole steps, what ranks have moved is summed in a wire format, and is the
+// momentum of all that follows (0/1 Adam, Lu et al. 2022). All state is whole on each rank.
 struct LocalOptions {
   int64_t steps = 1;        // from one average to the next; 1: gradients are summed, as ever
+  bool sums_moves = false;  // 0/1 Adam: from one sum to the next, at most
+  int64_t scaler = 0;       // then: intervals begin as one step, and double every so many steps
   int64_t whole_steps = 0;  // so many steps sum gradients, first of all
   float rate = 0.7f, momentum = 0.9f;
   bool nesterov = true;
 
-  bool on() const { return steps > 1; }
+  bool on() const { return steps > 1 || sums_moves; }
+  // How far apart ranks meet about a step (counted from 1), and whether they do after it.
+  int64_t interval(int64_t step) const;
+  bool meets(int64_t step) const;
 };
 
 // Workers that do not wait for each other, in logical time: a rank goes on with the weights it has
@@ -204,6 +210,7 @@ struct EngineOptions {
 // States of each rank's own, in the order of UnitState's, where so many ranks sum their gradients.
 inline std::vector<std::string> own_states_of(const EngineOptions& options, int summing_ranks) {
   if (!options.training) return {};
+  if (options.local.sums_moves) return {"anchor", "moved", "residual"};
   if (options.local.on()) return {"anchor", "outer_momentum"};
   if (options.stale.on()) return {"stale"};
   return options.compression.own_states(summing_ranks);

@@ -1,9 +1,53 @@
 // Momentum that ranks take before the sum begins as the optimizer's, which is after it.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/engine.h"
 
 namespace onefold {
+namespace {
+
+// What each tensor's momentum is multiplied by on its way, so that those of all tensors are of one
+// size: the mean of their root mean squares over its own. `momentum` has all of a unit's. Of what
+// has no momentum, or is not stepped, nothing is known, and nothing is multiplied.
+class MomentumScales {
+ public:
+  explicit MomentumScales(const OptimizerSpec& optimizer) : optimizer_(optimizer) {}
+
+  void add(UnitState& own, std::span<const float> momentum) {
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces()) {
+      const ParamSpec& param = own.layout().params()[static_cast<size_t>(piece.param)];
+      const ParamGroup* const group = optimizer_.group_of(param.name);
+      if (group != nullptr && group->frozen) continue;
+      double squares = 0;
+      for (const float value :
+           momentum.subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.elems)))
+        squares += static_cast<double>(value) * static_cast<double>(value);
+      if (squares > 0)
+        sizes_.push_back(
+            {&own, piece.param, std::sqrt(squares / static_cast<double>(piece.elems))});
+    }
+  }
+
+  void set() const {
+    double sum = 0;
+    for (const Size& one : sizes_) sum += one.size;
+    const double mean = sum / static_cast<double>(sizes_.size());
+    for (const Size& one : sizes_)
+      one.unit->set_momentum_scale(one.param, static_cast<float>(mean / one.size));
+  }
+
+ private:
+  struct Size {
+    UnitState* unit;
+    int param;
+    double size;
+  };
+  const OptimizerSpec& optimizer_;
+  std::vector<Size> sizes_;
+};
+
+}  // namespace
 
 // Packets are added: each rank has an equal part of the momentum, in the scale of gradients.
 void Engine::begin_own_momentum(double loss_scale) {
@@ -12,8 +56,9 @@ void Engine::begin_own_momentum(double loss_scale) {
   Channel& channel = channels_.of(Lane::gather);
   const int sources = channels_.between() ? channels_.between()->ranks() : channel.ranks();
   const auto part = static_cast<float>(loss_scale / sources);
+  MomentumScales scales(options_.optimizer);
   for (int u = 0; u < state_.units(); ++u) {
-    const UnitState& own = state_.unit(u);
+    UnitState& own = state_.unit(u);
     const int first = own.master() + 1;  // state after the master copy, which comes first
     if (own.own_states() < 2 || own.states() <= first) continue;
     const Tensor velocity = own.own_state(1);
@@ -26,8 +71,17 @@ void Engine::begin_own_momentum(double loss_scale) {
     } else {
       std::copy_n(momentum.f32(), momentum.elems(), velocity.f32());
     }
-    for (float& value : std::span(velocity.f32(), static_cast<size_t>(velocity.elems())))
-      value *= part;
+    if (options_.optimizer.frozen_trust) scales.add(own, floats_of(velocity));
+  }
+  scales.set();
+  for (int u = 0; u < state_.units(); ++u) {
+    const UnitState& own = state_.unit(u);
+    if (own.own_states() < 2) continue;
+    const std::span<float> velocity = floats_of(own.own_state(1));
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces())
+      for (float& value :
+           velocity.subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.elems)))
+        value *= part * own.momentum_scale(piece.param);
   }
 }
 

@@ -248,6 +248,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
     };
     one.vector_elems = whole_elems(OptimizerState::Of::vectors);
     one.factor_elems = whole_elems(OptimizerState::Of::factors);
+    one.ratio_elems = whole_elems(OptimizerState::Of::ratios);
     one.has_hidden = std::any_of(unit.params().begin(), unit.params().end(),
                                  [](const ParamSpec& param) { return shape_of(param).hidden; });
     one.frozen = frozen[u];
@@ -329,12 +330,14 @@ StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions
     if (unit.frozen) continue;
     const int64_t trained = unit.trained_elems();
     bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);
-    for (const OptimizerState& state : kept_states(options, unit.has_hidden))
-      bytes.optimizer += (state.of == OptimizerState::Of::vectors ? unit.vector_elems
-                          : state.of == OptimizerState::Of::factors
-                              ? unit.factor_elems
-                              : kept(homes.optimizer, trained) / state.block) *
-                         dtype_bytes(state.dtype);
+    for (const OptimizerState& state : kept_states(options, unit.has_hidden)) {
+      using Of = OptimizerState::Of;
+      const int64_t elems = state.of == Of::vectors   ? unit.vector_elems
+                            : state.of == Of::factors ? unit.factor_elems
+                            : state.of == Of::ratios  ? unit.ratio_elems
+                                                     : kept(homes.optimizer, trained) / state.block;
+      bytes.optimizer += elems * dtype_bytes(state.dtype);
+    }
     if (options.training)
       bytes.optimizer += static_cast<int64_t>(own_states_of(options, ranks).size()) * trained *
                          dtype_bytes(DType::f32);

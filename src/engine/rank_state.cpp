@@ -343,7 +343,7 @@ void RankState::write_optimizer(const FillState& fill) {
     for (int i = 0; i < own.states(); ++i) {
       // Scales are written with their codes.
       if (i == own.master() || own.kept(i).block > 1) continue;
-      if (own.kept(i).of != OptimizerState::Of::factors) {
+      if (!own.kept(i).of_parameters()) {
         for (const SlabPiece& piece : own.stepped_pieces()) write_state(u, i, piece, fill);
         continue;
       }
@@ -475,20 +475,19 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
   });
   for (int i = 0; i < own.states(); ++i) {
     if (i == own.master()) continue;
-    const OptimizerState::Of of = own.kept(i).of;
-    const Tensor slab =
-        of == OptimizerState::Of::all ? own.state(i).home_shard() : own.state(i).at_home();
+    const bool of_parameters = own.kept(i).of_parameters();
+    const Tensor slab = own.kept(i).of == OptimizerState::Of::all ? own.state(i).home_shard()
+                                                                  : own.state(i).at_home();
     const size_t before = pieces.size();
     const auto part_of = [&](const SlabPiece& piece) {
-      // Whoever has a matrix's beginning saves its factors.
-      if (of == OptimizerState::Of::factors && piece.first > 0) return Tensor{};
+      // Whoever has a parameter's beginning saves what is kept of all of it.
+      if (of_parameters && piece.first > 0) return Tensor{};
       if (own.kept(i).block > 1 && divided(piece)) return Tensor{};  // saved with their codes
       return own.part_of(i, slab, piece);
     };
     add(own.kept(i).name, own.state(i), part_of,
         own.kept(i).dtype == DType::u8 ? &own.state(i + 1) : nullptr);
-    for (size_t j = before; j < pieces.size(); ++j)
-      pieces[j].whole = of == OptimizerState::Of::factors;
+    for (size_t j = before; j < pieces.size(); ++j) pieces[j].whole = of_parameters;
   }
   const std::vector<std::string> names = own_states(index);
   for (size_t i = 0; i < names.size(); ++i)

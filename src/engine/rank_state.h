@@ -83,7 +83,8 @@ class RankState {
     std::vector<Box> boxes;  // the same of a divided one, as boxes of the whole; else none
     Tier tier;
     Tensor data;
-    bool whole = false;  // of rows and columns, or of its own: `data` is all there is of the state
+    bool whole = false;  // of rows and columns, of ratios, or of its own: `data` is all there is of
+                         // the state
     // Of codes of a divided parameter, whose blocks are of what is here: their scales. The values
     // that they stand for are saved, which any other division can read.
     Tensor scales = {};

@@ -6,12 +6,8 @@
 namespace onefold {
 namespace {
 
-std::span<float> numbers_of(Tensor tensor) {
-  return {tensor.f32(), static_cast<size_t>(tensor.elems())};
-}
-
 std::span<float> weights_of(const UnitState& own) {
-  return numbers_of(own.exact_parameters().at_home());
+  return floats_of(own.exact_parameters().at_home());
 }
 
 }  // namespace
@@ -36,7 +32,7 @@ void Executor::swap_stale() {
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.frozen() || own.own_states() == 0) continue;
-    const std::span<float> weights = weights_of(own), other = numbers_of(own.own_state(0));
+    const std::span<float> weights = weights_of(own), other = floats_of(own.own_state(0));
     std::swap_ranges(weights.begin(), weights.end(), other.begin());
   }
 }
@@ -47,7 +43,7 @@ void Executor::compensate(int unit) {
   const UnitState& own = state_.unit(unit);
   const float factor = options_.stale.compensation * static_cast<float>(control_.ranks());
   if (factor == 0 || device_.dry()) return;
-  const std::span<const float> old = weights_of(own), newest = numbers_of(own.own_state(0));
+  const std::span<const float> old = weights_of(own), newest = floats_of(own.own_state(0));
   float* const gradient = static_cast<float*>(own.reduce_message().whole);
   for (size_t i = 0; i < old.size(); ++i)
     gradient[i] += factor * gradient[i] * gradient[i] * (newest[i] - old[i]);
@@ -69,7 +65,7 @@ bool Engine::begin_stale_step() {
     const UnitState& own = state_.unit(u);
     if (own.frozen() || own.own_states() == 0) continue;
     const std::span<const float> newest = weights_of(own);
-    std::copy(newest.begin(), newest.end(), numbers_of(own.own_state(0)).begin());
+    std::copy(newest.begin(), newest.end(), floats_of(own.own_state(0)).begin());
   }
   return false;
 }

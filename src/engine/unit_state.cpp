@@ -49,6 +49,9 @@ UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const Pa
       factors_layout_(whole_layout(params, slab_alignment(traits.homes, states),
                                    traits.adapted() ? SlabOf::adapters : SlabOf::all,
                                    OptimizerState::Of::factors)),
+      ratios_layout_(whole_layout(params, slab_alignment(traits.homes, states),
+                                  traits.adapted() ? SlabOf::adapters : SlabOf::all,
+                                  OptimizerState::Of::ratios)),
       homes_(traits.homes),
       frozen_(traits.frozen),
       host_steps_(traits.host_steps),
@@ -82,9 +85,7 @@ UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const Pa
   optimizer_.reserve(states.size());
   for (const OptimizerState& state : states) {
     const bool whole = state.of != OptimizerState::Of::all;
-    const SlabLayout& layout = !whole                                    ? trained_layout()
-                               : state.of == OptimizerState::Of::vectors ? vectors_layout_
-                                                                         : factors_layout_;
+    const SlabLayout& layout = layout_of(state);
     if (layout.elems() == 0) continue;
     kept_.push_back(state);
     if (state.name == kMaster) master_ = static_cast<int>(optimizer_.size());
@@ -101,6 +102,20 @@ UnitState::UnitState(Ledger& ledger, const std::string& name, std::span<const Pa
   }
 }
 
+const SlabLayout& UnitState::layout_of(const OptimizerState& state) const {
+  switch (state.of) {
+    case OptimizerState::Of::all:
+      return trained_layout();
+    case OptimizerState::Of::vectors:
+      return vectors_layout_;
+    case OptimizerState::Of::factors:
+      return factors_layout_;
+    case OptimizerState::Of::ratios:
+      return ratios_layout_;
+  }
+  return trained_layout();
+}
+
 Tensor UnitState::part_of(int index, Tensor slab, const SlabPiece& piece) const {
   const OptimizerState& state = kept(index);
   if (state.of == OptimizerState::Of::all)
@@ -109,9 +124,24 @@ Tensor UnitState::part_of(int index, Tensor slab, const SlabPiece& piece) const 
   const int64_t elems =
       state.elements(shape_of(layout_.params()[static_cast<size_t>(piece.param)]));
   if (elems == 0) return {};
-  if (state.of == OptimizerState::Of::factors)
-    return slab.col_range(factors_layout_.offset(piece.param), elems);
+  if (state.of_parameters()) return slab.col_range(layout_of(state).offset(piece.param), elems);
   return slab.col_range(vectors_layout_.offset(piece.param) + piece.first, piece.elems);
+}
+
+float* UnitState::momentum_scale_of(int param) const {
+  for (int i = 0; i < states(); ++i)
+    if (kept(i).of == OptimizerState::Of::ratios)
+      return part_of(i, state(i).at_home(), {.param = param}).f32() + kMomentumScale;
+  return nullptr;
+}
+
+float UnitState::momentum_scale(int param) const {
+  const float* const scale = momentum_scale_of(param);
+  return scale == nullptr || *scale == 0 ? 1.0f : *scale;
+}
+
+void UnitState::set_momentum_scale(int param, float scale) {
+  if (float* const place = momentum_scale_of(param)) *place = scale;
 }
 
 Message UnitState::node_message() const {

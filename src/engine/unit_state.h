@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,13 @@ namespace onefold {
 // whatever their types, and no block of a state is in two shards.
 int64_t slab_alignment(const Homes& homes, const std::vector<OptimizerState>& states);
 
-// The layout of a state that is whole on each rank, of vectors alone or of matrices' rows and
-// columns; `trained`: which of a unit's parameters are.
+// The elements of a flat tensor of fp32 in the host's memory.
+inline std::span<float> floats_of(Tensor tensor) {
+  return {tensor.f32(), static_cast<size_t>(tensor.elems())};
+}
+
+// The layout of a state that is whole on each rank: of vectors alone, of matrices' rows and
+// columns, or of ratios; `trained`: which of a unit's parameters are.
 SlabLayout whole_layout(std::span<const ParamSpec> params, int64_t align_elems, SlabOf trained,
                         OptimizerState::Of of);
 
@@ -116,8 +122,8 @@ class UnitState {
   int master() const { return master_; }
   int states() const { return static_cast<int>(optimizer_.size()); }
   // The part of a state that belongs to a piece of what this rank steps, found in `slab`, which is
-  // all that it has of the state; of rows and columns, all of the parameter's. Empty where the
-  // parameter has none.
+  // all that it has of the state; of rows and columns and of ratios, all of the parameter's. Empty
+  // where the parameter has none.
   Tensor part_of(int index, Tensor slab, const SlabPiece& piece) const;
   const OptimizerState& kept(int index) const { return kept_[static_cast<size_t>(index)]; }
 
@@ -130,6 +136,11 @@ class UnitState {
   // Those beside adapters.
   Slab& base_parameters() { return parameters_; }
 
+  // What a parameter's momentum is multiplied by where it travels: a place in LAMB's ratios, which
+  // is at home in the host's memory where momentum travels. 1 where it has none yet.
+  float momentum_scale(int param) const;
+  void set_momentum_scale(int param, float scale);
+
   // States that are this rank's own, and no other's: f32, of all that is trained, on the device.
   int own_states() const { return static_cast<int>(own_.size()); }
   Tensor own_state(int index) const { return own_[static_cast<size_t>(index)].at_home(); }
@@ -139,6 +150,8 @@ class UnitState {
 
  private:
   std::vector<Slab*> slabs(State state);
+  float* momentum_scale_of(int param) const;
+  const SlabLayout& layout_of(const OptimizerState& state) const;
   std::vector<SlabPiece> pieces(const SlabLayout& layout, bool shard) const {
     return shard ? layout.shard_pieces(rank_) : layout.whole_pieces();
   }
@@ -149,7 +162,7 @@ class UnitState {
   }
   Transfer stepped_transfer() const;
 
-  const SlabLayout layout_, adapters_layout_, vectors_layout_, factors_layout_;
+  const SlabLayout layout_, adapters_layout_, vectors_layout_, factors_layout_, ratios_layout_;
   const Homes homes_;
   const bool frozen_, host_steps_;
   const int rank_;

@@ -24,6 +24,7 @@ void add_sums_cases(CaseList& list);
 void add_elementwise_cases(CaseList& list);
 void add_optimizer_cases(CaseList& list);
 void add_optimizer_rule_cases(CaseList& list);  // of the same family
+void add_frozen_lamb_cases(CaseList& list);     // and of it
 
 // With the shapes of GPT-2 and 1024 tokens.
 void add_gemm_benchmarks(CaseList& list);
@@ -43,5 +44,6 @@ void add_sums_benchmarks(CaseList& list);
 void add_elementwise_benchmarks(CaseList& list);
 void add_optimizer_benchmarks(CaseList& list);
 void add_optimizer_rule_benchmarks(CaseList& list);
+void add_frozen_lamb_benchmarks(CaseList& list);
 
 }  // namespace onefold::cases

@@ -440,6 +440,7 @@ void add_optimizer_cases(CaseList& list) {
       {"optimizer", "sgd nesterov 200003 factor 1", [] { return sgd_case(kNesterov, 200003, 1); }});
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) add_held_cases(list, type);
   add_optimizer_rule_cases(list);
+  add_frozen_lamb_cases(list);
   for (const Held& held :
        {Held{}, Held{DType::bf16, DType::f32, true}, Held{DType::bf16, DType::bf16, false, true}}) {
     const std::string name = "adamw in codes, " + name_of(held);
@@ -465,6 +466,7 @@ void add_optimizer_cases(CaseList& list) {
 void add_optimizer_benchmarks(CaseList& list) {
   constexpr int64_t kElems = int64_t{4} << 20;
   add_optimizer_rule_benchmarks(list);
+  add_frozen_lamb_benchmarks(list);
   list.push_back(
       {"optimizer", "adamw of 4 Mi parameters", [] { return adamw_case(kAdamW, kElems, 0.5f); }});
   list.push_back(

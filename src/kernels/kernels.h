@@ -355,6 +355,51 @@ struct MoveStep {
   Move hyper;
   Stepped stepped;
   Tensor squares = {};
+  Tensor ratio = {};  // [1, 1] f64, or empty: in the place of what follows from squares
+};
+
+// LAMB's direction where the second moment stays as it is: a fresh one goes on beside it, of
+// gradients that follow from two moments in a row. With root(v) = sqrt(v) + eps:
+//   m' = beta1 m + (1 - beta1) g, or g where momentum arrives
+//   f' = beta2 f + (1 - beta2) ((m' - beta1 m) / (1 - beta1))²
+//   dst = m' / root(v) + wd p
+// f begins as v where the tensor has no last factor yet.
+struct FrozenLamb {
+  float beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  bool eps_inside = false;  // root(v) = sqrt(v + eps)
+  bool arrives = false;
+};
+
+struct FrozenLambStep {
+  FrozenLamb hyper;
+  Stepped stepped;          // parameters are only read
+  Tensor dst;               // f32
+  Tensor plain;             // f32: the direction without the decay; empty: nobody asks
+  Tensor moment1, moment2;  // f32 or bf16, of one type; the second is only read
+  Tensor fresh;             // of the same type
+  Tensor ratios;            // [1, kTensorRatios] f32: only read
+  Tensor largest;           // [1, 1] f64: becomes the largest root(v) / root(f') if that is more
+};
+
+// What LAMB keeps of the ratios of each tensor, in this order: the running mean of its steps'
+// ratios; the last factor that this was multiplied by, 0: none yet; and what its momentum is
+// multiplied by where it travels, 0: nothing yet.
+enum TensorRatio : int { kMeanRatio, kLastFactor, kMomentumScale };
+inline constexpr int64_t kTensorRatios = 3;
+
+// The ratio that a tensor's step is multiplied by, and what is kept of it. Without `largest` it is
+// that of the roots of `squares` (of the parameter and the direction) within [least, most], 1 where
+// one of them is 0, and the mean follows every ratio but 1. With it (one of each rank, of
+// FrozenLamb) it is the mean times a factor: s times the largest of all + 1 - s, where s is the
+// ratio of the roots of `squares` (of the direction without the decay and with it) and at most 1;
+// within [least_factor, most_factor], and then within `threshold` of the last one, times that.
+struct TensorTrust {
+  Tensor squares;       // [1, 2] f64
+  Tensor largest = {};  // [1, ranks] f64, or empty
+  Tensor ratios;        // [1, kTensorRatios] f32
+  Tensor dst;           // [1, 1] f64
+  double least = 0, most = 0, beta = 0;
+  double least_factor = 0, most_factor = 0, threshold = 0;
 };
 
 // Adafactor's direction of a part of a matrix, whose second moment is the product of a column and a
@@ -596,6 +641,8 @@ class Kernels : public KernelScratch {
   virtual void sgd(const StepControl& control, std::span<const SgdStep> list) = 0;
   virtual void lion(const StepControl& control, std::span<const LionStep> list) = 0;
   virtual void direction(const StepControl& control, std::span<const DirectionStep> list) = 0;
+  virtual void frozen_lamb(const StepControl& control, std::span<const FrozenLambStep> list) = 0;
+  virtual void tensor_trust(const StepControl& control, std::span<const TensorTrust> list) = 0;
   virtual void move(const StepControl& control, std::span<const MoveStep> list) = 0;
   virtual void factored(const StepControl& control, std::span<const Factored> list) = 0;
   virtual void factor_squares(std::span<const FactorSquares> list) = 0;

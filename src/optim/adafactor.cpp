@@ -51,7 +51,7 @@ class Matrices {
   // Every rank has all factors, and makes them follow the same sums.
   void follow(const StepControl& control, double share) const {
     std::vector<Blend> list;
-    for (const SteppedParam& one : unit_.factored) {
+    for (const SteppedParam& one : unit_.wholes) {
       const Factors factors = factors_of(one), squares = squares_of(one);
       const auto rows = static_cast<double>(one.shape.rows),
                  cols = static_cast<double>(one.shape.cols);
@@ -59,11 +59,11 @@ class Matrices {
       list.push_back({squares.columns, factors.columns, 1 / rows, share, one.stepped.factor});
     }
     tools_.kernels.blend(control, list);
-    for (const SteppedParam& one : unit_.factored)
+    for (const SteppedParam& one : unit_.wholes)
       tools_.kernels.sum(factors_of(one).rows, sum_of(one));
   }
 
-  static Factors factors_of(const SteppedParam& part) { return cut(part.factors, part.shape); }
+  static Factors factors_of(const SteppedParam& part) { return cut(part.common, part.shape); }
   Tensor sum_of(const SteppedParam& part) const { return sums_.col_range(part.number, 1); }
 
  private:

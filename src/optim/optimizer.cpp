@@ -21,6 +21,10 @@ std::vector<OptimizerState> OptimizerSpec::states(const Precision& precision,
     case Type::lamb:
       add_moment("moment1");
       add_moment("moment2");
+      if (frozen_trust) {
+        add_moment("fresh");
+        list.push_back({"ratios", DType::f32, 1, OptimizerState::Of::ratios});
+      }
       break;
     case Type::muon:
       add_moment("moment1");
@@ -64,6 +68,12 @@ const ParamGroup* OptimizerSpec::group_of(const std::string& parameter) const {
   for (const ParamGroup& group : groups)
     if (group.has(parameter)) return &group;
   return nullptr;
+}
+
+bool OptimizerSpec::decays() const {
+  return weight_decay != 0 ||
+         std::any_of(groups.begin(), groups.end(),
+                     [](const ParamGroup& group) { return group.weight_decay.value_or(0) != 0; });
 }
 
 int64_t OptimizerSpec::squares_taken(int64_t steps) const {

@@ -25,15 +25,19 @@ struct ParamShape {
 // One tensor of state beside a parameter: what is allocated, sharded, saved and planned.
 struct OptimizerState {
   // Of each element; or, whole on each rank, for that is little: of each element of what is no
-  // matrix; of each row and then of each column of matrices.
-  enum class Of : uint8_t { all, vectors, factors };
+  // matrix; of each row and then of each column of matrices; a few numbers of each parameter.
+  enum class Of : uint8_t { all, vectors, factors, ratios };
 
   std::string name;  // in checkpoints
   DType dtype = DType::f32;
   int64_t block = 1;  // parameter elements that share one element of it
   Of of = Of::all;
 
+  // Whether a step reads all that is kept of a parameter, whatever part of it is stepped.
+  bool of_parameters() const { return of == Of::factors || of == Of::ratios; }
+
   int64_t elements(const ParamShape& shape) const {
+    if (of == Of::ratios) return kTensorRatios;
     if (of != Of::all && shape.matrix != (of == Of::factors)) return 0;
     if (of == Of::factors) return shape.rows + shape.cols;
     return (shape.elems() + block - 1) / block;
@@ -72,12 +76,21 @@ struct OptimizerSpec {
   bool nesterov = false;                       // SGD, Muon
   bool eps_inside = false;                     // LAMB: under the root
   double least_trust = 0.01, most_trust = 10;  // LAMB
-  double trust = 0.001;                        // LARS
-  double decay_power = -0.8;                   // Adafactor: of the step, for its second moment
-  double parameter_eps = 1e-3;                 // Adafactor: least that a parameter's size counts
-  double clip = 1;                             // Adafactor: largest root mean square of a direction
-  int iterations = 5;                          // Muon: of Newton and Schulz
-  double adam_rate = 1;  // Muon: AdamW's rate for the rest, by the learning rate
+  // LAMB: where the second moment stays as it is, so does each tensor's ratio of norms: it is the
+  // running mean of those before, times a factor that follows a second moment that goes on (1-bit
+  // LAMB, Li et al. 2021). Without it the ratio is each step's own.
+  struct FrozenTrust {
+    double beta = 0.9;             // of the mean
+    double least = 0.5, most = 4;  // of the factor
+    double threshold = 0.1;        // how far it may go from one step to the next
+  };
+  std::optional<FrozenTrust> frozen_trust = {};
+  double trust = 0.001;         // LARS
+  double decay_power = -0.8;    // Adafactor: of the step, for its second moment
+  double parameter_eps = 1e-3;  // Adafactor: least that a parameter's size counts
+  double clip = 1;              // Adafactor: largest root mean square of a direction
+  int iterations = 5;           // Muon: of Newton and Schulz
+  double adam_rate = 1;         // Muon: AdamW's rate for the rest, by the learning rate
 
   // Each step applies the gradients of the one before, and keeps its own for the next: nothing
   // that a step computes with waits for its gradients. Of elementwise() ones. The first
@@ -89,6 +102,9 @@ struct OptimizerSpec {
   bool looks_ahead() const { return delayed && lookahead > 0; }
 
   std::vector<ParamGroup> groups = {};  // the first that has a parameter counts
+
+  // Whether any parameter may decay.
+  bool decays() const;
 
   // The group of a parameter; null: none.
   const ParamGroup* group_of(const std::string& parameter) const;
@@ -109,8 +125,9 @@ struct OptimizerSpec {
 
   // What is kept of a unit's parameters: the master copy, if there is one; then AdamW's and LAMB's
   // two moments, or the one momentum of the others, if they have one. Muon's are those of AdamW,
-  // the second only of vectors where the unit `has_hidden` matrices. Last, delayed gradients, and
-  // how far weights moved last.
+  // the second only of vectors where the unit `has_hidden` matrices. With `frozen_trust` also the
+  // second moment that goes on, and each tensor's ratios. Last, delayed gradients, and how far
+  // weights moved last.
   std::vector<OptimizerState> states(const Precision& precision = {},
                                      bool has_hidden = false) const;
 };
@@ -134,7 +151,7 @@ struct SteppedParam {
   int number = 0;                           // of the parameter in its unit
   int64_t place = 0;                        // of the part in what this rank steps of the unit
   int64_t first = 0;                        // the part's first element of the parameter
-  Tensor factors = {};                      // of the whole parameter: what is kept of rows, columns
+  Tensor common = {};                       // what is kept of the whole parameter: factors, ratios
   double rate = 1;                          // times the learning rate
   std::optional<double> weight_decay = {};  // instead of the optimizer's
 };
@@ -162,9 +179,9 @@ struct UnitStep {
   std::vector<int64_t> offsets;     // of each parameter in the whole slab, or -1
   std::vector<ParamShape> shapes;   // of each parameter
   int64_t whole_elems = 0;          // of the whole slab
-  // Each matrix of which `factors` are kept, whatever this rank steps of it: shape, number, factor
-  // and factors alone.
-  std::vector<SteppedParam> factored;
+  // Each parameter of which a `common` state is kept, whatever this rank steps of it: shape,
+  // number, factor and that state alone.
+  std::vector<SteppedParam> wholes;
   bool sharded = false;  // `params` is a shard of it
 };
 

@@ -7,25 +7,40 @@
 
 namespace onefold {
 
-// Two sums of squares for each parameter of a unit: of it, and of something else of its shape.
+// Two sums of squares for each parameter of a unit: of it, and of something else of its shape; or
+// of two such things.
 class PairsOfSquares {
  public:
-  PairsOfSquares(const StepTools& tools, const UnitStep& unit) : tools_(tools), unit_(unit) {
+  // `largest`: each rank also has a number for each parameter, which all come to know.
+  PairsOfSquares(const StepTools& tools, const UnitStep& unit, bool largest = false)
+      : tools_(tools), unit_(unit) {
     const int ranks = tools.ranks->ranks();
-    const int64_t sums = 2 * int64_t{unit.numbers};
+    const int64_t sums = (2 + (largest ? ranks : 0)) * int64_t{unit.numbers};
     sums_ = tools.arena->take(1, (sums + ranks - 1) / ranks * ranks, DType::f64);
+    // What this rank owns nothing of is written by nobody.
+    tools_.kernels.fill(matrix(sums_.data, 1, 2 * sums_.cols, DType::f32), 0);
   }
 
   Tensor of(int number) const { return sums_.col_range(2 * number, 2); }
+  // Of all ranks, and this rank's, which is 0 before it is written.
+  Tensor largest(int number) const {
+    const int ranks = tools_.ranks->ranks();
+    return sums_.col_range(2 * int64_t{unit_.numbers} + int64_t{number} * ranks, ranks);
+  }
+  Tensor own_largest(int number) const {
+    return largest(number).col_range(tools_.ranks->rank(), 1);
+  }
 
   // other(part): what else is summed of the parts that this rank owns.
   template <class Other>
   void take(const Other& other) const {
-    // What this rank owns nothing of is written by nobody.
-    tools_.kernels.fill(matrix(sums_.data, 1, 2 * sums_.cols, DType::f32), 0);
+    take(values_of, other);
+  }
+  template <class One, class Other>
+  void take(const One& one, const Other& other) const {
     std::vector<Squares> list;
     for (const SteppedParam& part : unit_.owned) {
-      list.push_back({values_of(part), of(part.number).col_range(0, 1)});
+      list.push_back({one(part), of(part.number).col_range(0, 1)});
       list.push_back({other(part), of(part.number).col_range(1, 1)});
     }
     const Arena::Scope scope(*tools_.arena);

@@ -185,7 +185,8 @@ void place_units(std::vector<UnitTraits>& units, const Pipeline& pipeline) {
     if (unit.presence == Presence::copy) continue;
     unit.presence = Presence::elsewhere;
     unit.copied = false;
-    unit.elems = unit.adapter_elems = unit.vector_elems = unit.factor_elems = 0;
+    unit.elems = unit.adapter_elems = 0;
+    unit.vector_elems = unit.factor_elems = unit.ratio_elems = 0;
     unit.homes = {};
     unit.node_ranks = 0;
     unit.forward_reads.clear();

@@ -103,9 +103,9 @@ struct UnitTraits {
   // place of the rest: gradients and optimizer state are theirs. 0: there are none.
   int64_t adapter_elems = 0;
   // Of states of the optimizer that are whole on each rank: of one that is kept of vectors alone,
-  // and of one that is kept of matrices' rows and columns. And whether there are matrices of a
-  // block.
-  int64_t vector_elems = 0, factor_elems = 0;
+  // of one that is kept of matrices' rows and columns, and of one of a few numbers of each
+  // parameter. And whether there are matrices of a block.
+  int64_t vector_elems = 0, factor_elems = 0, ratio_elems = 0;
   bool has_hidden = false;
   // The units whose parameters its forward and its backward read: itself, and the owner of what it
   // shares (a tied head: the embedding). An embedding's backward reads none.

@@ -94,6 +94,7 @@ struct CheckpointWriter::Job {
   int64_t step = 0;
   LossScale::State loss_scale;  // after that step
   std::vector<double> norms, unit_squares;
+  double rates_since_sum = 0;
   double begin_seconds = 0;
   std::mutex mutex;
   std::condition_variable progress;
@@ -129,6 +130,7 @@ void CheckpointWriter::begin() {
   job_->step = engine_.steps_done();
   job_->loss_scale = engine_.loss_scale().state();
   job_->norms = engine_.norms();
+  job_->rates_since_sum = engine_.rates_since_sum();
   job_->unit_squares = engine_.executor().unit_squares();
   job_->begin_seconds = now_seconds();
   try {
@@ -165,7 +167,8 @@ void CheckpointWriter::write(Job& job) {
 
 // A step changes its unit's state, and a packed reduction what its units keep back.
 void CheckpointWriter::before(const Action& action) {
-  const bool packs = action.verb == Verb::reduce && action.packed &&
+  const bool packs = ((action.verb == Verb::reduce && action.packed) ||
+                      (action.verb == Verb::squares && engine_.options().local.sums_moves)) &&
                      !std::as_const(engine_).state().own_states(action.unit).empty();
   if (!job_ || (action.verb != Verb::step && !packs)) return;
   const double begin = now_seconds();
@@ -274,6 +277,7 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
   manifest.run["loss_scale"] = to_json(job_->loss_scale);
   if (!job_->norms.empty()) manifest.run["gradient_norms"] = job_->norms;
+  if (job_->rates_since_sum > 0) manifest.run["rates_since_sum"] = job_->rates_since_sum;
   if (!job_->unit_squares.empty()) manifest.run["unit_squares"] = job_->unit_squares;
   std::vector<CheckpointTensor*> numbered;
   for (size_t u = 0; u < engine_.model().units.size(); ++u)
@@ -287,12 +291,11 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       tensor.shape = file_shape(param);
       for (const OptimizerState& state :
            std::as_const(engine_).state().saved_states(static_cast<int>(u), param))
-        tensor.states.push_back({.name = state.name,
-                                 .dtype = stored_dtype(state.dtype),
-                                 .elems = state.elements(shape_of(param)),
-                                 .block = state.of == OptimizerState::Of::factors
-                                              ? CheckpointState::kOwn
-                                              : state.block});
+        tensor.states.push_back(
+            {.name = state.name,
+             .dtype = stored_dtype(state.dtype),
+             .elems = state.elements(shape_of(param)),
+             .block = state.of_parameters() ? CheckpointState::kOwn : state.block});
       numbered.push_back(&tensor);
     }
   for (size_t file = 0; file < files.size(); ++file)

@@ -418,7 +418,13 @@ std::string compression_text(const EngineOptions& options) {
         options.stale.compensation > 0
             ? fmt::format(", compensated by {:g}", options.stale.compensation)
             : "");
-  if (options.local.on())
+  if (options.local.sums_moves)
+    text += fmt::format(
+        "delays   ranks step by themselves{}, and sum what they have moved as {}: after every "
+        "step, then at intervals that double every {}, up to {}: this changes results\n",
+        after(options.local.whole_steps), describe(compression.gradients),
+        counted(options.local.scaler, "step"), counted(options.local.steps, "step"));
+  else if (options.local.on())
     text += fmt::format(
         "delays   ranks step by themselves and average their weights every {} steps{} (rate "
         "{:g}, momentum {:g}{}): this changes results\n",

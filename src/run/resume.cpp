@@ -203,6 +203,7 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
     if (std::vector<double> squares = saved_numbers(run, "unit_squares");
         squares.size() == engine.model().units.size())
       engine.executor().set_unit_squares(std::move(squares));
+  engine.set_rates_since_sum(JsonObject(run, "run").get<double>("rates_since_sum", 0));
   engine.resume_after(checkpoint.manifest().step, saved_scale(run), norms);
 }
 

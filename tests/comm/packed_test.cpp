@@ -347,6 +347,42 @@ TEST(PackedMomentum, IsThatOfTheSumWhereEverythingIsSent) {
   });
 }
 
+// In one block numbers of 1 and of 128 have one magnitude, which is right for neither; multiplied
+// to one size both are, and arrive at their own, whole or in shards.
+TEST(PackedMomentum, ThatIsMultipliedArrivesAtItsOwnSize) {
+  constexpr int kRanks = 2;
+  constexpr int64_t kElems = 64, kEach = 32;  // of a shard, of one size
+  for (const bool multiplied : {true, false})
+    for (const bool whole : {true, false})
+      test::run_ranks(kRanks, {}, [&](Communicator& communicator) {
+        const std::unique_ptr<Wire> wire = make_wire({.type = Type::sign, .block = 1024});
+        PackedSlab slab(0, communicator.rank(), kRanks, kElems, DType::f32, true);
+        slab.velocity.resize(slab.kept.size());
+        std::vector<float> values(slab.kept.size());
+        std::vector<SlabScale> scales;
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = (i % 3 == 0 ? -1.0f : 1.0f) * (i / kEach % 2 == 0 ? 1.0f : 128.0f);
+        for (int64_t at = 0; at < kElems * kRanks; at += kEach)
+          scales.push_back({at, at + kEach, at / kEach % 2 == 0 ? 64.0f : 0.5f});
+        narrow(DType::f32, values, slab.whole);
+        PackedMessage message = slab.message(0);
+        if (multiplied) message.scales = scales;
+        const MomentumCorrection correction{.momentum = 0.9f, .masks = false};
+        with_scratch(communicator, whole ? Collective::all_reduce : Collective::reduce_scatter,
+                     *wire, {&message, 1}, [&](PackedCalls& calls) {
+                       if (whole)
+                         calls.all_reduce("sum", *wire, {&message, 1}, correction);
+                       else
+                         calls.reduce_scatter("sum", *wire, {&message, 1}, correction);
+                     });
+        const std::vector<float> sum = slab.numbers(whole ? slab.whole : slab.shard);
+        const size_t first = whole ? 0 : static_cast<size_t>(communicator.rank() * kElems);
+        int wrong = 0;
+        for (size_t i = 0; i < sum.size(); ++i) wrong += sum[i] != kRanks * values[first + i];
+        EXPECT_EQ(wrong, multiplied ? 0 : static_cast<int>(sum.size()));
+      });
+}
+
 TEST(PackedMomentum, ALimitIsOfTheOwnGradient) {
   test::run_ranks(2, {}, [&](Communicator& communicator) {
     const std::unique_ptr<Wire> wire = make_wire({.type = Type::topk, .density = 1});

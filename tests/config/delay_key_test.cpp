@@ -75,6 +75,43 @@ TEST(DelayKey, LocalStepsRefuseWhatDoesNotCombine) {
       "has no effect without outer_momentum");
 }
 
+TEST(DelayKey, RanksMaySumWhatTheyHaveMoved) {
+  const Json adam = {{"type", "AdamW"},
+                     {"params", {{"bias_correction", false}, {"freeze_step", 6}}}};
+  const auto moving = [&](const Json& delay, const Json& change = Json::object()) {
+    Json all = {{"delay", {{"local_sum", "moves"}, {"local_steps", 8}, {"warmup_steps", 6}}},
+                {"optimizer", adam},
+                {"compression", {{"gradients", "1bit"}}}};
+    if (!delay.empty()) all["delay"].update(delay);
+    if (!change.empty()) all.update(change);
+    return delayed_config(all);
+  };
+  const Config config = moving({{"local_step_scaler", 3}});
+  const LocalOptions local = engine_options(config).local;
+  EXPECT_TRUE(local.sums_moves);
+  EXPECT_EQ(local.steps, 8);
+  EXPECT_EQ(local.scaler, 3);
+  EXPECT_EQ(local.whole_steps, 6);
+  EXPECT_EQ(Config::from_json(config.effective(), 2).effective(), config.effective());
+  EXPECT_EQ(moving(Json::object()).delay.local.scaler, 32678);
+  const auto refused = [&](const Json& delay, const Json& change, const char* reason) {
+    EXPECT_ERROR(moving(delay, change), "delay.local_steps is", reason);
+  };
+  refused({{"warmup_steps", 5}}, Json::object(), "as many as delay.warmup_steps");
+  refused({}, {{"optimizer", {{"type", "AdamW"}, {"params", {{"freeze_step", 6}}}}}},
+          "AdamW without bias_correction");
+  refused({}, {{"compression", {{"gradients", "topk"}}}}, "must be a dense format");
+  refused({}, {{"compression", {{"gradients", "1bit"}, {"error_feedback", false}}}},
+          "with error_feedback");
+  refused({}, {{"fp16", {{"enabled", true}}}}, "training must be in fp32 or bf16");
+  refused({}, {{"zero_optimization", {{"stage", 1}}}}, "stage must be 0");
+  refused({}, {{"run", {{"eval_every", 12}}}, {"data", {{"validation", "text.txt"}}}},
+          "a multiple of every interval");
+  EXPECT_ERROR(moving({{"outer_lr", 1}}), "delay.outer_lr has no effect: it is for local_sum");
+  EXPECT_ERROR(delayed_config({{"delay", {{"local_steps", 4}, {"local_step_scaler", 2}}}}),
+               "delay.local_step_scaler has no effect: it is for local_sum");
+}
+
 TEST(DelayKey, RanksMayGoOnWithOldWeights) {
   const Config config =
       delayed_config({{"delay", {{"staleness", 3}, {"compensation", 0.5}, {"warmup_steps", 40}}}});

@@ -180,16 +180,45 @@ TEST(OptimizerKeys, OneBitOptimizersCompressWhatTravels) {
   EXPECT_EQ(lamb.optimizer.freeze_step, 7);
   EXPECT_EQ(lamb.optimizer.most_trust, 0.3);
   EXPECT_TRUE(lamb.compression.corrects_momentum);
+  ASSERT_TRUE(lamb.optimizer.frozen_trust);
+  EXPECT_EQ(lamb.optimizer.frozen_trust->threshold, 0.1);
+  const auto trust = engine_options(on_two(R"("optimizer": {"type": "OneBitLamb", "params": {
+      "coeff_beta": 0.8, "factor_max": 3.0, "factor_min": 0.25, "factor_threshold": 0.2}})"))
+                         .optimizer.frozen_trust;
+  ASSERT_TRUE(trust);
+  EXPECT_EQ(trust->beta, 0.8);
+  EXPECT_EQ(trust->most, 3.0);
+  EXPECT_EQ(trust->least, 0.25);
+  EXPECT_EQ(trust->threshold, 0.2);
 
   const Config zero_one = on_two(R"("optimizer": {"type": "ZeroOneAdam", "params": {
-      "var_freeze_step": 60, "var_update_scaler": 8, "local_step_clipper": 16}})");
+      "var_freeze_step": 60, "var_update_scaler": 8, "local_step_clipper": 8,
+      "local_step_scaler": 5}})");
   EXPECT_EQ(zero_one.optimizer.freeze_step, 60);
   EXPECT_EQ(zero_one.optimizer.variance_scaler, 8);
   EXPECT_FALSE(zero_one.compression.corrects_momentum);
   EXPECT_EQ(zero_one.compression.whole_steps, 0);
   EXPECT_EQ(zero_one.compression.gradients.type, WireFormat::Type::sign);
-  const std::vector<std::string>& idle = zero_one.notes.idle;
+  const LocalOptions moves = engine_options(zero_one).local;
+  EXPECT_TRUE(moves.sums_moves);
+  EXPECT_EQ(moves.whole_steps, 60);
+  EXPECT_EQ(moves.steps, 8);
+  EXPECT_EQ(moves.scaler, 5);
+  const LocalOptions usual =
+      engine_options(on_two(R"("optimizer": {"type": "ZeroOneAdam"})")).local;
+  EXPECT_EQ(usual.steps, 16);
+  EXPECT_EQ(usual.scaler, 32678);
+  // Where state is sharded ranks exchange in every step.
+  const Config sharded = on_two(R"("optimizer": {"type": "ZeroOneAdam", "params": {
+      "local_step_clipper": 8}}, "zero_optimization": {"stage": 1})");
+  EXPECT_FALSE(engine_options(sharded).local.on());
+  const std::vector<std::string>& idle = sharded.notes.idle;
   EXPECT_NE(std::find(idle.begin(), idle.end(), "optimizer.params.local_step_clipper"), idle.end());
+  EXPECT_ERROR(on_two(R"("optimizer": {"type": "ZeroOneAdam"}, "delay": {"local_steps": 4})"),
+               "delay.local_steps and what belongs to it are set by optimizer.type");
+  EXPECT_ERROR(
+      on_two(R"("optimizer": {"type": "ZeroOneAdam"}, "fp16": {"enabled": true})"),
+      "training must be in fp32 or bf16. At zero_optimization.stage 1, ranks of ZeroOneAdam");
 
   EXPECT_ERROR(
       on_two(R"("optimizer": {"type": "OneBitAdam"}, "compression": {"gradients": "int8"})"),
@@ -207,6 +236,30 @@ TEST(OptimizerKeys, OneBitOptimizersCompressWhatTravels) {
   EXPECT_ERROR(on_two(R"("optimizer": {"type": "OneBitAdam"}, "scheduler": {"type": "OneCycle",
       "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}})"),
                "the schedule may not change momentum");
+}
+
+TEST(OptimizerKeys, RatiosOfLambMayStay) {
+  const auto lamb = [](const std::string& params) {
+    return config_with(R"(, "optimizer": {"type": "Lamb", "params": {)" + params + "}}");
+  };
+  EXPECT_FALSE(lamb(R"("freeze_step": 9)").optimizer.frozen_trust);
+  const Config stays = lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_max": 2)");
+  ASSERT_TRUE(stays.optimizer.frozen_trust);
+  EXPECT_EQ(stays.optimizer.frozen_trust->beta, 0.5);
+  EXPECT_EQ(stays.optimizer.frozen_trust->most, 2);
+  EXPECT_EQ(stays.optimizer.frozen_trust->least, 0.5);
+  EXPECT_ERROR(lamb(R"("coeff_beta": 0.5)"),
+               "optimizer.params.coeff_beta is of ratios that stay after freeze_step steps");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "factor_max": 2)"),
+               "optimizer.params.factor_max has no effect: it is for ratios that stay");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_min": 5)"),
+               "optimizer.params.factor_min is more than factor_max");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 1)"), "coeff_beta must be at least 0");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_threshold": 1)"),
+               "factor_threshold must be at least 0");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_min": 0)"),
+               "factor_min must be");
+  EXPECT_ERROR(lamb(R"("min_coeff": 5, "max_coeff": 2)"), "min_coeff is more than max_coeff");
 }
 
 TEST(OptimizerKeys, MuonsRateMayBeNamedApart) {

@@ -363,7 +363,15 @@ TEST(CompressionMomentum, OfEverythingIsThatOfTheOptimizer) {
        {Case{"sgd", {.type = Optimizer::sgd, .momentum = 0.9}, 0, 1e-6},
         Case{"sgd, after 3 steps", {.type = Optimizer::sgd, .momentum = 0.9}, 3, 1e-6},
         Case{"adamw", {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 3}, 3, 2e-6},
-        Case{"lamb", {.type = Optimizer::lamb, .eps = 1e-6, .freeze_step = 3}, 3, 2e-6}})
+        Case{"lamb", {.type = Optimizer::lamb, .eps = 1e-6, .freeze_step = 3}, 3, 2e-6},
+        Case{"lamb with ratios that stay",
+             {.type = Optimizer::lamb,
+             .eps = 1e-6,
+             .weight_decay = 0.1,
+             .freeze_step = 3,
+             .frozen_trust = OptimizerSpec::FrozenTrust{}},
+             3,
+             2e-6}})
     for (const int stage : {0, 1}) {
       SCOPED_TRACE(one.name);
       const bool sgd = one.spec.type == Optimizer::sgd;

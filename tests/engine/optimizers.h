@@ -26,6 +26,14 @@ inline const std::vector<NamedOptimizer>& all_optimizers() {
       {"adamw_doubling",
        {.beta2 = 0.95, .weight_decay = 0.1, .freeze_step = 9, .variance_scaler = 2}},
       {"lamb_frozen", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1, .freeze_step = 2}},
+      {"lamb_trust_frozen",
+       {.type = Type::lamb,
+        .beta2 = 0.95,
+        .eps = 1e-6,
+        .weight_decay = 0.1,
+        .bias_correction = false,
+        .freeze_step = 2,
+        .frozen_trust = OptimizerSpec::FrozenTrust{.least = 0.8, .most = 1.5}}},
       {"sgd", {.type = Type::sgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true}},
       {"lion", {.type = Type::lion, .beta2 = 0.99, .weight_decay = 0.1}},
       {"lamb", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1}},
@@ -47,6 +55,8 @@ inline const std::vector<NamedOptimizer>& all_optimizers() {
 struct Reference {
   ParamShape shape;
   std::vector<double> values, first, second;
+  std::vector<double> fresh = {};  // LAMB's second moment that goes on
+  double mean_ratio = 0, last_factor = 1;
 };
 
 inline double norm_of(const std::vector<double>& x) {
@@ -88,6 +98,34 @@ inline std::vector<double> newton_schulz(std::vector<double> x, int64_t rows, in
     for (size_t i = 0; i < x.size(); ++i) x[i] = 3.4445 * x[i] + bx[i];
   }
   return tall ? transposed(x, m, n) : x;
+}
+
+// LAMB's step where its ratio stays, as DeepSpeed 0.19.6 has it (OnebitLamb); `mean`: the momentum
+// after it.
+inline void frozen_lamb_reference(const OptimizerSpec& spec, double rate, double decay,
+                                  Reference& p, const std::vector<double>& mean) {
+  const OptimizerSpec::FrozenTrust& trust = *spec.frozen_trust;
+  const size_t n = p.values.size();
+  if (p.fresh.empty()) p.fresh = p.second;
+  std::vector<double> plain(n), way(n);
+  double largest = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double gradient = (mean[i] - spec.beta1 * p.first[i]) / (1 - spec.beta1);
+    p.fresh[i] = spec.beta2 * p.fresh[i] + (1 - spec.beta2) * gradient * gradient;
+    p.first[i] = mean[i];
+    const double root = std::sqrt(p.second[i]) + spec.eps;
+    plain[i] = mean[i] / root;
+    way[i] = plain[i] + decay * p.values[i];
+    largest = std::max(largest, root / (std::sqrt(p.fresh[i]) + spec.eps));
+  }
+  const double share =
+      decay > 0 && norm_of(way) > 0 ? std::min(1.0, norm_of(plain) / norm_of(way)) : 1;
+  double factor = largest * share + 1 - share;
+  factor = std::clamp(factor, trust.least, trust.most);
+  factor = std::clamp(factor, p.last_factor * (1 - trust.threshold),
+                      p.last_factor * (1 + trust.threshold));
+  p.last_factor = factor;
+  for (size_t i = 0; i < n; ++i) p.values[i] -= rate * p.mean_ratio * factor * way[i];
 }
 
 // One step (counted from 1) by the rule of `spec`, by gradients `g` that are clipped already.
@@ -143,6 +181,11 @@ inline void reference_step(const OptimizerSpec& spec, int64_t step, double rate,
       return;
     case Type::lamb: {
       std::vector<double> way(n);
+      if (spec.frozen_trust && frozen) {
+        for (size_t i = 0; i < n; ++i) way[i] = spec.beta1 * p.first[i] + (1 - spec.beta1) * g[i];
+        const double corrected = spec.bias_correction ? std::sqrt(c2) / c1 : 1;
+        return frozen_lamb_reference(spec, rate * corrected, decay, p, way);
+      }
       for (size_t i = 0; i < n; ++i) {
         adam_moments(i, g[i]);
         way[i] = p.first[i] / (std::sqrt(p.second[i]) + spec.eps) + decay * p.values[i];
@@ -151,7 +194,12 @@ inline void reference_step(const OptimizerSpec& spec, int64_t step, double rate,
       const double ratio = weight > 0 && length > 0
                                ? std::clamp(weight / length, spec.least_trust, spec.most_trust)
                                : 1;
-      for (size_t i = 0; i < n; ++i) p.values[i] -= rate * std::sqrt(c2) / c1 * ratio * way[i];
+      if (spec.frozen_trust && ratio != 1) {
+        const double beta = spec.frozen_trust->beta;
+        p.mean_ratio = beta * p.mean_ratio + (1 - beta) * ratio;
+      }
+      const double corrected = spec.bias_correction ? std::sqrt(c2) / c1 : 1;
+      for (size_t i = 0; i < n; ++i) p.values[i] -= rate * corrected * ratio * way[i];
       return;
     }
     case Type::lars: {

@@ -360,6 +360,8 @@ class DoubleKernels final : public Kernels {
   void sgd(const StepControl&, std::span<const SgdStep>) override { refuse(); }
   void lion(const StepControl&, std::span<const LionStep>) override { refuse(); }
   void direction(const StepControl&, std::span<const DirectionStep>) override { refuse(); }
+  void frozen_lamb(const StepControl&, std::span<const FrozenLambStep>) override { refuse(); }
+  void tensor_trust(const StepControl&, std::span<const TensorTrust>) override { refuse(); }
   void move(const StepControl&, std::span<const MoveStep>) override { refuse(); }
   void factored(const StepControl&, std::span<const Factored>) override { refuse(); }
   void factor_squares(std::span<const FactorSquares>) override { refuse(); }

@@ -89,6 +89,57 @@ TEST_P(CompressionResume, HasTheBitsOfARunThatWasNotStopped) {
 INSTANTIATE_TEST_SUITE_P(All, CompressionResume, testing::ValuesIn(all_compressions()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+EngineOptions one_bit_lamb(int stage) {
+  CompressionOptions sign;
+  sign.gradients = {.type = WireFormat::Type::sign};
+  sign.whole_steps = 3;
+  sign.corrects_momentum = true;
+  sign.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
+  EngineOptions options = compressed_options(sign, stage);
+  options.optimizer = {.type = OptimizerSpec::Type::lamb,
+                       .eps = 1e-6,
+                       .weight_decay = 0.1,
+                       .bias_correction = false,
+                       .freeze_step = 3,
+                       .frozen_trust = OptimizerSpec::FrozenTrust{}};
+  return options;
+}
+
+// Before ratios stay, at that point, and after it.
+TEST(OneBitLambResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int before : {2, 3, 4, 5})
+    for (const int stage : {0, 2}) {
+      const ScratchFolder scratch;
+      const CheckpointFolder folder(scratch.path("checkpoints"));
+      const State whole = train_and_save(one_bit_lamb(stage), 2, before, folder, 4);
+      expect_same_state(load_and_train(one_bit_lamb(stage), 2, folder, 4), whole);
+      expect_same_state(load_and_train(one_bit_lamb(3 - stage), 2, folder, 4), whole);
+    }
+}
+
+// The mean of all tensors' root mean squares over a tensor's own, of the momentum at the end of the
+// warm-up.
+TEST(OneBitLambResume, MomentumIsBroughtToOneSizeAtTheEndOfTheWarmup) {
+  const ScratchFolder scratch;
+  const CheckpointFolder folder(scratch.path("checkpoints"));
+  const State warm = train_and_save(one_bit_lamb(1), 2, 3, folder, 0),
+              later = load_and_train(one_bit_lamb(1), 2, folder, 3);
+  std::map<std::string, double> sizes;
+  double mean = 0;
+  for (const auto& [name, values] : warm) {
+    if (!name.starts_with("moment1/")) continue;
+    double squares = 0;
+    for (const float value : values) squares += double{value} * value;
+    sizes[name.substr(name.find('/'))] = std::sqrt(squares / static_cast<double>(values.size()));
+  }
+  for (const auto& [name, size] : sizes) mean += size / static_cast<double>(sizes.size());
+  ASSERT_GT(mean, 0);
+  for (const auto& [name, size] : sizes) {
+    EXPECT_EQ(warm.at("ratios" + name)[kMomentumScale], 0) << name;
+    EXPECT_NEAR(later.at("ratios" + name)[kMomentumScale], mean / size, 1e-6 * mean / size) << name;
+  }
+}
+
 // The loss scale doubles every second step, and what is kept is saved in that of the next.
 TEST(ResumeOfScaledPackets, WithALossScaleThatChangesHasTheBitsOfARunThatWasNotStopped) {
   CompressionOptions sign;
@@ -131,6 +182,26 @@ TEST(LocalStepsResume, HasTheBitsOfARunThatWasNotStopped) {
       expect_same_state(load_and_train(options, 2, folder, 5), whole);
       EXPECT_ERROR(load_and_train(options, 3, folder, 1), "goes on with as many");
     }
+}
+
+// Before ranks step by themselves, at that point, where they meet and between.
+TEST(MovedStepsResume, HasTheBitsOfARunThatWasNotStopped) {
+  for (const int before : {2, 3, 5, 6, 7, 8}) {
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    CompressionOptions sign;
+    sign.gradients = {.type = WireFormat::Type::sign};
+    EngineOptions options = compressed_options(sign, 0);
+    options.optimizer = {.eps = 1e-2,
+                         .weight_decay = 0.1,
+                         .bias_correction = false,
+                         .freeze_step = 3,
+                         .variance_scaler = 1};
+    options.local = {.steps = 4, .sums_moves = true, .scaler = 2, .whole_steps = 3};
+    const State whole = train_and_save(options, 2, before, folder, 9);
+    expect_same_state(load_and_train(options, 2, folder, 9), whole);
+    EXPECT_ERROR(load_and_train(options, 3, folder, 1), "goes on with as many");
+  }
 }
 
 // Old weights of each rank's own, while the checkpoint is written behind the next steps.

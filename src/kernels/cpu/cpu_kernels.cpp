@@ -178,6 +178,12 @@ class CpuKernels final : public CpuScratch<Kernels> {
   void direction(const StepControl& control, std::span<const DirectionStep> list) override {
     for (const DirectionStep& step : list) cpu::direction(pool_, control, step);
   }
+  void frozen_lamb(const StepControl& control, std::span<const FrozenLambStep> list) override {
+    for (const FrozenLambStep& step : list) cpu::frozen_lamb(pool_, control, step);
+  }
+  void tensor_trust(const StepControl& control, std::span<const TensorTrust> list) override {
+    for (const TensorTrust& one : list) cpu::tensor_trust(control, one);
+  }
   void move(const StepControl& control, std::span<const MoveStep> list) override {
     for (const MoveStep& step : list) cpu::move(pool_, control, step);
   }

@@ -90,6 +90,8 @@ void clamp(ThreadPool& pool, const Clamp& one, float limit);
 void normalise(ThreadPool& pool, Tensor x, Tensor squares, float eps, Tensor dst);
 void lion(ThreadPool& pool, const StepControl& control, const LionStep& step);
 void direction(ThreadPool& pool, const StepControl& control, const DirectionStep& step);
+void frozen_lamb(ThreadPool& pool, const StepControl& control, const FrozenLambStep& step);
+void tensor_trust(const StepControl& control, const TensorTrust& one);
 void move(ThreadPool& pool, const StepControl& control, const MoveStep& step);
 void factored(ThreadPool& pool, const StepControl& control, const Factored& one);
 void factor_squares(ThreadPool& pool, const FactorSquares& one);

@@ -208,6 +208,8 @@ float taken(const DirectionStep& step, float factor) {
 
 float rate_of(const MoveStep& step) {
   const Move& hyper = step.hyper;
+  if (!step.ratio.empty())
+    return static_cast<float>(static_cast<double>(hyper.rate) * *step.ratio.f64());
   if (step.squares.empty()) return hyper.rate;
   const double weight = std::sqrt(step.squares.f64()[0]),
                direction = std::sqrt(step.squares.f64()[1]);

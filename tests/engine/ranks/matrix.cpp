@@ -107,6 +107,9 @@ void print(const Configuration& configuration, const std::vector<Result>& result
 
 }  // namespace
 
+// A compression of local steps.
+constexpr const char* kMoves = "moves";
+
 ModelSpec Configuration::spec() const { return spec_from_preset(model, "test"); }
 
 EngineOptions Configuration::options() const {
@@ -124,6 +127,11 @@ EngineOptions Configuration::options() const {
     if (optimizer == one.name && optimizer != "adamw") options.optimizer = one.spec;
   for (const NamedCompression& one : all_compressions())
     if (compression == one.name) options.compression = one.options;
+  if (compression == kMoves) {
+    options.optimizer = {.eps = 1e-2, .bias_correction = false, .freeze_step = 1};
+    options.compression.gradients = {.type = WireFormat::Type::sign};
+    options.local = {.steps = 4, .sums_moves = true, .scaler = 8, .whole_steps = 1};
+  }
   return options;
 }
 
@@ -178,6 +186,19 @@ std::vector<Configuration> compression_matrix() {
                      .prefetch_elems = ZeroOptions::kAuto,
                      .bucket_elems = stage == 1 ? kAll : 40000,
                      .compression = compression.name});
+  // 1-bit LAMB, and 0/1 Adam, which knows no stages.
+  for (const int stage : {0, 1, 3})
+    all.push_back({.model = "gpt2-tiny",
+                   .stage = stage,
+                   .prefetch_elems = ZeroOptions::kAuto,
+                   .bucket_elems = 40000,
+                   .optimizer = "lamb_trust_frozen",
+                   .compression = "one_bit"});
+  all.push_back({.model = "gpt2-tiny",
+                 .stage = 0,
+                 .prefetch_elems = ZeroOptions::kAuto,
+                 .bucket_elems = 40000,
+                 .compression = kMoves});
   return all;
 }
 
