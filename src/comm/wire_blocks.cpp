@@ -44,12 +44,12 @@ class BlockPacket : public Wire {
   const double density_;
 };
 
-class BlockWire final : public Exact<BlockPacket> {
+class BlockWire final : public Choosing<BlockPacket> {
  public:
-  using Exact::Exact;
+  using Choosing::Choosing;
 
  private:
-  Squares write(std::span<const float> values, const WireDraw&, std::byte* packet) override {
+  Squares write(std::span<const float> values, const WireDraw&, Lost, std::byte* packet) override {
     require_places(values.size());
     const auto elems = static_cast<int64_t>(values.size());
     const int64_t count = blocks_of(elems, block()), room = room_for(elems);
@@ -61,7 +61,8 @@ class BlockWire final : public Exact<BlockPacket> {
       norms_[static_cast<size_t>(b)] = norm_magnitude(of);
       squares_[static_cast<size_t>(b)] = of.squares;
     }
-    const Cut cut = cut_of(norms_, room);
+    order_ = norms_;
+    const Cut cut = cut_of(order_, room);
     int64_t equal = room - cut.above, sent = 0;
     Squares squares;
     for (int64_t b = 0; b < count; ++b) {
@@ -87,7 +88,7 @@ class BlockWire final : public Exact<BlockPacket> {
   }
 
   // The memory is reused by later calls.
-  std::vector<uint32_t> norms_;
+  std::vector<uint32_t> norms_, order_;
   std::vector<double> squares_;
 };
 

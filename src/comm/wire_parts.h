@@ -45,30 +45,50 @@ void for_each_draw(PhiloxKey key, int64_t begin, int64_t end, const Visit& visit
   }
 }
 
-// The k-th largest of these magnitudes, and how many are larger: three sweeps over their bits.
+// The k-th largest of some magnitudes, how many are larger, and how many are as large.
 struct Cut {
   uint32_t magnitude = 0;
-  int64_t above = 0;
+  int64_t above = 0, equal = 0;
 };
-inline Cut cut_of(std::span<const uint32_t> magnitudes, int64_t k) {
-  struct Level {
-    int shift, bits;
-  };
-  constexpr Level kLevels[] = {{20, 11}, {9, 11}, {0, 9}};
-  std::array<int64_t, 2048> bins;
+// Of magnitudes that are overwritten. Their range is cut into bins, then that of the bin that has
+// the k-th, until bins are single magnitudes: three sweeps at most, of which the later ones see
+// few.
+inline Cut cut_of(std::span<uint32_t> magnitudes, int64_t k) {
+  constexpr int kBits = 11;
+  // Two lists of bins, as neighbours are often in the same bin: one addition need not wait for
+  // the other.
+  std::array<std::array<uint32_t, 1 << kBits>, 2> bins;
   Cut cut;
-  uint64_t known = 0;  // the bits above this level's
-  for (const auto [shift, bits] : kLevels) {
-    bins.fill(0);
-    const uint32_t mask = (1u << bits) - 1;
-    for (const uint32_t m : magnitudes)
-      if ((uint64_t{m} >> (shift + bits)) == known) ++bins[(m >> shift) & mask];
-    uint32_t bin = mask;
-    while (bin > 0 && cut.above + bins[bin] < k) cut.above += bins[bin--];
-    known = known << bits | bin;
+  while (true) {
+    uint32_t least = UINT32_MAX, most = 0;
+    for (const uint32_t m : magnitudes) {
+      least = std::min(least, m);
+      most = std::max(most, m);
+    }
+    const int shift = std::max(0, static_cast<int>(std::bit_width(most - least)) - kBits);
+    bins = {};
+    size_t i = 0;
+    for (; i + 1 < magnitudes.size(); i += 2) {
+      ++bins[0][(magnitudes[i] - least) >> shift];
+      ++bins[1][(magnitudes[i + 1] - least) >> shift];
+    }
+    if (i < magnitudes.size()) ++bins[0][(magnitudes[i] - least) >> shift];
+    uint32_t bin = (most - least) >> shift;
+    const auto in_bin = [&] { return int64_t{bins[0][bin]} + bins[1][bin]; };
+    while (bin > 0 && cut.above + in_bin() < k) {
+      cut.above += in_bin();
+      --bin;
+    }
+    cut.equal = in_bin();
+    cut.magnitude = least + (bin << shift);
+    if (shift == 0) return cut;
+    size_t left = 0;
+    for (const uint32_t m : magnitudes) {
+      magnitudes[left] = m;
+      left += (m - least) >> shift == bin ? 1 : 0;
+    }
+    magnitudes = magnitudes.first(left);
   }
-  cut.magnitude = static_cast<uint32_t>(known);
-  return cut;
 }
 
 // The norm of numbers as the magnitude of a float, whose range would not hold every sum of squares:
@@ -150,18 +170,18 @@ class DenseWire : public Wire {
   const int64_t block_;
 };
 
-// Formats that send some numbers as they are: as they are written, it is known what is left.
+// Formats that choose what they send: as a packet is written, it is known what is left.
 template <class Packet>
-class Exact : public Packet {
+class Choosing : public Packet {
  public:
   using Packet::Packet;
   using Squares = Wire::Squares;
 
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
-    write(values, draw, packet);
+    write(values, draw, Lost::unmeasured, packet);
   }
   Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) final {
-    Squares squares = write(values, draw, packet);
+    Squares squares = write(values, draw, Lost::measured, packet);
     this->apply(packet, draw, Apply::subtract, values);
     // What was not finite is gone.
     if (!std::isfinite(squares.given)) squares.lost = measure(values).squares;
@@ -169,8 +189,9 @@ class Exact : public Packet {
   }
 
  protected:
-  // encode(): the squares of all numbers, and of those that are not sent.
-  virtual Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) = 0;
+  // encode(): the squares of all numbers, and of what is not sent, if they are measured.
+  virtual Squares write(std::span<const float> values, const WireDraw& draw, Lost lost,
+                        std::byte* packet) = 0;
 };
 
 // Places are 32 bits.

@@ -67,9 +67,9 @@ class RowPacket : public Wire {
   std::vector<int64_t> bounds_;  // the memory is reused by later calls
 };
 
-class RowWire final : public Exact<RowPacket> {
+class RowWire final : public Choosing<RowPacket> {
  public:
-  using Exact::Exact;
+  using Choosing::Choosing;
 
  private:
   // Of equal norms the first row is the largest.
@@ -81,7 +81,8 @@ class RowWire final : public Exact<RowPacket> {
     }
   };
 
-  Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) override {
+  Squares write(std::span<const float> values, const WireDraw& draw, Lost,
+                std::byte* packet) override {
     require_places(values.size());
     const auto elems = static_cast<int64_t>(values.size());
     const int64_t room = room_for(elems), places = places_for(room);

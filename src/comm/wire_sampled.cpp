@@ -11,7 +11,7 @@ class SampledWire final : public ChosenWire {
   using ChosenWire::ChosenWire;
 
  private:
-  FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+  FoundPlaces select(std::span<const float> values, const WireDraw& draw, Lost lost,
                      const Entries& entries) override {
     // So that some dozens of the sample are above the cut.
     constexpr int64_t kLeastSample = 1024, kShare = 256, kAboveCut = 32;
@@ -26,7 +26,7 @@ class SampledWire final : public ChosenWire {
     for (int64_t i = 0; i < sample; ++i)
       sample_[static_cast<size_t>(i)] = magnitude(values[static_cast<size_t>(first + i * stride)]);
     const Cut cut = cut_of(sample_, std::max<int64_t>(1, entries.room * sample / elems));
-    return places_around(values, draw.own, std::max(cut.magnitude, 1u), entries);
+    return places_around(values, draw.own, std::max(cut.magnitude, 1u), lost, entries);
   }
 
   std::vector<uint32_t> sample_;  // the memory is reused by later calls

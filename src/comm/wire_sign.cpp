@@ -47,7 +47,9 @@ class SignWire final : public DenseWire {
     if (!at_bytes()) pack_signs(all.of(values), signs_at(packet, elems, part.begin));
     for_each_block(part, [&](const Block& block) {
       const std::span<const float> here = block.of(values);
-      *mean_at(packet, block.first) = mean_of(here).mean;
+      double sum = 0;
+      const uint32_t largest = largest_magnitude(here, sum);
+      *mean_at(packet, block.first) = mean_of(here.size(), largest, sum);
       if (at_bytes()) pack_signs(here, signs_at(packet, elems, block.first));
     });
   }
@@ -60,10 +62,12 @@ class SignWire final : public DenseWire {
     Squares squares;
     for_each_block(part, [&](const Block& block) {
       const std::span<float> here = block.of(values);
-      const auto [mean, given] = mean_of(here);
+      double sum = 0;
+      const Measures given = measure(here, sum);
+      const uint16_t mean = mean_of(here.size(), given.largest, sum);
       *mean_at(packet, block.first) = mean;
       if (at_bytes()) pack_signs(here, signs_at(packet, elems, block.first));
-      squares.given += given;
+      squares.given += given.squares;
       if (mean == kNoMean)
         std::fill(here.begin(), here.end(), 0.0f);
       else
@@ -96,16 +100,10 @@ class SignWire final : public DenseWire {
   static constexpr uint16_t kNoMean = 0x7FC0;
 
   // The mean of finite numbers is finite, in bf16 too if it is cut off there.
-  struct Mean {
-    uint16_t mean;
-    double squares;  // of the block
-  };
-  static Mean mean_of(std::span<const float> block) {
-    double sum = 0;
-    const Measures of = measure(block, sum);
-    if (of.largest >= kInfinity) return {kNoMean, of.squares};
-    const uint16_t mean = f32_to_bf16(static_cast<float>(sum / static_cast<double>(block.size())));
-    return {mean == 0x7F80 ? uint16_t{0x7F7F} : mean, of.squares};
+  static uint16_t mean_of(size_t elems, uint32_t largest, double sum) {
+    if (largest >= kInfinity) return kNoMean;
+    const uint16_t mean = f32_to_bf16(static_cast<float>(sum / static_cast<double>(elems)));
+    return mean == 0x7F80 ? uint16_t{0x7F7F} : mean;
   }
 };
 

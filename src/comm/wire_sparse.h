@@ -24,7 +24,8 @@ class SparseWire : public Wire {
     const auto elems = static_cast<int64_t>(dst.size());
     const Entries entries = entries_of(const_cast<std::byte*>(packet), elems);
     if (how == Apply::set) std::fill(dst.begin(), dst.end(), 0.0f);
-    for (int64_t i = 0; i < entries.room; ++i) {
+    // From the last on, which a sweep over the numbers has left in a cache.
+    for (int64_t i = entries.room - 1; i >= 0; --i) {
       const int64_t place = entries.place(i);
       if (place >= elems) continue;
       float& to = dst[static_cast<size_t>(place)];
@@ -54,36 +55,37 @@ class SparseWire : public Wire {
 };
 
 // Numbers that are chosen, and sent as they are.
-class ChosenWire : public Exact<SparseWire> {
+class ChosenWire : public Choosing<SparseWire> {
  public:
-  using Exact::Exact;
+  using Choosing::Choosing;
 
  protected:
   // Writes what is sent and its places, as much as there is room for. What is not finite is among
   // it as long as there is room.
-  virtual FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+  virtual FoundPlaces select(std::span<const float> values, const WireDraw& draw, Lost lost,
                              const Entries& entries) = 0;
 
   // From a drawn place on and around, those of at least this magnitude: where they are more than
   // there is room for, no place is always left out.
   static FoundPlaces places_around(std::span<const float> values, PhiloxKey key, uint32_t least,
-                                   const Entries& entries) {
+                                   Lost lost, const Entries& entries) {
     const auto begin = static_cast<size_t>(philox_word(key, 0) % values.size());
     const std::span<uint32_t> places = entries.place_list();
     const std::span<float> numbers = entries.values();
-    const FoundPlaces behind =
-        find_places(values.subspan(begin), least, static_cast<uint32_t>(begin), places, numbers);
+    const FoundPlaces behind = find_places(values.subspan(begin), least,
+                                           static_cast<uint32_t>(begin), lost, places, numbers);
     const auto count = static_cast<size_t>(behind.count);
-    const FoundPlaces before =
-        find_places(values.first(begin), least, 0, places.subspan(count), numbers.subspan(count));
+    const FoundPlaces before = find_places(values.first(begin), least, 0, lost,
+                                           places.subspan(count), numbers.subspan(count));
     return {behind.count + before.count, behind.others + before.others};
   }
 
  private:
-  Squares write(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
+  Squares write(std::span<const float> values, const WireDraw& draw, Lost lost,
+                std::byte* packet) final {
     require_places(values.size());
     const Entries entries = entries_of(packet, static_cast<int64_t>(values.size()));
-    const FoundPlaces found = select(values, draw, entries);
+    const FoundPlaces found = select(values, draw, lost, entries);
     const Measures sent = measure(entries.values().first(static_cast<size_t>(found.count)));
     leave_empty(entries, found.count, values.size());
     // There was no room for any that is not finite: squares of other numbers are.

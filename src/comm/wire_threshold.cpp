@@ -11,9 +11,9 @@ class ThresholdWire final : public ChosenWire {
       : ChosenWire(format), least_(magnitude(static_cast<float>(format.least))) {}
 
  private:
-  FoundPlaces select(std::span<const float> values, const WireDraw& draw,
+  FoundPlaces select(std::span<const float> values, const WireDraw& draw, Lost lost,
                      const Entries& entries) override {
-    return places_around(values, draw.own, std::max(least_, 1u), entries);
+    return places_around(values, draw.own, std::max(least_, 1u), lost, entries);
   }
 
   const uint32_t least_;

@@ -1,5 +1,7 @@
 // The largest magnitudes: exactly as many as there is room for. Of equal ones, those that come
 // first.
+#include <numeric>
+
 #include "comm/wire_sparse.h"
 
 namespace onefold::wire {
@@ -12,46 +14,66 @@ class TopkWire final : public ChosenWire {
  private:
   // The cut is taken among those above a lower threshold that a sample gives, if they are few and
   // enough; else among all.
-  FoundPlaces select(std::span<const float> values, const WireDraw&,
+  FoundPlaces select(std::span<const float> values, const WireDraw&, Lost lost,
                      const Entries& entries) override {
-    const FoundPlaces few = candidates(values, entries.room);
+    const FoundPlaces few = candidates(values, entries.room, lost);
     const bool all = few.count < entries.room;
     const std::span<const float> from =
         all ? values : std::span(candidates_).first(static_cast<size_t>(few.count));
     magnitudes_.resize(from.size());
-    for (size_t i = 0; i < from.size(); ++i) magnitudes_[i] = magnitude(from[i]);
+    std::transform(from.begin(), from.end(), magnitudes_.begin(), magnitude);
     const Cut cut = cut_of(magnitudes_, entries.room);
-    FoundPlaces sent{.count = 0, .others = all ? 0 : few.others};
-    int64_t equal = entries.room - cut.above;
-    for (size_t i = 0; i < from.size(); ++i) {
-      if (magnitudes_[i] < cut.magnitude || (magnitudes_[i] == cut.magnitude && equal-- <= 0)) {
-        sent.others += square(from[i]);
-        continue;
-      }
-      entries.set_value(sent.count, from[i]);
-      entries.set_place(sent.count++, all ? static_cast<uint32_t>(i) : places_[i]);
-    }
+    FoundPlaces sent = take(from, cut, lost, entries);
+    if (all) return sent;
+    for (uint32_t& place : entries.place_list()) place = places_[place];
+    sent.others += few.others;
     return sent;
+  }
+
+  // All above the cut, and of those at the cut the first.
+  static FoundPlaces take(std::span<const float> from, const Cut& cut, Lost lost,
+                          const Entries& entries) {
+    // From `end` on, those at the cut are too many.
+    size_t end = from.size();
+    if (cut.above + cut.equal > entries.room) {
+      int64_t equal = entries.room - cut.above;
+      for (end = 0; equal > 0; ++end) equal -= magnitude(from[end]) == cut.magnitude ? 1 : 0;
+    }
+    const std::span<uint32_t> places = entries.place_list();
+    const std::span<float> numbers = entries.values();
+    FoundPlaces first;
+    if (cut.magnitude > 0) {
+      first = find_places(from.first(end), cut.magnitude, 0, lost, places, numbers);
+    } else {  // any number will do
+      std::copy_n(from.begin(), end, numbers.begin());
+      std::iota(places.begin(), places.begin() + static_cast<int64_t>(end), 0u);
+      first.count = static_cast<int64_t>(end);
+    }
+    const auto count = static_cast<size_t>(first.count);
+    const FoundPlaces then =
+        find_places(from.subspan(end), cut.magnitude + 1, static_cast<uint32_t>(end), lost,
+                    places.subspan(count), numbers.subspan(count));
+    return {first.count + then.count, first.others + then.others};
   }
 
   // Places of all numbers from a threshold on, or none where that is not worth while: where they
   // are too many or too few.
-  FoundPlaces candidates(std::span<const float> values, int64_t room) {
-    constexpr int64_t kRun = 4, kAboveCut = 64, kLeast = 16384;
+  FoundPlaces candidates(std::span<const float> values, int64_t room, Lost lost) {
+    constexpr int64_t kRun = 4, kAboveCut = 256, kLeast = 16384;
     const auto elems = static_cast<int64_t>(values.size());
     if (elems < kLeast || room > elems / 8) return {};
-    // Runs of neighbours, of which some dozens are above the cut.
+    // Runs of neighbours, of which some hundreds are above the cut.
     const int64_t runs = std::min(elems / 8, kAboveCut * elems / room) / kRun;
     magnitudes_.resize(static_cast<size_t>(runs * kRun));
     for (int64_t i = 0; i < runs * kRun; ++i)
       magnitudes_[static_cast<size_t>(i)] =
           magnitude(values[static_cast<size_t>(i / kRun * (elems / runs) + i % kRun)]);
-    // Half as many again: three deviations of so many.
-    const Cut cut = cut_of(magnitudes_, std::max<int64_t>(1, 3 * room * runs * kRun / elems / 2));
+    // A quarter more: three deviations of so many.
+    const Cut cut = cut_of(magnitudes_, std::max<int64_t>(1, 5 * room * runs * kRun / elems / 4));
     candidates_.resize(static_cast<size_t>(3 * room));
     places_.resize(candidates_.size());
     const FoundPlaces found =
-        find_places(values, std::max(cut.magnitude, 1u), 0, places_, candidates_);
+        find_places(values, std::max(cut.magnitude, 1u), 0, lost, places_, candidates_);
     return found.count < 3 * room ? found : FoundPlaces{};
   }
 

@@ -3,6 +3,7 @@
 // and sums are in double, sixteen at a time, of every sixteenth element, added by a tree.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -21,6 +22,8 @@ enum class Apply : uint8_t {
 // A magnitude is a number's bits without its sign: magnitudes compare as their numbers do, and what
 // is not finite is larger than all else.
 uint32_t largest_magnitude(std::span<const float> values);
+// And the sum of magnitudes.
+uint32_t largest_magnitude(std::span<const float> values, double& magnitudes);
 
 // In one sweep: the largest magnitude, the sum of squares, and that of magnitudes.
 struct Measures {
@@ -30,22 +33,36 @@ struct Measures {
 Measures measure(std::span<const float> values);
 Measures measure(std::span<const float> values, double& magnitudes);
 
-// Of each so many numbers.
-inline constexpr size_t kMeasuredPart = 16;
-struct PartMeasures {
-  double magnitudes = 0;
-  uint32_t largest = 0;
-};
-void measure_parts(std::span<const float> values, std::span<PartMeasures> parts);
+// Whether squares of what is not sent are summed: without error feedback nobody asks for them.
+enum class Lost : uint8_t { measured, unmeasured };
 
-// `first` and further, in order, of the places with at least this magnitude (from 1 on), and the
-// numbers there, until there is no more room: how many; and the sum of squares of all others.
+// `first` and further, in order, of the places with at least this magnitude (from 1 on; what is not
+// finite has it), and the numbers there, until there is no more room.
 struct FoundPlaces {
   int64_t count = 0;
+  // The sum of squares of all others; unmeasured, it is 0, or infinite if one of them is not
+  // finite.
   double others = 0;
 };
-FoundPlaces find_places(std::span<const float> values, uint32_t least, uint32_t first,
+FoundPlaces find_places(std::span<const float> values, uint32_t least, uint32_t first, Lost lost,
                         std::span<uint32_t> places, std::span<float> numbers);
+
+// Numbers that are drawn in proportion to their magnitudes: every sixteenth number, from each of
+// the first sixteen on, is on a line of magnitudes, and draws lie a level apart on it. So a number
+// is drawn with the chance of its magnitude as a share of the level, up to a unit, 1 / kLine. What
+// is at least a level (or no number) is found too, and is on no line. In order, the places and the
+// numbers, while there is room for sixteen more.
+inline constexpr uint32_t kLine = 1u << 22;
+inline constexpr float kLeastLevel = 0x1p-90f;
+struct DrawnPlaces {
+  int64_t count = 0;
+  bool all = false;               // there was room for all
+  double others = 0;              // if measured: the sum of squares of all others
+  std::array<uint32_t, 16> ends;  // how far behind a draw lines end, as `starts`, below kLine
+};
+DrawnPlaces draw_places(std::span<const float> values, float level,
+                        std::span<const uint32_t, 16> starts, Lost lost, std::span<uint32_t> places,
+                        std::span<float> numbers);
 
 // kept += the gradient times `scale`; with a velocity, which becomes that plus `momentum` times
 // what it was, kept += the velocity.

@@ -1,4 +1,4 @@
-// Wire formats' loops: magnitudes, places, codes.
+// Wire formats' loops that code numbers, and what is left of them.
 #include "kernels/packing.h"
 
 #include <algorithm>
@@ -15,163 +15,14 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/philox-inl.h"
-#include "kernels/cpu/vector-inl.h"
+#include "kernels/cpu/sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace onefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-using DI = hn::RebindToSigned<DF>;
-using DW = hn::RebindToUnsigned<DF>;
 using D8 = hn::Rebind<uint8_t, DF>;
-using VI = hn::Vec<DI>;
-using VW = hn::Vec<DW>;
-
-HWY_INLINE VI Magnitude(VF v) {
-  const DI di;
-  return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7FFFFFFF));
-}
-
-uint32_t Largest(const float* values, size_t n) {
-  const DF d;
-  const DI di;
-  VI most[4] = {hn::Zero(di), hn::Zero(di), hn::Zero(di), hn::Zero(di)};
-  SweepBy4(n, [&](size_t i, auto io, auto k)
-                  HWY_ATTR { most[k] = hn::Max(most[k], Magnitude(io.Load(d, values + i))); });
-  const VI all = hn::Max(hn::Max(most[0], most[1]), hn::Max(most[2], most[3]));
-  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, all)));
-}
-
-// Sixteen numbers are taken at a time, whatever the width of vectors; the last ones of an array by
-// way of a copy. So loops have one body, whose sums stay in registers.
-constexpr size_t kLanes = hn::MaxLanes(DF()), kVectors = 16 / kLanes;
-static_assert(kVectors * kLanes == 16);
-
-HWY_INLINE const float* SixteenAt(const float* values, size_t i, size_t n, float* rest) {
-  if (i + 16 <= n) return values + i;
-  std::memcpy(rest, values + i, (n - i) * sizeof(float));
-  return rest;
-}
-
-// Sums in double of every sixteenth number, and their sum by a tree. A square of an fp32 number is
-// exact in double: fused or not, the bits are the same.
-class Sums {
- public:
-  HWY_INLINE Sums() {
-    for (size_t k = 0; k < 2 * kVectors; ++k) sums_[k] = hn::Zero(DD());
-  }
-  // Of vector k of sixteen numbers.
-  HWY_INLINE void AddSquares(size_t k, VF v) {
-    const auto low = Lower(v), upper = Upper(v);
-    sums_[2 * k] = hn::MulAdd(low, low, sums_[2 * k]);
-    sums_[2 * k + 1] = hn::MulAdd(upper, upper, sums_[2 * k + 1]);
-  }
-  HWY_INLINE void AddMagnitudes(size_t k, VF v) {
-    sums_[2 * k] = hn::Add(sums_[2 * k], hn::Abs(Lower(v)));
-    sums_[2 * k + 1] = hn::Add(sums_[2 * k + 1], hn::Abs(Upper(v)));
-  }
-  // Element i and element i + 8, i + 4, and so on.
-  HWY_INLINE double Total() const {
-    hn::Vec<DD> left[2 * kVectors];
-    for (size_t k = 0; k < 2 * kVectors; ++k) left[k] = sums_[k];
-    for (size_t half = kVectors; half > 0; half /= 2)
-      for (size_t k = 0; k < half; ++k) left[k] = hn::Add(left[k], left[k + half]);
-    HWY_ALIGN double parts[hn::MaxLanes(DD())];
-    hn::Store(left[0], DD(), parts);
-    for (size_t half = hn::MaxLanes(DD()) / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) parts[i] += parts[i + half];
-    return parts[0];
-  }
-
- private:
-  using DD = hn::Repartition<double, DF>;
-  using DHalf = hn::Half<DF>;
-  static HWY_INLINE hn::Vec<DD> Lower(VF v) {
-    return hn::PromoteTo(DD(), hn::LowerHalf(DHalf(), v));
-  }
-  static HWY_INLINE hn::Vec<DD> Upper(VF v) {
-    return hn::PromoteTo(DD(), hn::UpperHalf(DHalf(), v));
-  }
-  hn::Vec<DD> sums_[2 * kVectors];
-};
-
-template <bool kMagnitudes>
-HWY_INLINE Measures MeasureAll(const float* values, size_t n, double* magnitudes) {
-  VI most[kVectors];
-  for (size_t k = 0; k < kVectors; ++k) most[k] = hn::Zero(DI());
-  Sums sizes, squares;
-  HWY_ALIGN float rest[16] = {};
-  for (size_t i = 0; i < n; i += 16) {
-    const float* const at = SixteenAt(values, i, n, rest);
-    for (size_t k = 0; k < kVectors; ++k) {
-      const VF v = hn::LoadU(DF(), at + k * kLanes);
-      most[k] = hn::Max(most[k], Magnitude(v));
-      if constexpr (kMagnitudes) sizes.AddMagnitudes(k, v);
-      squares.AddSquares(k, v);
-    }
-  }
-  for (size_t k = 1; k < kVectors; ++k) most[0] = hn::Max(most[0], most[k]);
-  if constexpr (kMagnitudes) *magnitudes = sizes.Total();
-  return {static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(DI(), most[0]))), squares.Total()};
-}
-Measures Measure(const float* values, size_t n) { return MeasureAll<false>(values, n, nullptr); }
-Measures MeasureSizes(const float* values, size_t n, double* magnitudes) {
-  return MeasureAll<true>(values, n, magnitudes);
-}
-
-void MeasureParts(const float* values, size_t n, PartMeasures* parts) {
-  HWY_ALIGN float rest[16] = {};
-  for (size_t i = 0; i < n; i += 16, ++parts) {
-    const float* const at = SixteenAt(values, i, n, rest);
-    VI most = hn::Zero(DI());
-    Sums magnitudes;
-    for (size_t k = 0; k < kVectors; ++k) {
-      const VF v = hn::LoadU(DF(), at + k * kLanes);
-      most = hn::Max(most, Magnitude(v));
-      magnitudes.AddMagnitudes(k, v);
-    }
-    parts->largest = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(DI(), most)));
-    parts->magnitudes = magnitudes.Total();
-  }
-}
-
-// Most vectors have nothing that is looked for. (A compression of each vector's numbers, without a
-// branch, was a quarter as fast.)
-FoundPlaces FindPlaces(const float* values, size_t n, uint32_t least, uint32_t first,
-                       uint32_t* places, float* numbers, size_t room) {
-  const DF d;
-  const DI di;
-  const VI below = hn::Set(di, static_cast<int32_t>(least) - 1);
-  size_t count = 0;
-  Sums others;
-  HWY_ALIGN float rest[16] = {};
-  for (size_t i = 0; i < n; i += 16) {
-    const float* const at = SixteenAt(values, i, n, rest);
-    for (size_t k = 0; k < kVectors; ++k) {
-      VF v = hn::LoadU(d, at + k * kLanes);
-      const auto found = hn::Gt(Magnitude(v), below);
-      if (!hn::AllFalse(di, found)) {
-        // Without the numbers for which there is room.
-        uint8_t bytes[8] = {};
-        hn::StoreMaskBits(di, found, bytes);
-        uint64_t bits = 0;
-        std::memcpy(&bits, bytes, sizeof(bits));
-        uint64_t left = bits;
-        for (; left != 0 && count < room; left &= left - 1, ++count) {
-          const size_t lane = k * kLanes + static_cast<size_t>(std::countr_zero(left));
-          places[count] = first + static_cast<uint32_t>(i + lane);
-          numbers[count] = at[lane];
-        }
-        bits ^= left;
-        std::memcpy(bytes, &bits, sizeof(bits));
-        v = hn::IfThenZeroElse(hn::LoadMaskBits(d, bytes), v);
-      }
-      others.AddSquares(k, v);
-    }
-  }
-  return {static_cast<int64_t>(count), others.Total()};
-}
 
 void FoldGradient(const float* gradient, float scale, float momentum, float* velocity, float* kept,
                   size_t n) {
@@ -270,33 +121,32 @@ void PackBf16(const float* values, const uint32_t* words, uint16_t* codes, size_
   });
 }
 
-// loop(values, codes, squares) for sixteen numbers at a time, of kCodes codes, which become what
-// these lack.
+// loop(values, codes, squares) for 32 numbers at a time, of kCodes codes, which become what these
+// lack.
 template <size_t kCodes, class Code, class Loop>
-HWY_INLINE double KeepBySixteen(float* values, Code* codes, size_t n, const Loop& loop) {
+HWY_INLINE double KeepByThirtyTwo(float* values, Code* codes, size_t n, const Loop& loop) {
   Sums squares;
-  HWY_ALIGN float rest[16] = {};
-  Code rest_codes[kCodes] = {};
-  for (size_t i = 0; i < n; i += 16) {
-    const bool whole = i + 16 <= n;
-    Code* const to = codes + i * kCodes / 16;
-    if (!whole) std::memcpy(rest, values + i, (n - i) * sizeof(float));
-    loop(whole ? values + i : rest, whole ? to : rest_codes, squares);
-    if (whole) continue;
+  size_t i = 0;
+  for (; i + 32 <= n; i += 32) loop(values + i, codes + i * kCodes / 32, squares);
+  if (i < n) {
+    HWY_ALIGN float rest[32] = {};
+    Code rest_codes[kCodes];
+    std::memcpy(rest, values + i, (n - i) * sizeof(float));
+    loop(rest, rest_codes, squares);
     std::memcpy(values + i, rest, (n - i) * sizeof(float));
-    std::memcpy(to, rest_codes, ((n - i) * kCodes + 15) / 16 * sizeof(Code));
+    std::memcpy(codes + i * kCodes / 32, rest_codes, ((n - i) * kCodes + 31) / 32 * sizeof(Code));
   }
   return squares.Total();
 }
 
 // Of finite numbers: as above.
 double KeepBf16(float* values, uint16_t* codes, size_t n) {
-  return KeepBySixteen<16>(values, codes, n, [](float* at, uint16_t* to, Sums& squares) HWY_ATTR {
+  return KeepByThirtyTwo<32>(values, codes, n, [](float* at, uint16_t* to, Sums& squares) HWY_ATTR {
     const DF d;
     const DI di;
     const DW du;
     const VI largest = hn::Set(di, static_cast<int32_t>(half::kInfinity) - 1);
-    for (size_t k = 0; k < kVectors; ++k) {
+    for (size_t k = 0; k < 2 * kVectors; ++k) {
       const VF v = hn::LoadU(d, at + k * kLanes);
       const VI moved = hn::Add(Magnitude(v), hn::BitCast(di, ToTheNearest(v)));
       const VW upper = hn::And(hn::BitCast(du, hn::Min(moved, largest)), hn::Set(du, 0xFFFF0000u));
@@ -304,7 +154,7 @@ double KeepBf16(float* values, uint16_t* codes, size_t n) {
       StoreBf16(Whole{}, rounded, to + k * kLanes);
       const VF left = hn::Sub(v, hn::BitCast(d, rounded));
       hn::StoreU(left, d, at + k * kLanes);
-      squares.AddSquares(k, left);
+      squares.AddSquares(k % kVectors, left);
     }
   });
 }
@@ -355,15 +205,15 @@ void PackInt8(const float* values, float unit, const uint32_t* words, int8_t* co
 double KeepInt8(float* values, float unit, int8_t* codes, size_t n) {
   const VF scale = hn::Set(DF(), unit);
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
-  return KeepBySixteen<16>(values, bytes, n, [&](float* at, uint8_t* to, Sums& squares) HWY_ATTR {
+  return KeepByThirtyTwo<32>(values, bytes, n, [&](float* at, uint8_t* to, Sums& squares) HWY_ATTR {
     const DF d;
-    for (size_t k = 0; k < kVectors; ++k) {
+    for (size_t k = 0; k < 2 * kVectors; ++k) {
       const VF v = hn::LoadU(d, at + k * kLanes);
       const VI level = Nearest(hn::Div(v, scale), 127);
       hn::StoreU(LevelBytes(level), D8(), to + k * kLanes);
       const VF left = hn::Sub(v, hn::Mul(hn::ConvertTo(d, level), scale));
       hn::StoreU(left, d, at + k * kLanes);
-      squares.AddSquares(k, left);
+      squares.AddSquares(k % kVectors, left);
     }
   });
 }
@@ -381,43 +231,59 @@ void UnpackInt8(const int8_t* codes, float unit, Apply how, float* dst, size_t n
   });
 }
 
-// Two neighbours make a byte: levels are lanes of 32 bits, and pairs of them lanes of 64.
-using D64 = hn::Repartition<uint64_t, DF>;
-using D8Of64 = hn::Rebind<uint8_t, D64>;
-HWY_INLINE hn::Vec<D8Of64> LevelPairs(VI level) {
-  const auto codes = hn::BitCast(D64(), hn::Add(level, hn::Set(DI(), 8)));
-  return hn::TruncateTo(D8Of64(), hn::Or(codes, hn::ShiftRight<28>(codes)));
+// Two neighbours make a byte: of two vectors, those at even and those at odd places.
+HWY_INLINE hn::Vec<D8> LevelPairs(VI first, VI second) {
+  const DI di;
+  const VI even = hn::ConcatEven(di, second, first), odd = hn::ConcatOdd(di, second, first);
+  return LevelBytes(hn::Add(hn::Add(even, hn::ShiftLeft<4>(odd)), hn::Set(di, 0x88)));
 }
 
+template <bool kDrawn>
+HWY_INLINE void PackInt4Loop(const float* values, float unit, const uint32_t* words, uint8_t* codes,
+                             size_t n) {
+  const VF scale = hn::Set(DF(), unit);
+  const auto level = [&](const float* at, const uint32_t* word) HWY_ATTR {
+    const VF ratio = hn::Div(hn::LoadU(DF(), at), scale);
+    if constexpr (kDrawn) return Drawn(ratio, hn::LoadU(DW(), word), 7);
+    return Nearest(ratio, 7);
+  };
+  const auto pack = [&](const float* at, const uint32_t* word, uint8_t* to) HWY_ATTR {
+    hn::StoreU(LevelPairs(level(at, word), level(at + kLanes, word + (kDrawn ? kLanes : 0))), D8(),
+               to);
+  };
+  size_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    pack(values + i, kDrawn ? words + i : nullptr, codes + i / 2);
+  if (i == n) return;
+  HWY_ALIGN float rest[2 * kLanes] = {};
+  HWY_ALIGN uint32_t rest_words[2 * kLanes] = {};
+  HWY_ALIGN uint8_t rest_codes[kLanes];
+  std::memcpy(rest, values + i, (n - i) * sizeof(float));
+  if (kDrawn) std::memcpy(rest_words, words + i, (n - i) * sizeof(uint32_t));
+  pack(rest, rest_words, rest_codes);
+  std::memcpy(codes + i / 2, rest_codes, (n - i + 1) / 2);
+}
 void PackInt4(const float* values, float unit, const uint32_t* words, uint8_t* codes, size_t n) {
-  const DF d;
-  const VF scale = hn::Set(d, unit);
-  HWY_ALIGN float rest[kLanes] = {};
-  HWY_ALIGN uint32_t rest_words[kLanes] = {};
-  HWY_ALIGN uint8_t rest_codes[kLanes] = {};
-  for (size_t i = 0; i < n; i += kLanes) {
-    const bool whole = i + kLanes <= n;
-    if (!whole) std::memcpy(rest, values + i, (n - i) * sizeof(float));
-    if (!whole && words) std::memcpy(rest_words, words + i, (n - i) * sizeof(uint32_t));
-    const VF ratio = hn::Div(hn::LoadU(d, whole ? values + i : rest), scale);
-    const VI level = words ? Drawn(ratio, hn::LoadU(DW(), whole ? words + i : rest_words), 7)
-                           : Nearest(ratio, 7);
-    hn::StoreU(LevelPairs(level), D8Of64(), whole ? codes + i / 2 : rest_codes);
-    if (!whole) std::memcpy(codes + i / 2, rest_codes, (n - i + 1) / 2);
-  }
+  if (words)
+    PackInt4Loop<true>(values, unit, words, codes, n);
+  else
+    PackInt4Loop<false>(values, unit, nullptr, codes, n);
 }
 
 double KeepInt4(float* values, float unit, uint8_t* codes, size_t n) {
   const VF scale = hn::Set(DF(), unit);
-  return KeepBySixteen<8>(values, codes, n, [&](float* at, uint8_t* to, Sums& squares) HWY_ATTR {
-    const DF d;
-    for (size_t k = 0; k < kVectors; ++k) {
-      const VF v = hn::LoadU(d, at + k * kLanes);
+  return KeepByThirtyTwo<16>(values, codes, n, [&](float* at, uint8_t* to, Sums& squares) HWY_ATTR {
+    const auto keep = [&](size_t k) HWY_ATTR {
+      const VF v = hn::LoadU(DF(), at + k * kLanes);
       const VI level = Nearest(hn::Div(v, scale), 7);
-      hn::StoreU(LevelPairs(level), D8Of64(), to + k * kLanes / 2);
-      const VF left = hn::Sub(v, hn::Mul(hn::ConvertTo(d, level), scale));
-      hn::StoreU(left, d, at + k * kLanes);
-      squares.AddSquares(k, left);
+      const VF left = hn::Sub(v, hn::Mul(hn::ConvertTo(DF(), level), scale));
+      hn::StoreU(left, DF(), at + k * kLanes);
+      squares.AddSquares(k % kVectors, left);
+      return level;
+    };
+    for (size_t k = 0; k < 2 * kVectors; k += 2) {
+      const VI first = keep(k);
+      hn::StoreU(LevelPairs(first, keep(k + 1)), D8(), to + k * kLanes / 2);
     }
   });
 }
@@ -541,11 +407,6 @@ HWY_AFTER_NAMESPACE();
 namespace onefold {
 namespace cpu {
 namespace {
-HWY_EXPORT(Largest);
-HWY_EXPORT(Measure);
-HWY_EXPORT(MeasureSizes);
-HWY_EXPORT(MeasureParts);
-HWY_EXPORT(FindPlaces);
 HWY_EXPORT(FoldGradient);
 HWY_EXPORT(DrawWords);
 HWY_EXPORT(PackBf16);
@@ -564,33 +425,6 @@ HWY_EXPORT(UnpackSigns);
 }  // namespace cpu
 
 using namespace cpu;
-
-uint32_t largest_magnitude(std::span<const float> values) {
-  return HWY_DYNAMIC_DISPATCH(Largest)(values.data(), values.size());
-}
-
-Measures measure(std::span<const float> values) {
-  return HWY_DYNAMIC_DISPATCH(Measure)(values.data(), values.size());
-}
-
-Measures measure(std::span<const float> values, double& magnitudes) {
-  return HWY_DYNAMIC_DISPATCH(MeasureSizes)(values.data(), values.size(), &magnitudes);
-}
-
-void measure_parts(std::span<const float> values, std::span<PartMeasures> parts) {
-  require(parts.size() == (values.size() + kMeasuredPart - 1) / kMeasuredPart,
-          "measure_parts: {} parts of {} numbers", parts.size(), values.size());
-  HWY_DYNAMIC_DISPATCH(MeasureParts)(values.data(), values.size(), parts.data());
-}
-
-FoundPlaces find_places(std::span<const float> values, uint32_t least, uint32_t first,
-                        std::span<uint32_t> places, std::span<float> numbers) {
-  require(least > 0, "find_places: every number is at least 0");
-  require(numbers.size() >= places.size(), "find_places: {} places, room for {} numbers",
-          places.size(), numbers.size());
-  return HWY_DYNAMIC_DISPATCH(FindPlaces)(values.data(), values.size(), least, first, places.data(),
-                                          numbers.data(), places.size());
-}
 
 void fold_gradient(std::span<const float> gradient, const Fold& fold, float* velocity,
                    float* kept) {
