@@ -48,7 +48,8 @@ void Channels::open_pipeline(const Lines& lines, Device& device) {
 }
 
 void Channels::open_turns(const Lines& lines, Device& device, Lane lane) {
-  for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, lane, "ring");
+  if (lines.context && lines.method == ContextMethod::ring)
+    for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, lane, "ring");
 }
 
 // After all that exchange in the order of computation: those use its lane. Rows that are dispatched
@@ -59,9 +60,11 @@ void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
   lanes_[i] = device.open_lane();
   if (lines.overlapped)
     overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
-  if (lines.dispatches_beside)
+  if (lines.beside && lines.experts)
     dispatch_ = open_unsummed(*lines.experts, device, Lane::exchange, "dispatch");
-  if (lines.turns_beside) open_turns(lines, device, Lane::exchange);
+  if (lines.beside) open_turns(lines, device, Lane::exchange);
+  if (lines.beside && lines.context && lines.method == ContextMethod::ulysses)
+    context_beside_ = open_unsummed(*lines.context, device, Lane::exchange, "context beside");
   overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
 }
 
@@ -89,8 +92,7 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
   if (!device.memory_is_the_hosts()) open_for_host(lines);
   if (lines.pipeline) open_pipeline(lines, device);
   if (lines.context) context_ = open_unsummed(*lines.context, device, Lane::compute, "context");
-  if (lines.context && lines.method == ContextMethod::ring && !lines.turns_beside)
-    open_turns(lines, device, Lane::compute);
+  if (!lines.beside) open_turns(lines, device, Lane::compute);
   if (lines.inside) {
     inside_ = open(*lines.inside, device, ledger, Lane::reduce, inside_scratch_);
     between_ = open(*lines.between, device, ledger, Lane::reduce, between_scratch_);
@@ -102,8 +104,7 @@ Channels::Channels(const Lines& lines, Device& device, Ledger& ledger, bool own_
     experts_ = open(*lines.experts, device, ledger, Lane::exchange, experts_scratch_);
   if (lines.replicas)
     replicas_ = open(*lines.replicas, device, ledger, Lane::exchange, replicas_scratch_);
-  if (lines.overlapped || lines.dispatches_beside || lines.turns_beside)
-    open_beside(lines, device, ledger);
+  if (lines.overlapped || lines.beside) open_beside(lines, device, ledger);
 }
 
 TrafficTable Channels::passed() const {
@@ -122,8 +123,8 @@ TrafficTable Channels::exchanged(Axis axis) const {
                 host_shares_.get(), overlapped_.get()};
   if (axis == Axis::expert) channels = {experts_.get(), host_experts_.get(), dispatch_.get()};
   if (axis == Axis::context)
-    channels = {context_.get(), turns_[0].get(), turns_[1].get(), turns_[2].get(),
-                host_context_.get()};
+    channels = {context_.get(),  turns_[0].get(),     turns_[1].get(),
+                turns_[2].get(), host_context_.get(), context_beside_.get()};
   TrafficTable table{};
   for (const Channel* const channel : channels)
     if (channel != nullptr) add_traffic(*channel, table);

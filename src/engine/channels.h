@@ -36,13 +36,15 @@ class Channels {
   // Of those that hold the same key and value heads; null where none does.
   Channel* replicas() const { return replicas_.get(); }
   // Of those that divide the experts of each mixture, null where none does: for gradients, and for
-  // rows, which have a channel of their own where they travel on the lane exchange.
+  // rows, which have a channel of their own on the lane exchange.
   Channel* experts() const { return experts_.get(); }
   Channel* dispatch(Lane lane) const {
     return lane == Lane::exchange ? dispatch_.get() : experts_.get();
   }
-  // Of those that have the other parts of the same sequences; null where there are none.
-  Channel* context() const { return context_.get(); }
+  // Of those that have the other parts of the same sequences, null where there are none: likewise.
+  Channel* context(Lane lane) const {
+    return lane == Lane::exchange ? context_beside_.get() : context_.get();
+  }
   // Of these, where they pass something around: what the one at place `from` passes to the next, on
   // channels of their own, as hop() is; of the lane exchange, if there is one for it.
   Channel& turn(int from) const {
@@ -105,13 +107,13 @@ class Channels {
   std::unique_ptr<Channel> control_, replicas_, experts_, context_, stages_;
   std::unique_ptr<Channel> host_shares_, host_experts_, host_stages_, host_context_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
-  std::array<std::unique_ptr<Channel>, 3> turns_;
   Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_,
       expert_node_scratch_;
   std::unique_ptr<Channel> inside_, between_, node_, expert_node_;
   Buffer overlapped_scratch_;
   std::unique_ptr<RankMemory> overlapped_memory_;
-  std::unique_ptr<Channel> overlapped_, dispatch_;
+  std::unique_ptr<Channel> overlapped_, dispatch_, context_beside_;
+  std::array<std::unique_ptr<Channel>, 3> turns_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest
 };
 

@@ -30,7 +30,7 @@ void Executor::exchange(const Action& action, Walk& walk) {
       if (channels_.has(Lane::exchange)) exchange_shares(action, walk, role == Role::sum);
       return;
     case Role::exchange:
-      return exchange_blocks(action, walk, channels_.context());
+      return exchange_blocks(action, walk, channels_.context(action.lane));
     case Role::dispatch:
       return exchange_blocks(action, walk, channels_.dispatch(action.lane));
     case Role::shift:
@@ -142,7 +142,7 @@ void Executor::exchange_blocks(const Action& action, Walk& walk, Channel* channe
 // From each part to the next, and from the last to the first. Parts at even places send first, so
 // that none waits for itself.
 void Executor::shift(const Action& action, Walk& walk) {
-  const Channel* const parts = channels_.context();
+  const Channel* const parts = channels_.context(Lane::compute);
   if (parts == nullptr) return;
   const UnitCall& call = walk.call();
   const Tensor from = unit(action.unit).boundary(action.of_backward, action.phase, call),

@@ -70,8 +70,7 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   lines.method = options.context_method;
   lines.scattered = scatters(options);
   lines.overlapped = overlaps_exchanges(options);
-  lines.dispatches_beside = overlaps_dispatch(options);
-  lines.turns_beside = overlaps_ring(options);
+  lines.beside = exchanges_beside(options);
   if (options.expert > 1) {
     lines.experts = all->group(lines.mesh.group(Axis::expert, rank));
     lines.same_experts = all->group(lines.mesh.group(same, rank));

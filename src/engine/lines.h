@@ -22,8 +22,7 @@ struct Lines {
   bool scattered = false;                  // Share::scattered
   bool overlapped = false;                 // Share::overlapped
   std::shared_ptr<Communicator> pipeline;  // null without that axis
-  bool dispatches_beside = false;          // overlaps_dispatch()
-  bool turns_beside = false;               // overlaps_ring()
+  bool beside = false;                     // exchanges_beside()
   // Without the expert axis null: those that divide the experts of each mixture, and those that
   // have the same ones, along the axes data and context.
   std::shared_ptr<Communicator> experts, same_experts;
@@ -120,17 +119,13 @@ inline bool overlaps_exchanges(const EngineOptions& options) {
   return options.tensor > 1 && options.overlap_chunks > 1;
 }
 
-// Whether rows travel to the holders of their experts, and back, beside computation; and keys and
-// values around a ring.
-inline bool overlaps_dispatch(const EngineOptions& options) {
-  return options.expert > 1 && options.zero.overlap;
-}
-inline bool overlaps_ring(const EngineOptions& options) {
-  return options.context > 1 && options.context_method == ContextMethod::ring &&
-         options.zero.overlap;
+// Whether what passes between parts of sequences, and between holders of experts, travels beside
+// what does not read it.
+inline bool exchanges_beside(const EngineOptions& options) {
+  return options.zero.overlap && (options.context > 1 || options.expert > 1);
 }
 inline bool has_exchange_lane(const EngineOptions& options) {
-  return overlaps_exchanges(options) || overlaps_dispatch(options) || overlaps_ring(options);
+  return overlaps_exchanges(options) || exchanges_beside(options);
 }
 
 // The units of a rank's share.

@@ -200,24 +200,24 @@ Travels travels_of(const Unit& unit, const Model& model, int64_t tokens) {
   return all;
 }
 
-// Rows travel on a lane where something is computed beside them; in a ring all turns do, for which
-// there is one set of channels.
-bool has_lane(const Phase& phase, bool beside_next, const EngineOptions& options) {
-  return (phase.role == Role::dispatch && beside_next && overlaps_dispatch(options)) ||
-         (phase.role == Role::shift && overlaps_ring(options));
+// What travels along these axes has a lane where something is computed beside it; in a ring all
+// turns do, for which there is one set of channels.
+bool has_lane(Role role, bool beside_next) {
+  return role == Role::shift || (beside_next && (role == Role::exchange || role == Role::dispatch));
 }
 
-void note_lanes(const Unit& unit, const EngineOptions& options, UnitTraits& traits) {
-  const int64_t tokens = options.tokens();
+void note_lanes(const Unit& unit, int64_t tokens, UnitTraits& traits) {
+  PhaseCounts& phases = traits.phases;
   for (const bool backward : {false, true}) {
-    std::vector<bool>&beside =
-        backward ? traits.phases.backward_beside : traits.phases.forward_beside,
-    &lane = backward ? traits.travels.backward_lane : traits.travels.forward_lane;
-    for (int i = 0; i < unit.phases(backward, tokens); ++i)
-      beside.push_back(unit.phase(backward, i, tokens).beside);
-    for (size_t i = 0; i < beside.size(); ++i)
-      lane.push_back(has_lane(unit.phase(backward, static_cast<int>(i), tokens),
-                              i + 1 < beside.size() && beside[i + 1], options));
+    std::vector<bool>& beside = backward ? phases.backward_beside : phases.forward_beside;
+    std::vector<bool>& lane = backward ? traits.travels.backward_lane : traits.travels.forward_lane;
+    const int count = unit.phases(backward, tokens);
+    for (int i = 0; i < count; ++i) {
+      const Phase phase = unit.phase(backward, i, tokens),
+                  next = i + 1 < count ? unit.phase(backward, i + 1, tokens) : Phase{};
+      beside.push_back(phase.beside);
+      lane.push_back(has_lane(phase.role, next.beside || next.by_weights));
+    }
   }
 }
 
@@ -262,7 +262,7 @@ std::vector<UnitTraits> unit_traits(const Model& model, const EngineOptions& opt
       one.phases.by_weights.push_back(unit.phase(true, i, tokens).by_weights);
     if (!model.share.whole() || model.share.parts > 1 || !model.experts.whole())
       one.travels = travels_of(unit, model, tokens);
-    if (has_exchange_lane(options)) note_lanes(unit, options, one);
+    if (exchanges_beside(options)) note_lanes(unit, tokens, one);
     one.forward_reads.push_back(static_cast<int>(u));
     for (const Unit::Shared shared : unit.shared()) {
       one.forward_reads.push_back(shared.unit);

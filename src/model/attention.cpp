@@ -152,7 +152,9 @@ class Attention final : public Branch {
   };
   int steps() const { return ring_ ? share_.parts : 1; }
   int attend_phases(bool backward) const { return backward ? 2 * steps() - 1 : steps(); }
-  int attend_index(bool backward) const { return backward ? post() + 2 : 1; }
+  int attend_index(bool backward) const {
+    return !backward ? 1 : post() + (exchange_.any() ? 1 : 2);
+  }
   bool attends(bool backward, const Place& place) const {
     return place.index == attend_index(backward);
   }
@@ -178,9 +180,13 @@ class Attention final : public Branch {
 
   // Which step of backward a phase is: where the input's gradient travels beside computation, that
   // of qkv's weights comes behind it.
-  static constexpr int kQkvWeights = 5, kInput = 6;
+  // Where parts exchange tokens for heads, that of out's weights comes behind attention, and so
+  // beside the exchange back.
+  static constexpr int kOutWeights = 1, kResult = 2, kAttend = 3, kQkvWeights = 5, kInput = 6;
   int step_of(const Place& place) const {
     const int step = place.index + 1 - post();
+    if (exchange_.any() && step >= kOutWeights && step <= kAttend)
+      return step == kAttend ? kOutWeights : step + 1;
     if (!share_.overlapped || (step != kQkvWeights && step != kInput)) return step;
     return kQkvWeights + kInput - step;
   }
@@ -239,7 +245,7 @@ class Attention final : public Branch {
       return index == 0 ? Travel{in(kSent, qkv), one ? saved.all_qkv : in(kReceived, qkv)}
                         : Travel{one ? saved.all_attention : in(kSent, q),
                                  one ? in(kSent, q) : in(kReceived, q)};
-    if (index == post() + 1) return {in(kSent, q), in(kReceived, q)};
+    if (step_of(place) == kResult) return {in(kSent, q), in(kReceived, q)};
     return {one ? all_dqkv(call) : in(kReceived, qkv), in(kSent, qkv)};
   }
 
@@ -523,7 +529,8 @@ class Attention final : public Branch {
     const Arena::Scope scope(call.arena);
     const Tensor dattention = call.take(rows, q);
     result_gradient_to(call, dy, dattention);
-    exchange_.to_heads(call.kernels, dattention, false, travel_of(true, {post() + 1}, call).sent);
+    exchange_.to_heads(call.kernels, dattention, false,
+                       travel_of(true, {attend_index(true) - 1}, call).sent);
   }
 
   void result_gradient_to(const UnitCall& call, Tensor dy, Tensor dattention) const {
@@ -538,7 +545,7 @@ class Attention final : public Branch {
     const size_t in = !exchange_.any() ? kDattention : regroups ? kSent : kReceived;
     const Tensor dout = blocks_in(call, in, exchange_.query_cols());
     if (regroups)
-      exchange_.to_sequences(call.kernels, travel_of(true, {post() + 1}, call).received,
+      exchange_.to_sequences(call.kernels, travel_of(true, {attend_index(true) - 1}, call).received,
                              call.batch.batch, dout);
     {
       const Arena::Scope scope(call.arena);
@@ -552,7 +559,7 @@ class Attention final : public Branch {
     }
     if (regroups)
       exchange_.from_sequences(call.kernels, dqkv, call.batch.batch,
-                               travel_of(true, {post() + 2}, call).sent);
+                               travel_of(true, {attend_index(true)}, call).sent);
   }
 
   // Gradients of a part's keys and values start with its own. What later steps find is added to
@@ -606,7 +613,8 @@ class Attention final : public Branch {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     const Tensor dqkv = call.temps[kDqkv];
     if (exchange_.any())
-      exchange_.from_heads(call.kernels, travel_of(true, {post() + 2}, call).received, true, dqkv);
+      exchange_.from_heads(call.kernels, travel_of(true, {attend_index(true)}, call).received, true,
+                           dqkv);
     if (ring_) {
       const Tensor home = dkeys_in(call, steps() + 1);
       call.kernels.copy(home, dqkv.col_range(q, 2 * kv));

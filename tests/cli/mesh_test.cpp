@@ -301,13 +301,16 @@ TEST_F(CliMesh, MpiWritesTheWeightsOfThreads) {
   compare(4,
           {kExperts, "gradient_accumulation_steps=1", "mesh.expert=2", "zero_optimization.stage=2"},
           "expert");
-  const std::vector<std::string> ring = {"model=llama-tiny", "data.sequence_length=36",
-                                         "mesh.context=3", "context.method=ring"};
-  beside = ring;
-  beside.push_back("zero_optimization.overlap_comm=true");
-  compare(3, beside, "ring-beside");
-  ASSERT_EQ(train_on(3, ring, "ring-in-order").code, 0);
-  EXPECT_EQ(read("ring-beside/weights.safetensors"), read("ring-in-order/weights.safetensors"));
+  for (const std::string method : {"ring", "ulysses"}) {
+    const std::vector<std::string> keys = {"model=llama-tiny", "data.sequence_length=36",
+                                           "mesh.context=3", "context.method=" + method};
+    beside = keys;
+    beside.push_back("zero_optimization.overlap_comm=true");
+    compare(3, beside, method + "-beside");
+    ASSERT_EQ(train_on(3, keys, method + "-in-order").code, 0);
+    EXPECT_EQ(read(method + "-beside/weights.safetensors"),
+              read(method + "-in-order/weights.safetensors"));
+  }
   const std::vector<std::string> dispatched = {
       kExperts, R"(model.experts.shared_intermediate_size=40)", "gradient_accumulation_steps=1",
       "mesh.expert=2", "zero_optimization.stage=2"};

@@ -300,6 +300,12 @@ TEST(CudaExchangeLane, TurnsOfARingHaveTheBitsOfThoseInOrder) {
                          {.context = context, .context_method = ContextMethod::ring});
 }
 
+TEST(CudaExchangeLane, TokensForHeadsHaveTheBitsOfThoseInOrder) {
+  if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())
+    GTEST_SKIP() << problem;
+  expect_bits_in_order(divisible("llama-tiny"), {.context = 2});
+}
+
 // As on the host: the step changes nothing, and says for how many rows there was no room.
 TEST(CudaAxisFaults, ABoundOfExpertsIsNeverExceededSilently) {
   if (const std::string problem = error_text([] { (void)cuda_cards(); }); !problem.empty())

@@ -1,6 +1,7 @@
 // What travels while something is computed that does not read it: rows to the holders of their
-// experts, and back, and keys and values around a ring. The bits are those of the same mesh with
-// exchanges in the order of computation, in every layout; as much is sent; and the plan is the run.
+// experts, and back, keys and values around a ring, and gradients by heads back to their tokens.
+// The bits are those of the same mesh with exchanges in the order of computation, in every layout;
+// as much is sent; and the plan is the run.
 #include <algorithm>
 
 #include "engine/lines.h"
@@ -238,6 +239,41 @@ TEST(OverlappedRing, HasThemInSixteenBitsOnThreads) {
   options.precision.compute = options.precision.gradients = DType::bf16;
   options.threads = 2;
   expect_bits_in_order(dense("llama-tiny"), options, 3);
+}
+
+// ---- Tokens for heads
+
+EngineOptions ulysses(int context, int stage = 0) {
+  EngineOptions options = ring(context, stage);
+  options.context_method = ContextMethod::ulysses;
+  return options;
+}
+
+TEST(OverlappedHeads, HaveTheBitsOfThoseInOrderInEveryLayout) {
+  for (int stage = 0; stage <= 3; ++stage)
+    for (const std::string preset : {"llama-tiny", "gpt2-tiny", "gptj-tiny"}) {
+      SCOPED_TRACE(fmt::format("stage {} {}", stage, preset));
+      ModelSpec spec = dense(preset);
+      if (preset != "llama-tiny") spec.num_kv_heads = 4;
+      if (preset == "gpt2-tiny") spec.dropout = 0.1f;
+      EngineOptions options = ulysses(stage % 2 == 0 ? 2 : 4, stage);
+      options.recompute = stage > 1;
+      if (stage == 3) options.micro_batch = 1;
+      expect_bits_in_order(spec, options, 4, 2);
+    }
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    EngineOptions options = ulysses(2);
+    options.tensor = 2;
+    options.pipeline.ranks = 2;
+    options.pipeline.schedule = schedule;
+    options.micros = 4;
+    expect_bits_in_order(dense("llama-tiny"), options, 8, 2);
+  }
+}
+
+TEST(OverlappedHeads, GradientsTravelBackBesideThoseOfOutsWeights) {
+  EXPECT_EQ(beside_of(dense("llama-tiny"), ulysses(2), 1), Names{"out weights"});
+  EXPECT_EQ(beside_of(dense("llama-tiny"), in_order(ulysses(2)), 1), Names{});
 }
 
 // Every turn but the last one travels beside a step.

@@ -166,7 +166,8 @@ TEST(OverlapTime, DispatchOverSlowLinksHidesWhatIsBesideIt) {
 constexpr int kParts = 4;
 
 // `attention_share`: of the rate of products; a large one makes attention take no time.
-Prediction predicted_ring(bool overlap, double gb_per_s, double attention_share) {
+Prediction predicted_parts(ContextMethod method, bool overlap, double gb_per_s,
+                           double attention_share) {
   ModelSpec spec = spec_from_preset("llama-tiny", "test");
   spec.vocab_size = 1024;
   spec.num_layers = kLayers;
@@ -175,13 +176,17 @@ Prediction predicted_ring(bool overlap, double gb_per_s, double attention_share)
   spec.head_dim = 64;
   spec.max_sequence_length = kParts * kTokens;
   EngineOptions options{.device = "cuda", .context = kParts};
-  options.context_method = ContextMethod::ring;
+  options.context_method = method;
   options.sequence = kParts * kTokens;
   options.zero.overlap = overlap;
   Hardware hardware = links_of(gb_per_s);
   hardware.attention_share = attention_share;
   const auto dry = Engine::plan(spec, options, kParts, 0, hardware);
   return predict(*dry, "test");
+}
+
+Prediction predicted_ring(bool overlap, double gb_per_s, double attention_share) {
+  return predicted_parts(ContextMethod::ring, overlap, gb_per_s, attention_share);
 }
 
 double turn_seconds(double gb_per_s) {
@@ -212,6 +217,22 @@ TEST(OverlapTime, RingsOverSlowLinksHideAttention) {
   EXPECT_LT(attention, kLayers * kParts * turn_seconds(kLink));
   EXPECT_GT(hidden, 0.99 * attention * (kParts - 1) / kParts);
   EXPECT_LT(hidden, attention);
+}
+
+// Of the four exchanges of tokens for heads the last, of the gradients of queries, keys and values,
+// travels beside the gradient of out's weights.
+TEST(OverlapTime, HeadsHideWhatTheGradientOfOutsWeightsTakes) {
+  for (const double gb_per_s : {400.0, 10.0}) {
+    const Prediction in_order = predicted_parts(ContextMethod::ulysses, false, gb_per_s, 1),
+                     beside = predicted_parts(ContextMethod::ulysses, true, gb_per_s, 1);
+    const double weights = product_seconds(kTokens, kHidden * kHidden),
+                 last = 3.0 * kTokens * kHidden * 4 * (kParts - 1) / kParts / (gb_per_s * 1e9);
+    EXPECT_NEAR(exchanges_of(in_order).exposed, kLayers * 8 * last / 3, 0.01 * last);
+    EXPECT_NEAR(exchanges_of(in_order).exposed - exchanges_of(beside).exposed,
+                kLayers * std::min(weights, last), 0.01 * kLayers * weights);
+    EXPECT_NEAR(in_order.seconds - in_order.exposed(), beside.seconds - beside.exposed(),
+                0.01 * weights);
+  }
 }
 
 }  // namespace
