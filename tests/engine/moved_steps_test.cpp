@@ -74,7 +74,11 @@ class MovedOracle {
 
   void begin(const ParamSpec& param, std::span<const float> values) {
     Parameter& p = params_[param.name];
-    p.decay = param.decay ? options_.optimizer.weight_decay : 0;
+    const ParamGroup* const group = options_.optimizer.group_of(param.name);
+    const double decay = param.decay ? options_.optimizer.weight_decay : 0;
+    p.decay = group ? group->weight_decay.value_or(decay) : decay;
+    p.rate = group ? group->rate : 1;
+    p.frozen = group && group->frozen;
     p.square.resize(values.size());
     const std::vector<double> wide(values.begin(), values.end());
     p.of_ranks.assign(static_cast<size_t>(ranks_), {wide, wide, std::vector<double>(wide.size()),
@@ -86,6 +90,7 @@ class MovedOracle {
     const OptimizerSpec& optimizer = options_.optimizer;
     if (step > kFreeze) rates_ += rate;
     for (auto& [name, p] : params_) {
+      if (p.frozen) continue;
       for (size_t r = 0; r < p.of_ranks.size(); ++r) {
         const std::vector<float>& g = gradients[r].at(name);
         Moving& own = p.of_ranks[r];
@@ -95,7 +100,7 @@ class MovedOracle {
             p.square[i] =
                 optimizer.beta2 * p.square[i] + (1 - optimizer.beta2) * gradient * gradient;
           own.mean[i] = optimizer.beta1 * own.mean[i] + (1 - optimizer.beta1) * gradient;
-          const double move = rate * (own.mean[i] / root(p, i) + p.decay * own.values[i]);
+          const double move = rate * p.rate * (own.mean[i] / root(p, i) + p.decay * own.values[i]);
           own.values[i] -= move;
           if (step > kFreeze) own.moved[i] -= move;
           if (step == kFreeze) own.anchor[i] = own.values[i];
@@ -112,7 +117,8 @@ class MovedOracle {
 
  private:
   struct Parameter {
-    double decay = 0;
+    double decay = 0, rate = 1;
+    bool frozen = false;
     std::vector<double> square;
     std::vector<Moving> of_ranks;
   };
@@ -127,7 +133,7 @@ class MovedOracle {
       for (const Moving& own : p.of_ranks) sum += own.moved[i] * root(p, i);
       sum /= ranks_;
       for (Moving& own : p.of_ranks) {
-        own.mean[i] = -sum / rates_;
+        own.mean[i] = -sum / (rates_ * p.rate);
         own.values[i] = own.anchor[i] = own.anchor[i] + sum / root(p, i);
         own.moved[i] = 0;
       }
@@ -140,7 +146,7 @@ class MovedOracle {
   std::map<std::string, Parameter> params_;
 };
 
-// Over 24 steps, by a rate that changes, where packets hold everything.
+// Over 24 steps, by a rate that changes and with groups, where packets hold everything.
 TEST(MovedSteps, FollowTheirRuleInDouble) {
   constexpr int kRanks = 3;
   constexpr int64_t kSteps = 24;
@@ -151,6 +157,8 @@ TEST(MovedSteps, FollowTheirRuleInDouble) {
   for (const ModelSpec& spec : {moved_model(), moved_model("llama-tiny"), narrow}) {
     EngineOptions options = moved_options(kAll);
     options.keep_gradients = true;
+    options.optimizer.groups = {{.match = {"block.1.*norm*"}, .frozen = true},
+                                {.match = {"block.1.*"}, .rate = 0.5, .weight_decay = 0.2}};
     MovedOracle oracle(options, kRanks);
     const auto rate_of = [](int64_t step) {
       return 1e-3 * (1 + 0.1 * static_cast<double>(step % 5));
