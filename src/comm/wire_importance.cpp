@@ -27,9 +27,9 @@
 namespace onefold::wire {
 namespace {
 
-class ImportanceWire final : public Choosing<SparseWire> {
+class ImportanceWire final : public SparseWire {
  public:
-  using Choosing::Choosing;
+  using SparseWire::SparseWire;
 
  private:
   // Numbers that are drawn from: candidates and their places, or all numbers. What is sent of one

@@ -171,24 +171,20 @@ class DenseWire : public Wire {
 };
 
 // Formats that choose what they send: as a packet is written, it is known what is left.
-template <class Packet>
-class Choosing : public Packet {
+class ChoosingWire : public Wire {
  public:
-  using Packet::Packet;
-  using Squares = Wire::Squares;
-
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
     write(values, draw, Lost::unmeasured, packet);
   }
   Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) final {
     Squares squares = write(values, draw, Lost::measured, packet);
-    this->apply(packet, draw, Apply::subtract, values);
+    apply(packet, draw, Apply::subtract, values);
     // What was not finite is gone.
     if (!std::isfinite(squares.given)) squares.lost = measure(values).squares;
     return squares;
   }
 
- protected:
+ private:
   // encode(): the squares of all numbers, and of what is not sent, if they are measured.
   virtual Squares write(std::span<const float> values, const WireDraw& draw, Lost lost,
                         std::byte* packet) = 0;
