@@ -27,9 +27,9 @@
 namespace onefold::wire {
 namespace {
 
-class ImportanceWire final : public Choosing<SparseWire> {
+class ImportanceWire final : public SparseWire {
  public:
-  using Choosing::Choosing;
+  using SparseWire::SparseWire;
 
  private:
   // Numbers that are drawn from: candidates and their places, or all numbers. What is sent of one
@@ -152,10 +152,8 @@ class ImportanceWire final : public Choosing<SparseWire> {
   static double sampled_sum(std::span<const float> values) {
     constexpr size_t kRun = 4, kLeastRuns = 1024, kShare = 1024;
     const size_t runs = std::max(kLeastRuns, values.size() / kShare / kRun);
-    const size_t stride = values.size() / runs;
     double sum = 0;
-    for (size_t run = 0; run < runs; ++run)
-      for (size_t i = 0; i < kRun; ++i) sum += std::abs(double{values[run * stride + i]});
+    for_each_sample(values, runs, kRun, [&](float value) { sum += std::abs(double{value}); });
     return sum * static_cast<double>(values.size()) / static_cast<double>(runs * kRun);
   }
 

@@ -45,6 +45,18 @@ void for_each_draw(PhiloxKey key, int64_t begin, int64_t end, const Visit& visit
   }
 }
 
+// Calls visit(number) for those of so many runs of neighbours, one in each of equal stretches.
+// Where in it follows from its number, for rows of a matrix begin at every so many numbers too, and
+// may begin alike.
+template <class Visit>
+void for_each_sample(std::span<const float> values, size_t runs, size_t run, const Visit& visit) {
+  const size_t stretch = values.size() / runs;
+  for (size_t r = 0; r < runs; ++r) {
+    const size_t first = r * stretch + r * 2654435761u % (stretch - run + 1);
+    for (size_t i = 0; i < run; ++i) visit(values[first + i]);
+  }
+}
+
 // The k-th largest of some magnitudes, how many are larger, and how many are as large.
 struct Cut {
   uint32_t magnitude = 0;
@@ -171,24 +183,20 @@ class DenseWire : public Wire {
 };
 
 // Formats that choose what they send: as a packet is written, it is known what is left.
-template <class Packet>
-class Choosing : public Packet {
+class ChoosingWire : public Wire {
  public:
-  using Packet::Packet;
-  using Squares = Wire::Squares;
-
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
     write(values, draw, Lost::unmeasured, packet);
   }
   Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) final {
     Squares squares = write(values, draw, Lost::measured, packet);
-    this->apply(packet, draw, Apply::subtract, values);
+    apply(packet, draw, Apply::subtract, values);
     // What was not finite is gone.
     if (!std::isfinite(squares.given)) squares.lost = measure(values).squares;
     return squares;
   }
 
- protected:
+ private:
   // encode(): the squares of all numbers, and of what is not sent, if they are measured.
   virtual Squares write(std::span<const float> values, const WireDraw& draw, Lost lost,
                         std::byte* packet) = 0;

@@ -11,7 +11,7 @@
 namespace onefold::wire {
 
 // Numbers at places of their own.
-class SparseWire : public Wire {
+class SparseWire : public ChoosingWire {
  public:
   explicit SparseWire(const WireFormat& format) : density_(format.density) {}
 
@@ -55,9 +55,9 @@ class SparseWire : public Wire {
 };
 
 // Numbers that are chosen, and sent as they are.
-class ChosenWire : public Choosing<SparseWire> {
+class ChosenWire : public SparseWire {
  public:
-  using Choosing::Choosing;
+  using SparseWire::SparseWire;
 
  protected:
   // Writes what is sent and its places, as much as there is room for. What is not finite is among

@@ -59,17 +59,16 @@ class TopkWire final : public ChosenWire {
   // Places of all numbers from a threshold on, or none where that is not worth while: where they
   // are too many or too few.
   FoundPlaces candidates(std::span<const float> values, int64_t room, Lost lost) {
-    constexpr int64_t kRun = 4, kAboveCut = 256, kLeast = 16384;
+    constexpr int64_t kRun = 8, kAboveCut = 160, kLeast = 16384;
     const auto elems = static_cast<int64_t>(values.size());
     if (elems < kLeast || room > elems / 8) return {};
     // Runs of neighbours, of which some hundreds are above the cut.
     const int64_t runs = std::min(elems / 8, kAboveCut * elems / room) / kRun;
-    magnitudes_.resize(static_cast<size_t>(runs * kRun));
-    for (int64_t i = 0; i < runs * kRun; ++i)
-      magnitudes_[static_cast<size_t>(i)] =
-          magnitude(values[static_cast<size_t>(i / kRun * (elems / runs) + i % kRun)]);
-    // A quarter more: three deviations of so many.
-    const Cut cut = cut_of(magnitudes_, std::max<int64_t>(1, 5 * room * runs * kRun / elems / 4));
+    magnitudes_.clear();
+    for_each_sample(values, static_cast<size_t>(runs), kRun,
+                    [&](float value) { magnitudes_.push_back(magnitude(value)); });
+    // A third more: three deviations of so many.
+    const Cut cut = cut_of(magnitudes_, std::max<int64_t>(1, 4 * room * runs * kRun / elems / 3));
     candidates_.resize(static_cast<size_t>(3 * room));
     places_.resize(candidates_.size());
     const FoundPlaces found =

@@ -33,7 +33,7 @@ struct Measures {
 Measures measure(std::span<const float> values);
 Measures measure(std::span<const float> values, double& magnitudes);
 
-// Whether squares of what is not sent are summed: without error feedback nobody asks for them.
+// Whether squares of what is not sent are summed: Wire::pack() needs them, Wire::encode() does not.
 enum class Lost : uint8_t { measured, unmeasured };
 
 // `first` and further, in order, of the places with at least this magnitude (from 1 on; what is not
