@@ -87,13 +87,20 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
 
 namespace {
 
+Freedom everything_but_meshes() {
+  Freedom freedom = Freedom::all();
+  freedom.mesh = {};
+  freedom.reduce_bucket = freedom.order = freedom.schedule = freedom.interleave = false;
+  freedom.sequence_parallel = freedom.overlap_chunks = false;
+  return freedom;
+}
+
 // What advice may change, from little to everything: who gets it wants to change little.
 std::vector<Freedom> ways_out(const EngineOptions& options) {
   const bool recompute = !options.recompute.any();
   const Freedom messages{.overlap = true, .prefetch = true};
-  Freedom all = Freedom::all(), here = all;
+  Freedom all = everything_but_meshes(), here = all;
   all.recompute = recompute;
-  all.reduce_bucket = all.order = false;
   here = all;
   here.optimizer_home = here.parameter_home = here.ratio = false;
   return {messages,
@@ -118,12 +125,19 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
   if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
   if (!card) limits.disk = Ledger::kNoLimit;
   std::vector<Layout> fitting;
-  if (options.pipeline.ranks > 1) return {};  // layouts of pipelines are not searched yet
   if (plannable(spec, kMicrosPlanned))
     for (const Freedom& freedom : ways_out(options)) {
       SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
       if (!found.best.empty()) fitting.push_back(std::move(found.best[0]));
     }
+  // Another mesh, if nothing on this one fits.
+  const bool divisible = !options.compression.any() && !options.local.on() && !options.stale.on();
+  if (fitting.empty() && context.ranks > 1 && divisible) {
+    Freedom freedom = everything_but_meshes();
+    freedom.mesh = FreeAxes::all();
+    SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
+    if (!found.best.empty()) fitting.push_back(std::move(found.best[0]));
+  }
   std::stable_sort(fitting.begin(), fitting.end(),
                    [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; });
   std::vector<Remedy> found;
@@ -152,11 +166,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
     advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
     advice =
-        options.pipeline.ranks > 1
-            ? "\n    not searched for pipelines yet: try more stages (mesh.pipeline), a higher "
-              "zero_optimization.stage, run.recompute or pipeline.schedule \"1f1b\""
-            : "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
-              "a shorter data.sequence_length";
+        "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
+        "a shorter data.sequence_length";
   const bool card_is_full = options.memory_limit_bytes == context.hardware.available_bytes();
   user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
              context.ranks > 1 ? " on each rank" : "",
