@@ -53,6 +53,21 @@ TEST_F(CliPipeline, WritesTheWeightsOfOneRank) {
   EXPECT_EQ(weights("three"), weights("one"));
 }
 
+// The one mesh of two ranks that is left.
+TEST_F(CliPipeline, AMeshThatIsAutoIsFoundForARun) {
+  const std::string batch = "train_batch_size=8";
+  ASSERT_EQ(train_on(1, {batch}, "one").code, 0);
+  const Outcome run = train_on(
+      2, {R"(mesh={"data": 1, "tensor": 1, "pipeline": "auto"})", batch, "pipeline.schedule=gpipe"},
+      "two");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json config = Json::parse(read("two/config.json"));
+  EXPECT_EQ(config["mesh"]["pipeline"], 2) << config["mesh"];
+  EXPECT_EQ(config["pipeline"]["schedule"], "gpipe");
+  EXPECT_EQ(config["train_batch_size"], 8);
+  EXPECT_EQ(weights("two"), weights("one"));
+}
+
 TEST_F(CliPipeline, AnotherMeshGoesOnWithACheckpointToTheBit) {
   const std::vector<std::string> half = {"run.steps=6", "run.save_every=3", "run.keep_last=9"};
   ASSERT_EQ(train_on(1, half, "one").code, 0);
