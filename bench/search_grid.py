@@ -68,7 +68,7 @@ def compare(bench, setup, steps, card):
         if seconds is not None and (best is None or seconds < best):
             best = seconds
     again = measured(bench, chosen, ranks, steps)
-    keys = {k: chosen.get(k) for k in ("zero_optimization", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")}
+    keys = {k: chosen.get(k) for k in ("mesh", "zero_optimization", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")}
     print(f"  chosen {json.dumps(keys)}, recompute {chosen['run'].get('recompute')}: {ours:.3f} and {again:.3f} s")
     print(f"  the best by hand {best:.3f} s: the choice takes {min(ours, again) / best:.3f} of it", flush=True)
 

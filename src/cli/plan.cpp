@@ -15,7 +15,7 @@
 #include "engine/channels.h"
 #include "engine/stages.h"
 #include "plan/fit.h"
-#include "run/pipeline_plan.h"
+#include "run/pipeline_drawing.h"
 #include "run/plan.h"
 
 namespace onefold::cli {
@@ -180,8 +180,7 @@ TierLimits limits_of(const PlanArguments& arguments, const Config& config,
                         config.offload.uses(Tier::disk))};
 }
 
-Hardware hardware_of(const PlanArguments& arguments, const Config& config) {
-  Hardware hardware = hardware_named(arguments.hardware.empty() ? "cpu" : arguments.hardware);
+Hardware hardware_of(const PlanArguments& arguments, const Config& config, Hardware hardware) {
   if (hardware.device == "cpu" && config.run.device != "cpu")
     user_error(
         "run.device is \"{}\", and the hardware {} has none: name a card with --hardware, like "
@@ -211,13 +210,18 @@ int run_plan(PlanArguments arguments) {
                      false);
   const int ranks = arguments.ranks;
   const Json root = read_config(arguments.config, arguments.overrides);
-  Config config = config_of(root, arguments.config, ranks);
-  const Hardware hardware = hardware_of(arguments, config);
+  const Hardware described =
+      hardware_named(arguments.hardware.empty() ? "cpu" : arguments.hardware);
+  Freedom freedom = arguments.fit ? left_open(root) : asked_for(root);
+  if (ranks == 1) freedom.mesh = {};
+  const OpenConfig open = open_config(root, arguments.config, ranks, freedom, described.host_ranks);
+  Config config = open.config;
+  const Hardware hardware = hardware_of(arguments, config, described);
   const FitContext context = context_of(arguments, config, hardware);
   const TierLimits limits = limits_of(arguments, config, hardware);
   if (arguments.fit)
-    return run_fit({root, config, context, limits, arguments.output, arguments.json});
-  config = settle_layout(config, root, context, limits);
+    return run_fit({root, open, freedom, context, limits, arguments.output, arguments.json});
+  config = settle_layout(open, root, context, limits);
   const ModelSpec spec = planned_model(config);
   const EngineOptions options = settled_options(config, spec, context, hardware.available_bytes());
   const RankPlan plan = plan_rank(spec, options, ranks, context.comm_scratch_bytes, hardware,
@@ -307,7 +311,8 @@ void add_plan(CLI::App& app, Run& run) {
       ->needs(hardware);
   auto* fit = plan->add_flag("--fit", arguments->fit,
                              "Find the fastest layout that fits: what the configuration leaves "
-                             "open of stages, homes, recomputation, micro-batches and messages");
+                             "open of the mesh, stages, homes, recomputation, micro-batches and "
+                             "messages");
   plan->add_option("--host-memory", arguments->host_memory,
                    "With --fit: what each rank may use of the host's memory beside a device's")
       ->needs(fit);

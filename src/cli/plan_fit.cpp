@@ -6,6 +6,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "engine/lines.h"
 #include "plan/recompute.h"
 
 namespace onefold::cli {
@@ -16,6 +17,20 @@ std::string limit_text(int64_t bytes) {
 }
 
 Json limit_json(int64_t bytes) { return bytes == Ledger::kNoLimit ? Json() : Json(bytes); }
+
+Json mesh_json(const EngineOptions& options, int ranks) {
+  const Mesh mesh = mesh_of(options, ranks);
+  Json json;
+  for (const Axis axis : {Axis::data, Axis::tensor, Axis::pipeline, Axis::context, Axis::expert})
+    json[axis_name(axis)] = mesh.size(axis);
+  json["sequence_parallel"] = options.sequence_parallel;
+  json["overlap_chunks"] = options.overlap_chunks;
+  if (options.pipeline.ranks > 1) {
+    json["schedule"] = schedule_name(options.pipeline.schedule);
+    json["interleave"] = options.pipeline.interleave;
+  }
+  return json;
+}
 
 Json layout_json(const Layout& layout, int ranks) {
   const EngineOptions& options = layout.options;
@@ -28,6 +43,7 @@ Json layout_json(const Layout& layout, int ranks) {
           {"planned_peak_bytes", layout.device_bytes},
           {"planned_host_bytes", layout.host_bytes},
           {"planned_disk_bytes", layout.disk_bytes},
+          {"mesh", mesh_json(options, ranks)},
           {"stage", options.zero.stage},
           {"offload_optimizer", tier(options.offload.optimizer)},
           {"offload_optimizer_ratio", options.offload.optimizer_ratio},
@@ -66,11 +82,11 @@ void write_configuration(const FitQuestion& question, const Layout& best, const 
 }  // namespace
 
 int run_fit(const FitQuestion& question) {
-  const ModelSpec spec = planned_model(question.config);
+  const Config& config = question.open.config;
+  const ModelSpec spec = planned_model(config);
   const FitContext& context = question.context;
-  const Freedom freedom = left_open(question.root);
-  const SearchResult found = search_layouts(spec, search_options(question.config, context), context,
-                                            freedom, question.limits);
+  const Freedom& freedom = question.freedom;
+  const SearchResult found = search(question.open, context, freedom, question.limits);
   const bool fits = !found.best.empty();
   if (fits && !question.output.empty()) write_configuration(question, found.best[0], freedom);
   if (question.json) {
@@ -91,9 +107,11 @@ int run_fit(const FitQuestion& question) {
   fmt::print(
       "{} tokens a step on {} rank{}; each may use {} of the device, {} of the host's memory, "
       "{} of the disk\n",
-      question.config.batch.global * question.config.data.sequence_length, context.ranks,
+      config.batch.global * config.data.sequence_length, context.ranks,
       context.ranks == 1 ? "" : "s", limit_text(question.limits.device),
       limit_text(question.limits.host), limit_text(question.limits.disk));
+  if (context.ranks > 1 && !freedom.mesh.any() && !question.root.contains("mesh"))
+    fmt::print("the mesh stays: without train_batch_size the global batch would follow from it\n");
   if (!fits) {
     const Layout& least = found.least;
     const auto also = [](int64_t bytes, const char* where) {

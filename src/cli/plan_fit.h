@@ -9,7 +9,8 @@ namespace onefold::cli {
 
 struct FitQuestion {
   Json root;  // the configuration's document
-  Config config;
+  OpenConfig open;
+  Freedom freedom;
   FitContext context;
   TierLimits limits;
   std::string output;  // where the best one is written; "": nowhere

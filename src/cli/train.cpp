@@ -169,6 +169,14 @@ void check_trace(const TrainArguments& arguments, const Config& config) {
       arguments.trace, inputs, arguments.overwrite);
 }
 
+// Ranks that share a host, where these are not all.
+int host_ranks(const TrainArguments& arguments, const Ranks& ranks) {
+  const int described =
+      arguments.hardware.empty() ? 0 : hardware_named(arguments.hardware).host_ranks;
+  if (described > 0) return described;
+  return ranks.ranks_here() < ranks.count() ? ranks.ranks_here() : 0;
+}
+
 int run_train(TrainArguments arguments) {
   if (!arguments.device.empty()) arguments.overrides.push_back("run.device=" + arguments.device);
   if (!arguments.memory.empty()) arguments.overrides.push_back("run.memory=" + arguments.memory);
@@ -182,11 +190,14 @@ int run_train(TrainArguments arguments) {
   bool goes_on = false;
   ranks.after_leader([&] {
     const Json root = read_config(arguments.config, arguments.overrides);
-    config = config_of(root, arguments.config, ranks.count());
+    const Freedom freedom = asked_for(root);
+    const OpenConfig open =
+        open_config(root, arguments.config, ranks.count(), freedom, host_ranks(arguments, ranks));
+    config = open.config;
     config.require_training();
-    if (asked_for(root) != Freedom{}) {
+    if (freedom != Freedom{}) {
       const FitContext context = run_context(config, ranks, arguments.hardware);
-      config = settle_layout(config, root, context, run_limits(config, ranks, context));
+      config = settle_layout(open, root, context, run_limits(config, ranks, context));
     }
     const std::string& output = config.run.output;
     const bool writes = !output.empty() && ranks.leads() && !arguments.plan_only;

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "config/sections.h"
 #include "engine/lines.h"
-#include "engine/stages.h"
 
 namespace onefold {
 namespace {
@@ -172,10 +171,26 @@ void agree(JsonObject& root, const char* key, int64_t other, const char* mesh_ke
   axis = other;
 }
 
+// The mesh decides how many ranks have sequences of their own, and nothing that is learned.
+void refuse_open_batch(JsonObject& root, const JsonObject& mesh) {
+  if (root.value().value("train_batch_size", Json()).is_number()) return;
+  for (const char* axis : {"tensor", "pipeline", "context", "expert"})
+    if (mesh.is_auto(axis))
+      root.refuse(Group::conflict, std::string("mesh.") + axis,
+                  "is \"auto\", and the global batch would follow from it; set train_batch_size");
+  if (root.is_auto("mesh"))
+    root.refuse(Group::conflict, "mesh",
+                "is \"auto\", and the global batch would follow from it; set train_batch_size");
+}
+
 }  // namespace
 
 void read_mesh(JsonObject& root, int64_t world_size, Config& config) {
+  root.allow_auto({"mesh"});
   JsonObject in = root.object("mesh");
+  in.allow_auto(
+      {"data", "tensor", "pipeline", "context", "expert", "sequence_parallel", "overlap_chunks"});
+  refuse_open_batch(root, in);
   // 0: left out.
   MeshConfig mesh{.data = read_axis(in, "data"),
                   .tensor = read_axis(in, "tensor"),
@@ -266,12 +281,8 @@ void settle_context(Config& config) {
 
 void check_mesh(const Config& config) {
   if (config.mesh.others() == 1) return;
-  const ModelSpec spec = divided_model(config);
-  const EngineOptions options = engine_options(config);
-  for (const std::string& why :
-       {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
-        obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
-    if (!why.empty()) user_error("{}", why);
+  const std::string why = obstacle_to_mesh(divided_model(config), engine_options(config));
+  if (!why.empty()) user_error("{}", why);
 }
 
 Json mesh_json(const MeshConfig& mesh) {

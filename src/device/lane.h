@@ -39,6 +39,7 @@ struct JobLabel {
   bool out = false;         // away from the device, where that makes a difference
   double core_seconds = 0;  // of one core, for what the job does besides; counted by virtual time
   std::string name = {};    // empty: not traced
+  int action = -1;          // of the program that is walked: its number; -1: none
 };
 
 // When a job ran; or (awaited set) when this lane stood still for a job of another one.

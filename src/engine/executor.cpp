@@ -107,8 +107,10 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
                           .joined = joined};
         return describe(what, this->unit(unit).name());
       });
+      action_ = static_cast<int>(&action - program.actions.data());
       perform(action, walk);
     }
+    action_ = -1;
     finish_lanes();
   } catch (const PeerError&) {
     abandon(walk);
@@ -180,7 +182,7 @@ void Executor::execute(const Action& action, Walk& walk) {
 }
 
 JobLabel Executor::label_of(const Action& action, int64_t bytes) const {
-  JobLabel label{.tag = static_cast<int>(action.verb), .bytes = bytes};
+  JobLabel label{.tag = static_cast<int>(action.verb), .bytes = bytes, .action = action_};
   if (named()) label.name = describe(action, unit(action.unit).name());
   return label;
 }

@@ -300,6 +300,7 @@ class Executor {
   Buffer rope_, losses_;
   int64_t rope_positions_ = 0;
   int64_t step_ = 0;  // steps done before the walk under way
+  int action_ = -1;   // of the program, that is performed; -1: none
   Times times_;
   std::array<LaneQueue*, kLanes> lanes_{};  // null: at its place, on the compute lane
   std::array<std::unique_ptr<LaneQueue>, kLanes> copy_lanes_;  // last: they use the rest

@@ -55,10 +55,7 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
     if (nodes) add_node(options, lines.mesh.group(Axis::data, rank).members, lines);
     return lines;
   }
-  for (const std::string& why :
-       {obstacle_to_tensor(spec, options), obstacle_to_context(spec, options),
-        obstacle_to_pipeline(spec, options), obstacle_to_expert_ranks(spec, options)})
-    if (!why.empty()) user_error("{}", why);
+  if (const std::string why = obstacle_to_mesh(spec, options); !why.empty()) user_error("{}", why);
   std::vector<Axis> same, summing;  // axes of equal experts, and of all sums of gradients
   if (options.context > 1) same.push_back(Axis::context);
   summing = same;

@@ -79,6 +79,10 @@ inline Mesh mesh_of(const EngineOptions& options, int ranks) {
 // Why its experts cannot be divided among options.expert ranks: likewise.
 std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions& options);
 
+// The first of the obstacles to a mesh's axes, this one, those above and the pipeline's (stages.h);
+// "" if there is none.
+std::string obstacle_to_mesh(const ModelSpec& spec, const EngineOptions& options);
+
 // Ranks that compute other sequences: along the data and expert axes.
 inline int data_ranks(const EngineOptions& options, int ranks) {
   const Mesh mesh = mesh_of(options, ranks);

@@ -11,7 +11,8 @@ void Times::collect(const std::array<LaneQueue*, kLanes>& lanes) {
       if (!span.awaited) {
         add_work(lane, span);
         if (!span.label.name.empty())
-          trace_.add(lane, {std::move(span.label.name), span.begin, span.end, span.label.bytes});
+          trace_.add(lane, {std::move(span.label.name), span.begin, span.end, span.label.bytes,
+                            span.label.action});
         continue;
       }
       if (lane != Lane::compute) continue;  // a lane that waits for computation hides nothing

@@ -13,6 +13,7 @@ struct TraceSpan {
   std::string name;  // "gather block.3.mlp"
   double begin = 0, end = 0;
   int64_t bytes = 0;  // sent to other ranks
+  int action = -1;    // of the program: its number; -1: none
 };
 
 class Trace {

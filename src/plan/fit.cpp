@@ -87,25 +87,66 @@ Order choose_order(const ModelSpec& spec, const EngineOptions& options, int rank
 
 namespace {
 
-// What advice may change, from little to everything: who gets it wants to change little.
-std::vector<Freedom> ways_out(const EngineOptions& options) {
+Freedom everything_but_meshes() {
+  Freedom freedom = Freedom::all();
+  freedom.mesh = {};
+  freedom.reduce_bucket = freedom.order = freedom.schedule = freedom.interleave = false;
+  freedom.sequence_parallel = freedom.overlap_chunks = false;
+  return freedom;
+}
+
+// What advice may change, from little to everything: who gets it wants to change little. What
+// comes before `here` is a part of that, and so finds nothing where `here` does not.
+struct WaysOut {
+  std::vector<Freedom> little;
+  Freedom here, homes, all;
+};
+
+WaysOut ways_out(const EngineOptions& options) {
   const bool recompute = !options.recompute.any();
   const Freedom messages{.overlap = true, .prefetch = true};
-  Freedom all = Freedom::all(), here = all;
+  Freedom all = everything_but_meshes();
   all.recompute = recompute;
-  all.reduce_bucket = all.order = false;
-  here = all;
+  Freedom here = all;
   here.optimizer_home = here.parameter_home = here.ratio = false;
-  return {messages,
-          {.stage = true},
-          {.batch = true},
-          {.recompute = recompute},
-          {.stage = true, .recompute = recompute},
-          {.stage = true, .batch = true},
-          {.recompute = recompute, .batch = true},
+  return {{messages,
+           {.stage = true},
+           {.batch = true},
+           {.recompute = recompute},
+           {.stage = true, .recompute = recompute},
+           {.stage = true, .batch = true},
+           {.recompute = recompute, .batch = true}},
           here,
           {.optimizer_home = true, .parameter_home = true, .ratio = true},
           all};
+}
+
+// The fastest layout of each way out that has one, those that change little first. Of another mesh
+// too, where nothing fits on the device with this one.
+std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& options,
+                                    const FitContext& context, const TierLimits& limits) {
+  const auto best = [&](const Freedom& freedom) {
+    return search_layouts(spec, options, context, freedom, limits, 1).best;
+  };
+  const WaysOut ways = ways_out(options);
+  std::vector<Layout> fitting;
+  const auto take = [&](const std::vector<Layout>& found) {
+    fitting.insert(fitting.end(), found.begin(), found.end());
+    return !found.empty();
+  };
+  const std::vector<Layout> here = best(ways.here);
+  if (!here.empty())
+    for (const Freedom& freedom : ways.little) take(best(freedom));
+  take(here);
+  take(best(ways.homes));
+  take(best(ways.all));
+  const bool divisible = !options.compression.any() && !options.local.on() && !options.stale.on();
+  if (here.empty() && context.ranks > 1 && divisible) {
+    Freedom freedom = fitting.empty() ? ways.all : ways.here;
+    freedom.mesh = FreeAxes::all();
+    take(best(freedom));
+  }
+  return fitting;
 }
 
 }  // namespace
@@ -118,12 +159,7 @@ std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options
   if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
   if (!card) limits.disk = Ledger::kNoLimit;
   std::vector<Layout> fitting;
-  if (options.pipeline.ranks > 1) return {};  // layouts of pipelines are not searched yet
-  if (plannable(spec, kMicrosPlanned))
-    for (const Freedom& freedom : ways_out(options)) {
-      SearchResult found = search_layouts(spec, options, context, freedom, limits, 1);
-      if (!found.best.empty()) fitting.push_back(std::move(found.best[0]));
-    }
+  if (plannable(spec, kMicrosPlanned)) fitting = fitting_layouts(spec, options, context, limits);
   std::stable_sort(fitting.begin(), fitting.end(),
                    [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; });
   std::vector<Remedy> found;
@@ -152,11 +188,8 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
     advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
     advice =
-        options.pipeline.ranks > 1
-            ? "\n    not searched for pipelines yet: try more stages (mesh.pipeline), a higher "
-              "zero_optimization.stage, run.recompute or pipeline.schedule \"1f1b\""
-            : "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
-              "a shorter data.sequence_length";
+        "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
+        "a shorter data.sequence_length";
   const bool card_is_full = options.memory_limit_bytes == context.hardware.available_bytes();
   user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
              context.ranks > 1 ? " on each rank" : "",

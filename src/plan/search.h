@@ -1,6 +1,6 @@
-// The layout of a step that is fastest within memory, found by planning: stage, homes,
+// The layout of a step that is fastest within memory, found by planning: mesh, stage, homes,
 // recomputation, micro-batches, and what travels ahead. None of these changes what is learned, and
-// all but the micro-batch keep every bit.
+// all but the mesh and the micro-batch keep every bit.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/fit.h"
+#include "plan/meshes.h"
 
 namespace onefold {
 
@@ -28,9 +29,13 @@ struct Freedom {
   bool overlap = false, prefetch = false, reduce_bucket = false;
   bool order = false;  // of micro-batches
   bool host_step = false;
+  FreeAxes mesh;
+  bool schedule = false, interleave = false;  // of a pipeline
+  bool sequence_parallel = false, overlap_chunks = false;
 
   static constexpr Freedom all() {
-    return {true, true, true, true, true, true, true, true, true, true, true};
+    return {true, true, true, true, true, true, true, true, true, true, true, FreeAxes::all(),
+            true, true, true, true};
   }
   bool operator==(const Freedom&) const = default;
 };
@@ -45,16 +50,26 @@ struct Layout {
 };
 
 struct SearchResult {
-  std::vector<Layout> best;       // that fit, the fastest first; each planned as it would run
+  // Those that fit, the fastest first; each planned as it would run. Where meshes are searched, the
+  // fastest of each mesh, of those that bounds have not ruled out.
+  std::vector<Layout> best;
   std::optional<Layout> refused;  // the fastest of those that do not fit, if it is faster
   Layout least;                   // of all, what takes the least of the device's memory
   int plans = 0;                  // that were made
 };
 
-// `wanted`: so many of the best. The same arguments give the same layouts.
+// `wanted`: so many of the best. The same arguments give the same layouts. Of a free mesh, the
+// options are those of one that there may be.
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
                             const TierLimits& limits, size_t wanted = 6);
+// The same from these options, each of another mesh.
+SearchResult search_meshes(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
+                           const FitContext& context, const Freedom& freedom,
+                           const TierLimits& limits, size_t wanted = 6);
+
+// Whether both divide ranks alike.
+bool same_mesh(const EngineOptions& a, const EngineOptions& b);
 
 // What differs from `from`, as keys of a configuration and their values: "zero_optimization.stage
 // 2". Empty: nothing does.

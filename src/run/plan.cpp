@@ -8,7 +8,7 @@
 #include "data/byte_input.h"
 #include "data/hf_tokenizer.h"
 #include "plan/recompute.h"
-#include "run/pipeline_plan.h"
+#include "run/pipeline_drawing.h"
 
 namespace onefold {
 namespace {
@@ -104,7 +104,7 @@ RankPlan plan_rank(const ModelSpec& model, const EngineOptions& options, int ran
   const PipelinePlan together =
       plan_pipeline(model, unlimited, ranks, comm_scratch_bytes, hardware);
   plan.predicted->wait_for_other_stages(together.times.seconds);
-  plan.traces = together.traces();
+  plan.traces = traces_of(together);
   return plan;
 }
 

@@ -19,10 +19,69 @@ ModelSpec planned_model(const Config& config) {
   return spec;
 }
 
-EngineOptions search_options(const Config& config, const FitContext& context) {
-  EngineOptions options = engine_options(config);
-  if (options.threads == 0) options.threads = context.hardware.cores;
-  return options;
+namespace {
+
+// Of a mesh: with micro-batches of one sequence where the search may cut the batch, for some
+// pipelines do not go with one micro-batch.
+Config config_on(const Json& root, const std::string& path, int ranks, const Freedom& freedom) {
+  if (freedom.batch) {
+    Json cut = root;
+    cut["train_micro_batch_size_per_gpu"] = 1;
+    cut.erase("gradient_accumulation_steps");
+    try {
+      return config_of(cut, path, ranks);
+    } catch (const UserError&) {
+    }
+  }
+  return config_of(root, path, ranks);
+}
+
+std::string axes_text(const MeshAxes& mesh) {
+  std::vector<std::string> parts;
+  for (const auto& [name, size] :
+       {std::pair("tensor", mesh.tensor), std::pair("pipeline", mesh.pipeline),
+        std::pair("context", mesh.context), std::pair("expert", mesh.expert)})
+    if (size > 1) parts.push_back(fmt::format("{} {}", name, size));
+  return parts.empty() ? "data alone" : join(parts, ", ");
+}
+
+}  // namespace
+
+OpenConfig open_config(const Json& root, const std::string& path, int ranks, const Freedom& freedom,
+                       int host_ranks) {
+  if (!freedom.mesh.any()) {
+    const Config config = config_of(root, path, ranks);
+    return {config, {engine_options(config)}};
+  }
+  OpenConfig open;
+  std::string refused;
+  for (const MeshAxes& axes :
+       possible_meshes(ranks, given_axes(root), freedom.mesh, host_ranks, given_data(root))) {
+    const Config& known = open.config;  // of the first one
+    if (!open.meshes.empty() &&
+        !is_worth_a_plan(known.model, known.data.sequence_length, freedom.mesh, axes))
+      continue;
+    try {
+      Config config = config_on(with_mesh(root, axes, freedom.mesh), path, ranks, freedom);
+      open.meshes.push_back(engine_options(config));
+      if (open.meshes.size() == 1) open.config = std::move(config);
+    } catch (const UserError& error) {
+      if (refused.empty()) refused = fmt::format("of {}: {}", axes_text(axes), error.what());
+    }
+  }
+  if (open.meshes.empty())
+    user_error("no mesh of {} ranks goes with what the configuration says. {}", ranks,
+               refused.empty() ? "mesh.data leaves the other axes no sizes that multiply to them"
+                               : "The first that was tried, " + refused);
+  return open;
+}
+
+SearchResult search(const OpenConfig& open, const FitContext& context, const Freedom& freedom,
+                    const TierLimits& limits, size_t wanted) {
+  std::vector<EngineOptions> meshes = open.meshes;
+  for (EngineOptions& options : meshes)
+    if (options.threads == 0) options.threads = context.hardware.cores;
+  return search_meshes(planned_model(open.config), meshes, context, freedom, limits, wanted);
 }
 
 Config with_layout(const Json& root, const Layout& layout, const Freedom& freedom, int ranks) {
@@ -31,26 +90,50 @@ Config with_layout(const Json& root, const Layout& layout, const Freedom& freedo
   return Config::from_json(document, ranks);
 }
 
-Config settle_layout(const Config& config, const Json& root, const FitContext& context,
+Config settle_layout(const OpenConfig& open, const Json& root, const FitContext& context,
                      const TierLimits& limits) {
   const Freedom freedom = asked_for(root);
-  if (freedom == Freedom{}) return config;
-  const EngineOptions options = search_options(config, context);
-  const SearchResult found =
-      search_layouts(planned_model(config), options, context, freedom, limits, 1);
-  if (found.best.empty()) return config;
+  if (freedom == Freedom{}) return open.config;
+  const SearchResult found = search(open, context, freedom, limits, 1);
+  if (found.best.empty())
+    return freedom.mesh.any() && found.least.device_bytes > 0
+               ? with_layout(root, found.least, freedom, context.ranks)
+               : open.config;
   Config settled = with_layout(root, found.best[0], freedom, context.ranks);
   settled.notes.remarks.push_back(fmt::format(
       "of the layouts that fit, the fastest one by the rates of {}: {}", context.hardware.name,
-      layout_text(found.best[0].options, planned_model(config), context.ranks)));
+      layout_text(found.best[0].options, planned_model(open.config), context.ranks)));
   return settled;
 }
 
-std::string layout_text(const EngineOptions& options, const ModelSpec& model, int ranks) {
+namespace {
+
+// The axes that there are, and how they travel.
+std::vector<std::string> mesh_parts(const EngineOptions& options) {
   std::vector<std::string> parts;
+  if (options.tensor > 1) {
+    parts.push_back(fmt::format("tensor {}", options.tensor));
+    if (options.sequence_parallel) parts.back() += " (sequences too)";
+    if (options.overlap_chunks > 1)
+      parts.back() += fmt::format(" (sums in {} runs)", options.overlap_chunks);
+  }
+  const PipelineOptions& pipeline = options.pipeline;
+  if (pipeline.ranks > 1)
+    parts.push_back(
+        fmt::format("pipeline {} ({}{})", pipeline.ranks, schedule_name(pipeline.schedule),
+                    pipeline.interleave > 1 ? fmt::format(" x {}", pipeline.interleave) : ""));
+  if (options.context > 1) parts.push_back(fmt::format("context {}", options.context));
+  if (options.expert > 1) parts.push_back(fmt::format("expert {}", options.expert));
+  return parts;
+}
+
+}  // namespace
+
+std::string layout_text(const EngineOptions& options, const ModelSpec& model, int ranks) {
+  std::vector<std::string> parts = mesh_parts(options);
   if (ranks > 1) parts.push_back(fmt::format("stage {}", options.zero.stage));
   parts.push_back(fmt::format("micro {} x {}", options.micro_batch, options.micros));
-  if (ranks > 1 && options.micros > 1 && options.zero.stage >= 2)
+  if (ranks > 1 && options.micros > 1 && options.zero.stage >= 2 && options.pipeline.ranks == 1)
     parts.push_back(options.order == Order::unit_first ? "unit by unit" : "micro by micro");
   const std::string again = recompute_text(options.recompute, model);
   parts.push_back(again.empty() ? "keeps activations" : "recomputes " + again);

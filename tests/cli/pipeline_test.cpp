@@ -53,6 +53,21 @@ TEST_F(CliPipeline, WritesTheWeightsOfOneRank) {
   EXPECT_EQ(weights("three"), weights("one"));
 }
 
+// The one mesh of two ranks that is left.
+TEST_F(CliPipeline, AMeshThatIsAutoIsFoundForARun) {
+  const std::string batch = "train_batch_size=8";
+  ASSERT_EQ(train_on(1, {batch}, "one").code, 0);
+  const Outcome run = train_on(
+      2, {R"(mesh={"data": 1, "tensor": 1, "pipeline": "auto"})", batch, "pipeline.schedule=gpipe"},
+      "two");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Json config = Json::parse(read("two/config.json"));
+  EXPECT_EQ(config["mesh"]["pipeline"], 2) << config["mesh"];
+  EXPECT_EQ(config["pipeline"]["schedule"], "gpipe");
+  EXPECT_EQ(config["train_batch_size"], 8);
+  EXPECT_EQ(weights("two"), weights("one"));
+}
+
 TEST_F(CliPipeline, AnotherMeshGoesOnWithACheckpointToTheBit) {
   const std::vector<std::string> half = {"run.steps=6", "run.save_every=3", "run.keep_last=9"};
   ASSERT_EQ(train_on(1, half, "one").code, 0);
@@ -81,7 +96,7 @@ TEST_F(CliPipeline, WhatItSavesIsExportedEvaluatedAndGeneratedFrom) {
 
 TEST_F(CliPipeline, WhatDoesNotFitIsRefusedWithTheStage) {
   const Outcome run = train({"mesh.pipeline=2"}, {"--quiet", "--ranks", "2", "--memory", "100KiB"});
-  expect_error(run, 1, {"this run needs", "run.memory allows", "more stages (mesh.pipeline)"});
+  expect_error(run, 1, {"this run needs", "run.memory allows", "nothing that keeps the result"});
 }
 
 TEST_F(CliPipeline, TheProgramOfEveryStageIsPrinted) {
@@ -117,8 +132,6 @@ TEST_F(CliPipeline, TheScheduleIsDrawn) {
   expect_in(read("step.json"), {"recv input of block."});
   expect_error(onefold({"plan", "config.json", "--schedule"}), 1,
                {"--schedule draws the schedule of a pipeline, and mesh.pipeline is 1"});
-  expect_error(with({"--fit", "--memory", "1GiB"}), 1,
-               {"mesh.pipeline is 2: layouts of pipelines are not searched yet"});
 }
 
 TEST_F(CliPipeline, MpiWritesTheWeightsOfThreads) {

@@ -200,6 +200,60 @@ TEST_F(CliPlan, FitFindsALayoutAndWritesIt) {
   expect_error(onefold(writes), 1, {"--output", "fast.json"});
 }
 
+// The table names the mesh, and the file that is written is what was planned.
+TEST_F(CliPlan, FitFindsAMesh) {
+  folder_.write("slow.json", R"({"name": "slow", "device": "cpu", "product_gflops": 1,
+      "memory_gb_per_s": 0.5, "link_gb_per_s": 0.5, "host_ranks": 2,
+      "between_hosts_gb_per_s": 0.001})");
+  folder_.write("open.json", R"({"model": {"preset": "llama-tiny", "vocab_size": 96,
+                                           "tie_embeddings": false},
+      "train_batch_size": 8, "mesh": "auto", "data": {"sequence_length": 64}})");
+  const Arguments fit = {"plan", "open.json",  "--fit",     "--ranks",
+                         "4",    "--hardware", "slow.json", "--json"};
+  Arguments writes = fit;
+  writes.insert(writes.end(), {"--output", "fast.json"});
+  const Outcome outcome = onefold(writes);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json best = Json::parse(outcome.out)["layouts"][0];
+  const Json& mesh = best["mesh"];
+  // Data ranks would sum all gradients between hosts.
+  EXPECT_GT(mesh["pipeline"], 1) << best.dump();
+  EXPECT_EQ(mesh["data"].get<int>() * mesh["tensor"].get<int>() * mesh["pipeline"].get<int>() *
+                mesh["context"].get<int>() * mesh["expert"].get<int>(),
+            4);
+  EXPECT_EQ(best["micro_batch"].get<int>() * best["accumulation"].get<int>() *
+                mesh["data"].get<int>() * mesh["expert"].get<int>(),
+            8);
+  const Json planned = Json::parse(
+      onefold({"plan", "fast.json", "--ranks", "4", "--hardware", "slow.json", "--json"}).out);
+  EXPECT_EQ(planned["planned_peak_bytes"], best["planned_peak_bytes"]);
+  EXPECT_NEAR(planned["predicted_step_seconds"].get<double>(), best["predicted_step_seconds"],
+              1e-6);
+  EXPECT_EQ(planned["configuration"]["mesh"]["pipeline"], mesh["pipeline"]);
+  Arguments text = fit;
+  text.pop_back();
+  expect_in(onefold(text).out, {"pipeline 2 (", "The first"});
+  // What --fit leaves open, `plan` finds where it is "auto".
+  const Json settled = Json::parse(
+      onefold({"plan", "open.json", "--ranks", "4", "--hardware", "slow.json", "--json"}).out);
+  EXPECT_EQ(settled["configuration"]["mesh"]["pipeline"], mesh["pipeline"]);
+  EXPECT_EQ(settled["configuration"]["train_batch_size"], 8);
+  // What is given stays.
+  Arguments tensor = fit;
+  tensor.insert(tensor.end(), {"--set", R"(mesh={"tensor": 2, "pipeline": "auto"})"});
+  for (const Json& layout : Json::parse(onefold(tensor).out)["layouts"])
+    EXPECT_EQ(layout["mesh"]["tensor"], 2);
+}
+
+TEST_F(CliPlan, AMeshThatIsAutoSaysWhatItLacks) {
+  expect_error(onefold({"plan", "plan.json", "--ranks", "4", "--set", "mesh=auto", "--set",
+                        "train_batch_size=null"}),
+               1, {"mesh is \"auto\"", "set train_batch_size"});
+  expect_error(onefold({"plan", "plan.json", "--ranks", "4", "--set",
+                        R"(mesh={"data": 3, "tensor": "auto"})", "--set", "train_batch_size=8"}),
+               1, {"no mesh of 4 ranks goes with what the configuration says", "mesh.data"});
+}
+
 TEST_F(CliPlan, FitSaysWhereNothingFits) {
   const Outcome outcome = onefold({"plan", "plan.json", "--fit", "--memory", "1MiB"});
   EXPECT_EQ(outcome.code, 1);

@@ -45,6 +45,63 @@ TEST(LayoutKeys, OnlyAutoAsksForTheSearch) {
                   .batch);
 }
 
+TEST(LayoutKeys, AxesThatAreAutoAreFreeAndTheRestStays) {
+  EXPECT_EQ(left_open(document("{}")).mesh, FreeAxes::all());
+  EXPECT_EQ(left_open(document(R"({"mesh": {"tensor": 2}})")).mesh, FreeAxes{});
+  EXPECT_EQ(left_open(document(R"({"mesh": {"tensor": 2, "pipeline": "auto"}})")).mesh,
+            (FreeAxes{.pipeline = true}));
+  EXPECT_EQ(left_open(document(R"({"tensor_parallel": {"autotp_size": 2}})")).mesh,
+            (FreeAxes{.pipeline = true, .context = true, .expert = true}));
+  // What must stay is not said.
+  EXPECT_EQ(left_open(document(R"({"train_batch_size": "auto"})")).mesh, FreeAxes{});
+  EXPECT_EQ(asked_for(document("{}")).mesh, FreeAxes{});
+  const Freedom asked = asked_for(document(R"({"mesh": "auto", "pipeline": {"schedule": "gpipe"},
+                                               "gradient_accumulation_steps": 2})"));
+  EXPECT_EQ(asked.mesh, FreeAxes::all());
+  EXPECT_FALSE(asked.schedule);
+  EXPECT_TRUE(asked.interleave);
+  EXPECT_FALSE(asked.batch);
+  EXPECT_TRUE(asked_for(document(R"({"mesh": {"tensor": "auto"}})")).batch);
+}
+
+TEST(LayoutKeys, AMeshIsReadAsItWasWritten) {
+  const auto divisible = [](const char* more) {
+    Json root = document(more);
+    root["model"].update({{"num_heads", 4}, {"hidden_size", 32}});
+    return root;
+  };
+  EngineOptions layout = engine_options(Config::from_json(divisible("{}"), 8));
+  layout.tensor = 2;
+  layout.sequence_parallel = true;
+  layout.pipeline = {.ranks = 2, .schedule = PipelineSchedule::gpipe};
+  layout.micro_batch = 2;
+  layout.micros = 2;
+  layout.recompute = false;
+  for (const char* mesh : {R"({"mesh": "auto"})", R"({})",
+                           R"({"mesh": {"data": "auto", "tensor": "auto", "pipeline": "auto"}})"}) {
+    Json root = divisible(mesh);
+    write_layout(root, layout, left_open(root));
+    const Config read = Config::from_json(root, 8);
+    EXPECT_EQ(layout_changes(layout, engine_options(read)), std::vector<std::string>{}) << mesh;
+    EXPECT_EQ(read.mesh.data, 2);
+  }
+  // Data alone.
+  layout.tensor = layout.pipeline.ranks = 1;
+  Json root = divisible(R"({"mesh": "auto"})");
+  write_layout(root, layout, left_open(root));
+  EXPECT_EQ(Config::from_json(root, 2).mesh.data, 2);
+}
+
+TEST(LayoutKeys, AMeshIsNotFoundWithoutTheBatchThatMustStay) {
+  for (const char* key : {"mesh", "mesh.tensor"})
+    EXPECT_ERROR(Config::from_json(document(std::string_view(key) == "mesh"
+                                                ? R"({"mesh": "auto", "train_batch_size": null})"
+                                                : R"({"mesh": {"tensor": "auto"},
+                                                      "train_batch_size": null})"),
+                                   2),
+                 key, "the global batch would follow from it; set train_batch_size");
+}
+
 TEST(LayoutKeys, ALayoutIsReadAsItWasWritten) {
   EngineOptions layout = engine_options(Config::from_json(document("{}"), 2));
   layout.zero.stage = 3;

@@ -40,9 +40,10 @@ EngineOptions four_sequences() {
 
 FitContext on_ranks(int ranks) { return {.ranks = ranks, .hardware = slow_machine()}; }
 
-// All but the size of buckets.
+// All but the size of buckets, and the mesh.
 Freedom most() {
   Freedom freedom = Freedom::all();
+  freedom.mesh = {};
   freedom.reduce_bucket = false;
   return freedom;
 }

@@ -1,41 +1,12 @@
-#include "run/pipeline_plan.h"
+#include "run/pipeline_drawing.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/text.h"
-#include "engine/lines.h"
-#include "engine/stages.h"
 
 namespace onefold {
 namespace {
-
-// How long each action of a rank's program takes on its lane: its spans in the trace of a dry step,
-// which come in the program's order on each lane.
-std::vector<double> action_seconds(Engine& dry, const Program& program, double begin) {
-  std::array<size_t, kLanes> next{};
-  std::vector<double> seconds;
-  for (const Action& action : program.actions) {
-    const std::string name =
-        describe(action, dry.model().units[static_cast<size_t>(action.unit)]->name());
-    const std::string message = fmt::format("{}, step {}", name, dry.steps_done());
-    double sum = 0;
-    for (const Lane lane : {action.lane, Lane::compute}) {
-      const std::vector<TraceSpan>& spans = dry.trace().spans(lane);
-      size_t& at = next[static_cast<size_t>(lane)];
-      const auto passed_over = [&](const TraceSpan& span) {
-        return span.begin < begin || span.name.starts_with("wait for ");
-      };
-      while (at < spans.size() && passed_over(spans[at])) ++at;
-      for (; at < spans.size() && (spans[at].name == name || spans[at].name == message); ++at)
-        sum += spans[at].end - spans[at].begin;
-      if (lane == Lane::compute) break;
-    }
-    seconds.push_back(sum);
-  }
-  return seconds;
-}
 
 // A stretch of one stage's forwards or backwards of one micro-batch.
 struct DrawnTurn {
@@ -81,54 +52,22 @@ std::string label_of(const DrawnTurn& turn) {
 
 }  // namespace
 
-double PipelinePlan::ideal_idle_share() const {
-  const double others = pipeline.ranks - 1;
-  return others / (static_cast<double>(pipeline.interleave) * micros + others);
-}
-
-std::vector<RankTrace> PipelinePlan::traces() const {
+std::vector<RankTrace> traces_of(const PipelinePlan& plan) {
   std::vector<RankTrace> traces;
-  for (size_t place = 0; place < programs.size(); ++place) {
-    RankTrace& trace = traces.emplace_back(RankTrace{.rank = ranks[place], .lanes = {}});
+  for (size_t place = 0; place < plan.programs.size(); ++place) {
+    RankTrace& trace = traces.emplace_back(RankTrace{.rank = plan.ranks[place], .lanes = {}});
     for (const Lane lane : kAllLanes) {
       RankTrace::Lane& to = trace.lanes.emplace_back(RankTrace::Lane{lane_name(lane), {}});
-      for (size_t i = 0; i < programs[place].actions.size(); ++i) {
-        const Action& action = programs[place].actions[i];
-        const Timeline::Span& span = times.spans[place][i];
+      for (size_t i = 0; i < plan.programs[place].actions.size(); ++i) {
+        const Action& action = plan.programs[place].actions[i];
+        const Timeline::Span& span = plan.times.spans[place][i];
         if (action.lane == lane && span.end > span.begin)
-          to.spans.push_back({describe(action, unit_names[static_cast<size_t>(action.unit)]),
+          to.spans.push_back({describe(action, plan.unit_names[static_cast<size_t>(action.unit)]),
                               span.begin, span.end - span.begin, 0});
       }
     }
   }
   return traces;
-}
-
-PipelinePlan plan_pipeline(const ModelSpec& spec, const EngineOptions& options, int ranks,
-                           int64_t comm_scratch_bytes, const Hardware& hardware) {
-  PipelinePlan plan{.pipeline = pipeline_of(spec, options, 0), .micros = options.micros};
-  const Model model = model_of(spec, options);
-  for (const auto& unit : model.units) plan.unit_names.push_back(unit->name());
-  std::vector<std::vector<double>> seconds;
-  const Mesh mesh = mesh_of(options, ranks);
-  for (int place = 0; place < mesh.size(Axis::pipeline); ++place) {
-    const int rank = place * mesh.stage_ranks();
-    const auto dry = Engine::plan(spec, options, ranks, comm_scratch_bytes, hardware, rank);
-    const double begin = dry->device().now();
-    dry->trace().switch_on();
-    dry->train_step(std::vector<BatchView>(
-                        static_cast<size_t>(options.micros),
-                        BatchView{.batch = options.micro_batch, .sequence = options.sequence}),
-                    0);
-    plan.ranks.push_back(rank);
-    plan.programs.push_back(dry->program());
-    plan.units.push_back(unit_traits(model, options, ranks, dry->pipeline()));
-    seconds.push_back(action_seconds(*dry, dry->program(), begin));
-  }
-  plan.times = timeline(plan.programs, plan.units, [&](int place, size_t action) {
-    return seconds[static_cast<size_t>(place)][action];
-  });
-  return plan;
 }
 
 // As wide as the shortest turn asks for, within limits.

@@ -1,5 +1,5 @@
 // The ranks of a pipeline together: how long a step of all of them takes, and drawings of it.
-#include "run/pipeline_plan.h"
+#include "run/pipeline_drawing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,54 @@
+// What a step takes, in memory and time, as the search for layouts asks it: from plans, of few
+// micro-batches where there are many; and what no plan of a kind takes less than.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/fit.h"
+
+namespace onefold {
+
+struct Estimate {
+  int64_t device = 0, host = 0, disk = 0;  // peaks, of the rank that holds the most of each
+  double seconds = 0;
+  double waits = 0;  // of that; in a pipeline, of the rank that computes the longest
+};
+
+// The step as it would run.
+Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
+                      const FitContext& context);
+
+// The same, of many micro-batches from two steps of fewer. Adds to `plans` how many were made.
+Estimate estimated_step(const ModelSpec& spec, const EngineOptions& options,
+                        const FitContext& context, int& plans);
+
+// How long the forwards and backwards of a step take at least: on ranks that hold everything, with
+// what travels between their phases and nothing else.
+class LeastSeconds {
+ public:
+  LeastSeconds(const ModelSpec& spec, const Hardware& hardware)
+      : spec_(spec), hardware_(hardware) {}
+
+  // No step with these options, whatever their stage, homes and messages, is faster.
+  double of(const EngineOptions& options);
+  int plans() const { return static_cast<int>(micros_.size()); }
+
+ private:
+  // Of one micro-batch, by unit.
+  struct Micro {
+    std::vector<double> forward, backward;
+    double all = 0;
+  };
+
+  const Micro& micro(const EngineOptions& options);
+  const std::vector<int>& stages(const EngineOptions& options);
+
+  const ModelSpec& spec_;
+  const Hardware hardware_;
+  std::map<std::string, Micro> micros_;
+  std::map<std::pair<int, int>, std::vector<int>> stages_;  // by ranks and stages of each
+};
+
+}  // namespace onefold

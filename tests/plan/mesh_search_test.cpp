@@ -1,0 +1,226 @@
+// The search for the fastest mesh, against trying every one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/lines.h"
+#include "plan/estimate.h"
+#include "plan/pipeline_plan.h"
+#include "plan/search.h"
+#include "sanitized.h"
+
+namespace onefold {
+namespace {
+
+ModelSpec model_of_four_layers(const char* preset = "llama-tiny") {
+  ModelSpec spec = spec_from_preset(preset, "test");
+  spec.num_layers = 4;
+  spec.num_heads = spec.num_kv_heads = 4;
+  spec.hidden_size = 64;
+  spec.head_dim = 16;
+  spec.tie_embeddings = false;
+  spec.vocab_size = 96;
+  return spec;
+}
+
+// Slow enough in everything that every choice counts; two ranks share a host.
+Hardware slow_hosts() {
+  Hardware hardware{.name = "slow"};
+  hardware.product_gflops = 1;
+  hardware.memory_gb_per_s = 0.5;
+  hardware.link_gb_per_s = 0.2;
+  hardware.host_ranks = 2;
+  hardware.between_hosts_gb_per_s = 0.05;
+  return hardware;
+}
+
+EngineOptions eight_sequences(int ranks, int64_t sequence) {
+  EngineOptions options{.threads = 1, .micro_batch = 8 / ranks, .sequence = sequence, .micros = 1};
+  options.zero.persistence_elems = 0;
+  return options;
+}
+
+Freedom of_meshes() {
+  return {
+      .stage = true, .batch = true, .mesh = FreeAxes::all(), .schedule = true, .interleave = true};
+}
+
+struct TriedMesh {
+  EngineOptions options;
+  Estimate estimate;
+};
+
+// Every mesh of so many ranks that the model goes with, with every schedule, micro-batch and stage.
+std::vector<TriedMesh> try_every_mesh(const ModelSpec& spec, const EngineOptions& given,
+                                      const FitContext& context) {
+  std::vector<TriedMesh> all;
+  const auto each = [](const auto& values, const auto& call) {
+    for (const auto& value : values) call(value);
+  };
+  const std::vector<int> sizes = {1, 2, 4};
+  EngineOptions o = given;
+  const auto plan = [&] {
+    const int ranks = o.tensor * o.pipeline.ranks * o.context * o.expert;
+    if (context.ranks % ranks != 0 || o.tensor > context.hardware.host_ranks) return;
+    const int64_t sequences = 8 / data_ranks(o, context.ranks);
+    each(std::vector<int64_t>{1, 2, 4, 8}, [&](int64_t micro_batch) {
+      if (sequences % micro_batch != 0) return;
+      o.micro_batch = micro_batch;
+      o.micros = static_cast<int>(sequences / micro_batch);
+      o.context_method = divides_heads(spec, o) ? ContextMethod::ulysses : ContextMethod::ring;
+      if (!obstacle_to_mesh(spec, o).empty()) return;
+      each(std::vector{0, 1, 2, 3}, [&](int stage) {
+        o.zero.stage = stage;
+        all.push_back({o, planned_step(spec, o, context)});
+      });
+    });
+  };
+  each(sizes, [&](int tensor) {
+    o.tensor = tensor;
+    each(sizes, [&](int context_ranks) {
+      o.context = context_ranks;
+      if (o.context > 1 && o.sequence / o.context < 256) return;
+      each(spec.experts.enabled() ? sizes : std::vector{1}, [&](int expert) {
+        o.expert = expert;
+        each(sizes, [&](int stages) {
+          o.pipeline.ranks = stages;
+          each(std::vector{1, 2}, [&](int interleave) {
+            if (interleave > 1 && interleave * stages > 4) return;
+            o.pipeline.interleave = interleave;
+            if (stages == 1 && interleave > 1) return;
+            each(kPipelineSchedules, [&](PipelineSchedule schedule) {
+              o.pipeline.schedule = schedule;
+              if (stages == 1 && schedule != PipelineSchedule::one_f_one_b) return;
+              plan();
+            });
+          });
+        });
+      });
+    });
+  });
+  return all;
+}
+
+void expect_as_good_as_every_mesh(const ModelSpec& spec, int64_t sequence) {
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  const EngineOptions given = eight_sequences(4, sequence);
+  const std::vector<TriedMesh> all = try_every_mesh(spec, given, context);
+  std::vector<int64_t> peaks;
+  LeastSeconds least(spec, context.hardware);
+  for (const TriedMesh& one : all) {
+    peaks.push_back(one.estimate.device);
+    EXPECT_LE(least.of(one.options), 1.0001 * one.estimate.seconds)
+        << join(layout_changes(given, one.options), ", ");
+  }
+  std::sort(peaks.begin(), peaks.end());
+  for (const double share : {0.0, 0.1, 0.5, 1.0}) {
+    // What is extrapolated from fewer micro-batches may be some blocks more than it is.
+    constexpr int64_t kBlocks = 1024;
+    const auto which = static_cast<size_t>(share * static_cast<double>(peaks.size() - 1));
+    const TierLimits limits{.device = peaks[which] + kBlocks};
+    const TriedMesh* best = nullptr;
+    for (const TriedMesh& one : all)
+      if (one.estimate.device <= limits.device &&
+          (!best || one.estimate.seconds < best->estimate.seconds))
+        best = &one;
+    const SearchResult found = search_layouts(spec, given, context, of_meshes(), limits);
+    ASSERT_FALSE(found.best.empty());
+    EXPECT_LE(found.best[0].seconds, 1.0001 * best->estimate.seconds)
+        << join(layout_changes(found.best[0].options, best->options), ", ");
+    for (const Layout& layout : found.best) {
+      EXPECT_LE(layout.device_bytes, limits.device);
+      const Estimate as_run = planned_step(spec, layout.options, context);
+      EXPECT_EQ(layout.device_bytes, as_run.device);
+      EXPECT_EQ(layout.seconds, as_run.seconds);
+      EXPECT_LE(layout.options.tensor, 2);  // within a host
+      EXPECT_EQ(layout.options.micro_batch * layout.options.micros *
+                    data_ranks(layout.options, context.ranks),
+                8);
+    }
+  }
+}
+
+TEST(MeshSearch, FindsOfADenseModelWhatTryingEverythingFinds) {
+  if (test::kSanitized) GTEST_SKIP() << "the other model walks the same code";
+  expect_as_good_as_every_mesh(model_of_four_layers(), 512);
+}
+
+TEST(MeshSearch, FindsOfAMixtureWhatTryingEverythingFinds) {
+  ModelSpec spec = model_of_four_layers("mixtral-tiny");
+  spec.experts.count = 4;
+  expect_as_good_as_every_mesh(spec, 32);
+}
+
+TEST(MeshSearch, KeepsTheAxesThatAreGiven) {
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  EngineOptions given = eight_sequences(2, 32);
+  given.tensor = 2;
+  Freedom freedom = of_meshes();
+  freedom.mesh.tensor = false;
+  const SearchResult found = search_layouts(model_of_four_layers(), given, context, freedom, {});
+  ASSERT_GE(found.best.size(), 2u);
+  for (const Layout& layout : found.best) EXPECT_EQ(layout.options.tensor, 2);
+  EXPECT_FALSE(same_mesh(found.best[0].options, found.best[1].options));
+  EXPECT_NE(why_first(found).find("mesh.pipeline"), std::string::npos) << why_first(found);
+}
+
+// Of a mesh with a pipeline that is given: every stage keeps the limit.
+TEST(MeshSearch, LayoutsOfAPipelineAreThoseOfItsFullestRank) {
+  const ModelSpec spec = model_of_four_layers();
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  EngineOptions given = eight_sequences(2, 32);
+  given.pipeline.ranks = 2;
+  Freedom freedom = of_meshes();
+  freedom.mesh = {};
+  freedom.recompute = true;
+  const auto peak = [&](const EngineOptions& options) {
+    return Engine::plan_worst(spec, options, 4, 0, context.hardware)->ledger().peak_bytes();
+  };
+  const TierLimits limits{.device = peak(given) * 3 / 4};
+  const SearchResult found = search_layouts(spec, given, context, freedom, limits);
+  ASSERT_FALSE(found.best.empty());
+  for (const Layout& layout : found.best) {
+    EXPECT_EQ(layout.options.pipeline.ranks, 2);
+    EXPECT_EQ(layout.device_bytes, peak(layout.options));
+    EXPECT_LE(layout.device_bytes, limits.device);
+  }
+}
+
+// What ranks exchange where a unit begins and ends belongs to the unit's action.
+TEST(MeshSearch, APipelineOfDividedSequencesTakesItsTime) {
+  const ModelSpec spec = model_of_four_layers();
+  const Hardware hardware = slow_hosts();
+  EngineOptions options = eight_sequences(1, 32);
+  options.micro_batch = 2;
+  options.micros = 4;
+  options.tensor = options.pipeline.ranks = 2;
+  const double whole = plan_pipeline(spec, options, 4, 0, hardware).times.seconds;
+  options.sequence_parallel = true;
+  const double divided = plan_pipeline(spec, options, 4, 0, hardware).times.seconds;
+  EXPECT_GT(divided, 0.5 * whole);
+  EXPECT_LE(LeastSeconds(spec, hardware).of(options), divided);
+}
+
+TEST(Remedies, NameAMeshWhereNothingElseWouldDo) {
+  const ModelSpec spec = model_of_four_layers();
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  EngineOptions given = eight_sequences(4, 32);
+  const auto least = [&](const FreeAxes& axes) {
+    Freedom freedom = Freedom::all();
+    freedom.mesh = axes;
+    freedom.sequence_parallel = false;
+    return search_layouts(spec, given, context, freedom, {.device = 1, .disk = Ledger::kNoLimit})
+        .least.device_bytes;
+  };
+  const int64_t here = least({}), elsewhere = least(FreeAxes::all());
+  ASSERT_LT(elsewhere, here);
+  const int64_t limit = (here + elsewhere) / 2;
+  const std::vector<Remedy> ways = remedies(spec, given, context, limit);
+  ASSERT_EQ(ways.size(), 1u);
+  EXPECT_LE(ways[0].peak_bytes, limit);
+  EXPECT_NE(ways[0].change.find("mesh."), std::string::npos) << ways[0].change;
+}
+
+}  // namespace
+}  // namespace onefold
