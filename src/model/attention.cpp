@@ -10,6 +10,7 @@
 // tokens and some heads (head_exchange.h), and what is kept of them is that; of the result both are
 // kept, for the gradients of the product behind it are of the tokens here. Or keys and values go
 // around (ring.h), in as many phases as there are parts, and what is kept is that of one rank.
+#include "model/attention_phases.h"
 #include "model/branch.h"
 #include "model/head_exchange.h"
 #include "model/ring.h"
@@ -58,7 +59,8 @@ class Attention final : public Branch {
       : Branch(s, share, block, "attention", 0, DropoutSite::attention_out),
         first_head_(heads_of(s, share).first),
         ring_(share.parts > 1 && share.method == ContextMethod::ring),
-        exchange_(spec_, ring_ ? Share{} : share) {
+        exchange_(spec_, ring_ ? Share{} : share),
+        order_{ring_, exchange_.any(), spec_.norm_after(), share.overlapped, share.parts} {
     const int64_t d = s.hidden_size;
     const std::string in = prefix_ + "attention.";
     qkv_ = add_divided(true, in + "qkv.weight", s.qkv_size(), d, Init::normal, true, qkv_rows(d));
@@ -84,31 +86,9 @@ class Attention final : public Branch {
     return Saved(spec_, exchange_, {}, batch, sequence, type).bytes;
   }
 
-  int phases(bool backward, int64_t) const override {
-    return (backward ? 6 + post() : 3) + attend_phases(backward);
-  }
-
+  int phases(bool backward, int64_t) const override { return order_.count(backward); }
   Phase phase(bool backward, int index, int64_t) const override {
-    const Place place = place_of(backward, index);
-    static constexpr Phase kForward[] = {{"qkv", Role::exchange},
-                                         {"attend", Role::exchange},
-                                         {.name = "out", .role = Role::sum, .by_rows = true},
-                                         {"residual"}};
-    static constexpr Phase kBackward[] = {{"post norm weights", Role::none, true},
-                                          {"out weights", Role::none, true},
-                                          {"result", Role::exchange},
-                                          {"attend", Role::exchange},
-                                          {"queries and keys"},
-                                          {"qkv weights", Role::none, true},
-                                          {.name = "input", .role = Role::sum, .by_rows = true},
-                                          {"norm"}};
-    Phase phase = backward ? kBackward[step_of(place)] : kForward[place.index];
-    if (!ring_ || phase.role != Role::exchange) return phase;
-    if (place.joins) phase.name = "join";
-    phase.role = turn_after(backward, place) < 0 ? Role::none : Role::shift;
-    phase.beside =
-        attends(backward, place) && !place.joins && (backward || place.step + 1 < steps());
-    return phase;
+    return order_.phase(backward, index);
   }
 
   void run(bool backward, int index, UnitCall& call) const override {
@@ -118,78 +98,31 @@ class Attention final : public Branch {
                                          &Attention::result_gradient, &Attention::attend_backward,
                                          &Attention::qk_gradient,     &Attention::qkv_weights,
                                          &Attention::input_gradient,  &Attention::norm_gradient};
-    const Place place = place_of(backward, index);
-    if (ring_ && attends(backward, place))
+    const Place place = order_.place_of(backward, index);
+    if (ring_ && order_.attends(backward, place))
       return place.joins ? join_keys(call, place.step)
              : backward  ? attend_backward_step(call, saved_of(call), place.step)
                          : attend_step(call, saved_of(call), place.step);
-    (this->*(backward ? kBackward[step_of(place)] : kForward[place.index]))(call, saved_of(call));
+    (this->*(backward ? kBackward[order_.step_of(place)] : kForward[place.index]))(call,
+                                                                                   saved_of(call));
   }
 
   Tensor boundary(bool backward, int index, const UnitCall& call) const override {
-    const Place place = place_of(backward, index);
-    if (backward && step_of(place) == kInput) return dnormed_of(call);
+    const Place place = order_.place_of(backward, index);
+    if (backward && order_.step_of(place) == AttentionPhases::kInput) return dnormed_of(call);
     if (!backward && place.index == 2) return projected_at(call, saved_of(call).projected);
     return ring_ || exchange_.any() ? travel_of(backward, place, call).sent
                                     : Unit::boundary(backward, index, call);
   }
 
   Tensor arrival(bool backward, int index, const UnitCall& call) const override {
-    return travel_of(backward, place_of(backward, index), call).received;
+    return travel_of(backward, order_.place_of(backward, index), call).received;
   }
 
  private:
   using Step = void (Attention::*)(UnitCall&, const Saved&) const;
+  using Place = AttentionPhases::Place;
 
-  // Phases of backward before the first.
-  int post() const { return spec_.norm_after() ? 1 : 0; }
-
-  // A ring attends in several phases, which are one of the others: a step in each, and in backward,
-  // but for the first, another one that joins what it has found.
-  struct Place {
-    int index, step = 0;
-    bool joins = false;
-  };
-  int steps() const { return ring_ ? share_.parts : 1; }
-  int attend_phases(bool backward) const { return backward ? 2 * steps() - 1 : steps(); }
-  int attend_index(bool backward) const {
-    return !backward ? 1 : post() + (exchange_.any() ? 1 : 2);
-  }
-  bool attends(bool backward, const Place& place) const {
-    return place.index == attend_index(backward);
-  }
-  Place place_of(bool backward, int index) const {
-    const int first = attend_index(backward);
-    if (index < first) return {index};
-    const int behind = index - first, count = attend_phases(backward);
-    if (behind >= count) return {index - count + 1};
-    if (!backward) return {first, behind};
-    return {first, (behind + 1) / 2, behind > 0 && behind % 2 == 0};
-  }
-
-  // Of a ring: the number of what is passed on after a phase; -1: nothing is.
-  int turn_after(bool backward, const Place& place) const {
-    const bool attended = attends(backward, place);
-    if (!backward) {  // keys and values, while the step before is computed
-      const int turn = attended ? place.step + 1 : 0;
-      return place.index <= attend_index(false) && turn + 1 < steps() ? turn : -1;
-    }
-    if (!attended) return place.index + 1 == attend_index(true) ? 0 : -1;
-    return place.step == 0 || place.joins ? place.step + 1 : -1;
-  }
-
-  // Which step of backward a phase is: where the input's gradient travels beside computation, that
-  // of qkv's weights comes behind it.
-  // Where parts exchange tokens for heads, that of out's weights comes behind attention, and so
-  // beside the exchange back.
-  static constexpr int kOutWeights = 1, kResult = 2, kAttend = 3, kQkvWeights = 5, kInput = 6;
-  int step_of(const Place& place) const {
-    const int step = place.index + 1 - post();
-    if (exchange_.any() && step >= kOutWeights && step <= kAttend)
-      return step == kAttend ? kOutWeights : step + 1;
-    if (!share_.overlapped || (step != kQkvWeights && step != kInput)) return step;
-    return kQkvWeights + kInput - step;
-  }
   Tensor dnormed_of(const UnitCall& call) const {
     return call.temps[gradient_temp({kNormed, kDnormed})];
   }
@@ -236,7 +169,7 @@ class Attention final : public Branch {
   };
   Travel travel_of(bool backward, const Place& place, const UnitCall& call) const {
     const int index = place.index;
-    if (ring_) return passed_in(backward, turn_after(backward, place), call);
+    if (ring_) return passed_in(backward, order_.turn_after(backward, place), call);
     const bool one = one_sequence(call);
     const int64_t q = exchange_.query_cols(), qkv = exchange_.qkv_cols();
     const auto in = [&](size_t temp, int64_t cols) { return blocks_in(call, temp, cols); };
@@ -245,7 +178,7 @@ class Attention final : public Branch {
       return index == 0 ? Travel{in(kSent, qkv), one ? saved.all_qkv : in(kReceived, qkv)}
                         : Travel{one ? saved.all_attention : in(kSent, q),
                                  one ? in(kSent, q) : in(kReceived, q)};
-    if (step_of(place) == kResult) return {in(kSent, q), in(kReceived, q)};
+    if (order_.step_of(place) == AttentionPhases::kResult) return {in(kSent, q), in(kReceived, q)};
     return {one ? all_dqkv(call) : in(kReceived, qkv), in(kSent, qkv)};
   }
 
@@ -280,7 +213,8 @@ class Attention final : public Branch {
   Travel passed_in(bool backward, int turn, const UnitCall& call) const {
     const auto of = [&](int at) {
       if (turn == 0) return keys_in(call, backward, at);
-      return backward && turn + 1 >= steps() ? dkeys_in(call, at) : in_turn(call, backward, at);
+      return backward && turn + 1 >= order_.steps() ? dkeys_in(call, at)
+                                                    : in_turn(call, backward, at);
     };
     return {of(turn), of(turn + 1)};
   }
@@ -530,7 +464,7 @@ class Attention final : public Branch {
     const Tensor dattention = call.take(rows, q);
     result_gradient_to(call, dy, dattention);
     exchange_.to_heads(call.kernels, dattention, false,
-                       travel_of(true, {attend_index(true) - 1}, call).sent);
+                       travel_of(true, order_.before_attending(), call).sent);
   }
 
   void result_gradient_to(const UnitCall& call, Tensor dy, Tensor dattention) const {
@@ -545,7 +479,8 @@ class Attention final : public Branch {
     const size_t in = !exchange_.any() ? kDattention : regroups ? kSent : kReceived;
     const Tensor dout = blocks_in(call, in, exchange_.query_cols());
     if (regroups)
-      exchange_.to_sequences(call.kernels, travel_of(true, {attend_index(true) - 1}, call).received,
+      exchange_.to_sequences(call.kernels,
+                             travel_of(true, order_.before_attending(), call).received,
                              call.batch.batch, dout);
     {
       const Arena::Scope scope(call.arena);
@@ -559,7 +494,7 @@ class Attention final : public Branch {
     }
     if (regroups)
       exchange_.from_sequences(call.kernels, dqkv, call.batch.batch,
-                               travel_of(true, {attend_index(true)}, call).sent);
+                               travel_of(true, order_.attending(true), call).sent);
   }
 
   // Gradients of a part's keys and values start with its own. What later steps find is added to
@@ -613,10 +548,10 @@ class Attention final : public Branch {
     const int64_t q = spec_.query_size(), kv = spec_.kv_size();
     const Tensor dqkv = call.temps[kDqkv];
     if (exchange_.any())
-      exchange_.from_heads(call.kernels, travel_of(true, {attend_index(true)}, call).received, true,
-                           dqkv);
+      exchange_.from_heads(call.kernels, travel_of(true, order_.attending(true), call).received,
+                           true, dqkv);
     if (ring_) {
-      const Tensor home = dkeys_in(call, steps() + 1);
+      const Tensor home = dkeys_in(call, order_.steps() + 1);
       call.kernels.copy(home, dqkv.col_range(q, 2 * kv));
     }
     release_to_mark(call, {kDy, kSent, kReceived, kDattention, kMore});
@@ -656,6 +591,7 @@ class Attention final : public Branch {
   const int64_t first_head_;  // of the whole model's
   const bool ring_;
   const HeadExchange exchange_;  // of no parts where there is a ring
+  const AttentionPhases order_;
   int qkv_, qkv_bias_, q_norm_, k_norm_, out_, out_bias_;
   std::vector<Adapter> qkv_adapters_, out_adapters_;
 };
