@@ -60,10 +60,10 @@ class VirtualLane final : public LaneQueue {
     if (seconds > 0 && label.over == Link::disk)
       ready_ = machine_.disk.take(ready_, seconds);
     else if (seconds > 0 && label.over == Link::host && machine_.hardware.device != "cpu")
-      ready_ = std::max(ready_ + seconds,
-                        machine_.host_memory.take(
-                            ready_, memory_seconds(machine_.hardware.host_copy_share *
-                                                   static_cast<double>(label.bytes))));
+      ready_ = std::max(
+          ready_ + seconds,
+          machine_.host_memory.take(ready_, memory_seconds(machine_.hardware.host_copy_share *
+                                                           static_cast<double>(label.bytes))));
     else
       ready_ += seconds;
     ready_ += label.core_seconds;

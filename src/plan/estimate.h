@@ -51,4 +51,12 @@ class LeastSeconds {
   std::map<std::pair<int, int>, std::vector<int>> stages_;  // by ranks and stages of each
 };
 
+// What searches have planned of a model on the same ranks, so that each plan is made once.
+struct KnownSteps {
+  KnownSteps(const ModelSpec& spec, const Hardware& hardware) : least_seconds(spec, hardware) {}
+
+  std::map<std::string, Estimate> estimates;  // by all that a search may choose
+  LeastSeconds least_seconds;
+};
+
 }  // namespace onefold

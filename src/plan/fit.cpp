@@ -6,7 +6,10 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "engine/lines.h"
+#include "engine/programs.h"
 #include "model/spec_limits.h"
+#include "plan/estimate.h"
 #include "plan/search.h"
 
 namespace onefold {
@@ -121,12 +124,26 @@ WaysOut ways_out(const EngineOptions& options) {
           all};
 }
 
+// No mesh has less than an even share of all state on each rank.
+bool states_may_fit(const ModelSpec& spec, const EngineOptions& options, const FitContext& context,
+                    const TierLimits& limits) {
+  EngineOptions even = options;
+  even.tensor = even.context = even.expert = even.overlap_chunks = 1;
+  even.sequence_parallel = false;
+  even.pipeline = {};
+  even.offload = {};
+  even.zero.stage = 3;
+  const std::vector<UnitTraits> units = unit_traits(model_of(spec, even), even, context.ranks);
+  return state_bytes(units, even, context.ranks).total() <= limits.device;
+}
+
 // The fastest layout of each way out that has one, those that change little first. Of another mesh
 // too, where nothing fits on the device with this one.
 std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& options,
                                     const FitContext& context, const TierLimits& limits) {
+  KnownSteps known(spec, context.hardware);
   const auto best = [&](const Freedom& freedom) {
-    return search_layouts(spec, options, context, freedom, limits, 1).best;
+    return search_layouts(spec, options, context, freedom, limits, 1, &known).best;
   };
   const WaysOut ways = ways_out(options);
   std::vector<Layout> fitting;
@@ -141,7 +158,8 @@ std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& 
   take(best(ways.homes));
   take(best(ways.all));
   const bool divisible = !options.compression.any() && !options.local.on() && !options.stale.on();
-  if (here.empty() && context.ranks > 1 && divisible) {
+  if (here.empty() && context.ranks > 1 && divisible &&
+      (fitting.empty() || states_may_fit(spec, options, context, limits))) {
     Freedom freedom = fitting.empty() ? ways.all : ways.here;
     freedom.mesh = FreeAxes::all();
     take(best(freedom));

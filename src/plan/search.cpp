@@ -47,7 +47,7 @@ class LayoutSearch {
  public:
   LayoutSearch(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                const FitContext& context, const Freedom& freedom, const TierLimits& limits,
-               size_t wanted)
+               size_t wanted, KnownSteps& known)
       : spec_(spec),
         meshes_(meshes),
         context_(context),
@@ -55,15 +55,16 @@ class LayoutSearch {
         limits_(limits),
         wanted_(wanted),
         choices_(spec, context, freedom, limits),
-        least_seconds_(spec, context.hardware) {
+        known_(known) {
     for (EngineOptions& mesh : meshes_) mesh.memory_limit_bytes = Ledger::kNoLimit;
   }
 
   SearchResult run() {
+    const int known = known_.least_seconds.plans();
     look_at_cells();
     refine();
     settle();
-    result_.plans += least_seconds_.plans();
+    result_.plans += known_.least_seconds.plans() - known;
     return std::move(result_);
   }
 
@@ -104,7 +105,7 @@ class LayoutSearch {
   }
 
   const Estimate& estimate(const EngineOptions& options) {
-    const auto [place, is_new] = estimates_.try_emplace(key(options));
+    const auto [place, is_new] = known_.estimates.try_emplace(key(options));
     if (is_new) {
       EngineOptions planned = options;
       settle_order(planned);
@@ -149,7 +150,7 @@ class LayoutSearch {
         cell.policy < 0 && freedom_.recompute ? Recompute() : fewest_blocks(options.recompute);
     if (options.pipeline.ranks > 1) options.order = Order::micro_first;
     if (!obstacle_to_mesh(spec_, options).empty()) return;
-    cell.least_seconds = least_seconds_.of(options);
+    cell.least_seconds = known_.least_seconds.of(options);
     cell.number = cells_.size() + looked_at_;
     cells_.push(cell);
   }
@@ -266,7 +267,7 @@ class LayoutSearch {
   // Even with as little recomputed as the cell allows for.
   bool too_slow(const Cell& cell, const EngineOptions& options) {
     if (meshes_.size() == 1) return false;
-    const double less = least_seconds_.of(options) - cell.least_seconds;
+    const double less = known_.least_seconds.of(options) - cell.least_seconds;
     return estimate(options).seconds - less > slowest_wanted();
   }
 
@@ -416,11 +417,10 @@ class LayoutSearch {
   const TierLimits limits_;
   const size_t wanted_;
   const LayoutChoices choices_;
-  LeastSeconds least_seconds_;
+  KnownSteps& known_;
   std::priority_queue<Cell> cells_;
   size_t looked_at_ = 0;
   std::vector<TooLarge> too_large_;
-  std::map<std::string, Estimate> estimates_;
   std::vector<Candidate> candidates_;  // that fit
   SearchResult result_;
 };
@@ -440,15 +440,16 @@ bool same_mesh(const EngineOptions& a, const EngineOptions& b) {
 
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
-                            const TierLimits& limits, size_t wanted) {
+                            const TierLimits& limits, size_t wanted, KnownSteps* known) {
   return search_meshes(spec, options_of_meshes(spec, options, context, freedom.mesh), context,
-                       freedom, limits, wanted);
+                       freedom, limits, wanted, known);
 }
 
 SearchResult search_meshes(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                            const FitContext& context, const Freedom& freedom,
-                           const TierLimits& limits, size_t wanted) {
-  return LayoutSearch(spec, meshes, context, freedom, limits, wanted).run();
+                           const TierLimits& limits, size_t wanted, KnownSteps* known) {
+  KnownSteps own(spec, context.hardware);
+  return LayoutSearch(spec, meshes, context, freedom, limits, wanted, known ? *known : own).run();
 }
 
 }  // namespace onefold

@@ -13,6 +13,8 @@
 
 namespace onefold {
 
+struct KnownSteps;  // plan/estimate.h
+
 // What each rank may use of each tier; 0: nothing of it.
 struct TierLimits {
   int64_t device = Ledger::kNoLimit;
@@ -59,14 +61,17 @@ struct SearchResult {
 };
 
 // `wanted`: so many of the best. The same arguments give the same layouts. Of a free mesh, the
-// options are those of one that there may be.
+// options are those of one that there may be. `known` is for searches that differ in freedom and
+// limits alone, none of which is free in the order of micro-batches.
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
-                            const TierLimits& limits, size_t wanted = 6);
+                            const TierLimits& limits, size_t wanted = 6,
+                            KnownSteps* known = nullptr);
 // The same from these options, each of another mesh.
 SearchResult search_meshes(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                            const FitContext& context, const Freedom& freedom,
-                           const TierLimits& limits, size_t wanted = 6);
+                           const TierLimits& limits, size_t wanted = 6,
+                           KnownSteps* known = nullptr);
 
 // Whether both divide ranks alike.
 bool same_mesh(const EngineOptions& a, const EngineOptions& b);

@@ -51,8 +51,9 @@ std::vector<std::string> layout_changes(const EngineOptions& from, const EngineO
   add(to.micro_batch != from.micro_batch,
       fmt::format("train_micro_batch_size_per_gpu {}, gradient_accumulation_steps {}",
                   to.micro_batch, to.micros));
-  add(to.recompute != from.recompute,
-      fmt::format("run.recompute {}", recompute_value(to.recompute).dump()));
+  // Values and not policies: there are two of none.
+  const std::string again = recompute_value(to.recompute).dump();
+  add(again != recompute_value(from.recompute).dump(), fmt::format("run.recompute {}", again));
   return changes;
 }
 
