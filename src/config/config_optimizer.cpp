@@ -113,7 +113,7 @@ void read_coefficients(JsonObject& params, OptimizerSpec& spec) {
 }
 
 void read_frozen_trust(JsonObject& params, OptimizerSpec& spec) {
-  OptimizerSpec::FrozenTrust& trust = spec.frozen_trust.emplace();
+  FrozenTrust& trust = spec.frozen_trust.emplace();
   trust.beta = params.fraction("coeff_beta", trust.beta);
   trust.most = params.positive("factor_max", trust.most);
   trust.least = params.positive("factor_min", trust.least);

@@ -56,6 +56,15 @@ struct ParamGroup {
   bool has(const std::string& parameter) const;
 };
 
+// LAMB: where the second moment stays as it is, so does each tensor's ratio of norms: it is the
+// running mean of those before, times a factor that follows a second moment that goes on (1-bit
+// LAMB, Li et al. 2021).
+struct FrozenTrust {
+  double beta = 0.9;             // of the mean
+  double least = 0.5, most = 4;  // of the factor
+  double threshold = 0.1;        // how far it may go from one step to the next
+};
+
 struct OptimizerSpec {
   enum class Type : uint8_t { adamw, sgd, lion, lamb, lars, adafactor, muon };
   Type type = Type::adamw;
@@ -76,14 +85,7 @@ struct OptimizerSpec {
   bool nesterov = false;                       // SGD, Muon
   bool eps_inside = false;                     // LAMB: under the root
   double least_trust = 0.01, most_trust = 10;  // LAMB
-  // LAMB: where the second moment stays as it is, so does each tensor's ratio of norms: it is the
-  // running mean of those before, times a factor that follows a second moment that goes on (1-bit
-  // LAMB, Li et al. 2021). Without it the ratio is each step's own.
-  struct FrozenTrust {
-    double beta = 0.9;             // of the mean
-    double least = 0.5, most = 4;  // of the factor
-    double threshold = 0.1;        // how far it may go from one step to the next
-  };
+  // LAMB; without it the ratio is each step's own.
   std::optional<FrozenTrust> frozen_trust = {};
   double trust = 0.001;         // LARS
   double decay_power = -0.8;    // Adafactor: of the step, for its second moment

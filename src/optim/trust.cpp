@@ -23,7 +23,7 @@ float lamb_rate(const OptimizerSpec& spec, int64_t step, const StepRates& rates,
 // step is multiplied by, by the parameter's number.
 Tensor trusted(const StepTools& tools, const OptimizerSpec& spec, const StepControl& control,
                const UnitStep& unit, const PairsOfSquares& squares, bool frozen) {
-  const OptimizerSpec::FrozenTrust& trust = *spec.frozen_trust;
+  const FrozenTrust& trust = *spec.frozen_trust;
   const Tensor ratios = tools.arena->take(1, unit.numbers, DType::f64);
   std::vector<TensorTrust> list;
   for (const SteppedParam& one : unit.wholes)

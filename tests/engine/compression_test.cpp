@@ -369,7 +369,7 @@ TEST(CompressionMomentum, OfEverythingIsThatOfTheOptimizer) {
              .eps = 1e-6,
              .weight_decay = 0.1,
              .freeze_step = 3,
-             .frozen_trust = OptimizerSpec::FrozenTrust{}},
+             .frozen_trust = FrozenTrust{}},
              3,
              2e-6}})
     for (const int stage : {0, 1}) {

@@ -12,7 +12,6 @@ namespace {
 using test::expect_same_bits;
 using test::RankRun;
 using test::train_on_ranks;
-using FrozenTrust = OptimizerSpec::FrozenTrust;
 
 ModelSpec lamb_model() {
   ModelSpec spec = spec_from_preset("gpt2-tiny", "test");

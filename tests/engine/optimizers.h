@@ -33,7 +33,7 @@ inline const std::vector<NamedOptimizer>& all_optimizers() {
         .weight_decay = 0.1,
         .bias_correction = false,
         .freeze_step = 2,
-        .frozen_trust = OptimizerSpec::FrozenTrust{.least = 0.8, .most = 1.5}}},
+        .frozen_trust = FrozenTrust{.least = 0.8, .most = 1.5}}},
       {"sgd", {.type = Type::sgd, .weight_decay = 0.1, .momentum = 0.9, .nesterov = true}},
       {"lion", {.type = Type::lion, .beta2 = 0.99, .weight_decay = 0.1}},
       {"lamb", {.type = Type::lamb, .eps = 1e-6, .weight_decay = 0.1}},
@@ -104,7 +104,7 @@ inline std::vector<double> newton_schulz(std::vector<double> x, int64_t rows, in
 // after it.
 inline void frozen_lamb_reference(const OptimizerSpec& spec, double rate, double decay,
                                   Reference& p, const std::vector<double>& mean) {
-  const OptimizerSpec::FrozenTrust& trust = *spec.frozen_trust;
+  const FrozenTrust& trust = *spec.frozen_trust;
   const size_t n = p.values.size();
   if (p.fresh.empty()) p.fresh = p.second;
   std::vector<double> plain(n), way(n);

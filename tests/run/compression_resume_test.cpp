@@ -101,7 +101,7 @@ EngineOptions one_bit_lamb(int stage) {
                        .weight_decay = 0.1,
                        .bias_correction = false,
                        .freeze_step = 3,
-                       .frozen_trust = OptimizerSpec::FrozenTrust{}};
+                       .frozen_trust = FrozenTrust{}};
   return options;
 }
 
