@@ -3,7 +3,11 @@
 // The bits are those of the same mesh with exchanges in the order of computation, in every layout;
 // as much is sent; and the plan is the run.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "engine/late_channels.h"
 #include "engine/lines.h"
 #include "engine/programs.h"
 #include "engine/ranks.h"
@@ -283,6 +287,98 @@ TEST(OverlappedRing, TurnsTravelBesideTheStepsOfAttention) {
     EXPECT_EQ(beside_of(dense("llama-tiny"), ring(context), 1), steps);
     EXPECT_EQ(beside_of(dense("llama-tiny"), in_order(ring(context)), 1), Names{});
   }
+}
+
+// ---- However long an exchange is under way
+
+// Whatever is computed beside an exchange has the bits it had, though the exchange begins when that
+// is done: it reads nothing of what arrives, and leaves what is sent as it is.
+TEST(LateExchanges, ChangeNoBit) {
+  const auto late = [](std::shared_ptr<Communicator> communicator) {
+    return std::make_shared<test::LateCommunicator>(
+        std::move(communicator),
+        test::Late{{"dispatch", "ring", "context beside"},
+                   [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }});
+  };
+  std::vector<std::pair<ModelSpec, EngineOptions>> cases = {{mixture(true), beside(2)},
+                                                            {mixture(false, 0.7f), beside(2)},
+                                                            {dense("qwen3-tiny"), ring(3)},
+                                                            {dense("llama-tiny"), ulysses(2)}};
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::ulysses}) {
+    EngineOptions options = ulysses(2);
+    options.context_method = method;
+    options.pipeline.ranks = 2;
+    options.pipeline.schedule = PipelineSchedule::zero_bubble;
+    cases.emplace_back(dense("llama-tiny"), options);
+    options = ulysses(2);
+    options.context_method = method;
+    options.expert = 2;
+    options.recompute = true;
+    cases.emplace_back(mixture(true), options);
+  }
+  for (const auto& [spec, options] : cases) {
+    const int ranks = options.expert * options.context * options.pipeline.ranks;
+    SCOPED_TRACE(
+        fmt::format("expert {}, context {}, {} ranks", options.expert, options.context, ranks));
+    const test::RankRun run = test::train_on_ranks(spec, options, ranks, 2, late);
+    const test::RankRun plain = test::train_on_ranks(spec, in_order(options), ranks, 2);
+    EXPECT_EQ(run.losses, plain.losses);
+    EXPECT_EQ(run.norms, plain.norms);
+    test::expect_same_bits(run.weights, plain.weights);
+  }
+}
+
+// A rank fails when its third exchange beside computation has just been posted. That is under way
+// until after: another rank may read what is sent, and what comes is written where it goes.
+void expect_all_held_to_the_end(const ModelSpec& spec, const EngineOptions& options,
+                                const std::vector<std::string>& channels) {
+  std::atomic<bool> posted{false}, failed{false};
+  std::thread::id computes;
+  Ledger* ledger = nullptr;
+  int64_t held = 0;
+  std::vector<int64_t> held_in_exchange;
+  const auto before_call = [&] {
+    if (!posted || std::this_thread::get_id() == computes || !held_in_exchange.empty()) return;
+    while (!failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the rank is at its end
+    held_in_exchange.push_back(ledger->held_bytes());
+  };
+  const auto before_action = [&, exchanges = 0](const Action& action) mutable {
+    if (posted) {
+      held = ledger->held_bytes();
+      failed = true;
+      user_error("as the test asks");
+    }
+    exchanges += action.lane == Lane::exchange ? 1 : 0;
+    posted = exchanges == 3;
+  };
+  const auto body = [&](int rank, std::shared_ptr<Communicator> communicator) {
+    EngineOptions own = options;
+    if (rank == 0) {
+      computes = std::this_thread::get_id();
+      communicator = std::make_shared<test::LateCommunicator>(std::move(communicator),
+                                                              test::Late{channels, before_call});
+      own.before_action = before_action;
+    }
+    Engine engine(spec, own, std::move(communicator));
+    if (rank == 0) ledger = &engine.ledger();
+    test::train_step(engine);
+  };
+  EXPECT_EQ(error_text([&] { test::on_ranks(2, body); }), "as the test asks");
+  EXPECT_EQ(held_in_exchange, std::vector<int64_t>{held});
+}
+
+TEST(LateExchanges, HaveTheirMemoryWhenTheirRankFails) {
+  expect_all_held_to_the_end(mixture(true), beside(2), {"dispatch"});
+  expect_all_held_to_the_end(dense("llama-tiny"), ring(2), {"ring"});
+  expect_all_held_to_the_end(dense("llama-tiny"), ulysses(2), {"context beside"});
+  EngineOptions options = beside(1);
+  options.tensor = 2;
+  options.overlap_chunks = 2;
+  options.sequence = 134;
+  ModelSpec spec = dense("llama-tiny");
+  spec.max_sequence_length = 134;
+  expect_all_held_to_the_end(spec, options, {lane_name(Lane::exchange)});
 }
 
 }  // namespace
