@@ -11,12 +11,13 @@
 #include "engine/lines.h"
 #include "engine/programs.h"
 #include "engine/ranks.h"
+#include "error_text.h"
 
 namespace onefold {
 namespace {
 
 // Awkward sizes: odd widths of experts, a dense block between two mixtures.
-ModelSpec mixture(bool shared, float capacity = 0) {
+ModelSpec awkward_mixture(bool shared, float capacity = 0) {
   ModelSpec spec = spec_from_preset("mixtral-tiny", "test");
   spec.vocab_size = 101;
   spec.num_layers = 3;
@@ -83,14 +84,14 @@ TEST(OverlappedDispatch, HasTheBitsOfThatInOrderAtEveryStageInEveryLayout) {
         EngineOptions options = beside(2, stage);
         options.recompute = again;
         options.order = stage == 2 ? Order::unit_first : Order::micro_first;
-        expect_bits_in_order(mixture(true, capacity), options, 4);
+        expect_bits_in_order(awkward_mixture(true, capacity), options, 4);
       }
 }
 
 TEST(OverlappedDispatch, HasThemWithoutASharedExpertAndWithFourHolders) {
-  expect_bits_in_order(mixture(false), beside(2), 2);
-  expect_bits_in_order(mixture(false, 1), beside(4, 1), 4);
-  expect_bits_in_order(mixture(true), beside(4, 3), 4);
+  expect_bits_in_order(awkward_mixture(false), beside(2), 2);
+  expect_bits_in_order(awkward_mixture(false, 1), beside(4, 1), 4);
+  expect_bits_in_order(awkward_mixture(true), beside(4, 3), 4);
 }
 
 TEST(OverlappedDispatch, HasThemBesideOtherAxesAndInPipelines) {
@@ -98,31 +99,31 @@ TEST(OverlappedDispatch, HasThemBesideOtherAxesAndInPipelines) {
     EngineOptions options = beside(2, 2);
     options.tensor = 2;
     options.sequence_parallel = scattered;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
   // Sums of attention are on the same lane.
   EngineOptions options = beside(2);
   options.tensor = 2;
   options.overlap_chunks = 2;
   options.sequence = 134;
-  expect_bits_in_order(mixture(true), options, 4, 2);
+  expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   options = beside(2, 1);
   options.context = 2;
   for (const ContextMethod method : {ContextMethod::ulysses, ContextMethod::ring}) {
     options.context_method = method;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
   for (const PipelineSchedule schedule : kPipelineSchedules) {
     options = beside(2);
     options.pipeline.ranks = 2;
     options.pipeline.schedule = schedule;
     options.micros = 4;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
 }
 
 TEST(OverlappedDispatch, HasThemInSixteenBitsWithDropoutOnThreads) {
-  ModelSpec spec = mixture(true);
+  ModelSpec spec = awkward_mixture(true);
   spec.dropout = 0.1f;
   spec.experts.jitter = 0.05f;
   EngineOptions options = beside(2, 2);
@@ -133,7 +134,7 @@ TEST(OverlappedDispatch, HasThemInSixteenBitsWithDropoutOnThreads) {
 
 // An evaluation keeps nothing, and may have more rows than a training's capacity lets through.
 TEST(OverlappedDispatch, EvaluatesWithTheBitsOfThatInOrder) {
-  const ModelSpec spec = mixture(true, 0.5f);
+  const ModelSpec spec = awkward_mixture(true, 0.5f);
   std::array<std::vector<double>, 2> losses;
   for (const bool overlap : {false, true}) {
     std::vector<double>& of = losses[overlap ? 1 : 0];
@@ -175,10 +176,10 @@ Names beside_of(const ModelSpec& spec, const EngineOptions& options, int unit) {
 
 TEST(OverlappedDispatch, TravelsBesideTheSharedExpertAndGradientsOfTheExpertsWeights) {
   const EngineOptions options = beside(2);
-  EXPECT_EQ(beside_of(mixture(true), options, 2),
+  EXPECT_EQ(beside_of(awkward_mixture(true), options, 2),
             (Names{"shared up", "shared down", "shared", "expert weights"}));
-  EXPECT_EQ(beside_of(mixture(false), options, 2), Names{"expert weights"});
-  EXPECT_EQ(beside_of(mixture(true), in_order(options), 2), Names{});
+  EXPECT_EQ(beside_of(awkward_mixture(false), options, 2), Names{"expert weights"});
+  EXPECT_EQ(beside_of(awkward_mixture(true), in_order(options), 2), Names{});
 }
 
 // ---- Rings
@@ -300,10 +301,11 @@ TEST(LateExchanges, ChangeNoBit) {
         test::Late{{"dispatch", "ring", "context beside"},
                    [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }});
   };
-  std::vector<std::pair<ModelSpec, EngineOptions>> cases = {{mixture(true), beside(2)},
-                                                            {mixture(false, 0.7f), beside(2)},
-                                                            {dense("qwen3-tiny"), ring(3)},
-                                                            {dense("llama-tiny"), ulysses(2)}};
+  std::vector<std::pair<ModelSpec, EngineOptions>> cases = {
+      {awkward_mixture(true), beside(2)},
+      {awkward_mixture(false, 0.7f), beside(2)},
+      {dense("qwen3-tiny"), ring(3)},
+      {dense("llama-tiny"), ulysses(2)}};
   for (const ContextMethod method : {ContextMethod::ring, ContextMethod::ulysses}) {
     EngineOptions options = ulysses(2);
     options.context_method = method;
@@ -314,7 +316,7 @@ TEST(LateExchanges, ChangeNoBit) {
     options.context_method = method;
     options.expert = 2;
     options.recompute = true;
-    cases.emplace_back(mixture(true), options);
+    cases.emplace_back(awkward_mixture(true), options);
   }
   for (const auto& [spec, options] : cases) {
     const int ranks = options.expert * options.context * options.pipeline.ranks;
@@ -369,7 +371,7 @@ void expect_all_held_to_the_end(const ModelSpec& spec, const EngineOptions& opti
 }
 
 TEST(LateExchanges, HaveTheirMemoryWhenTheirRankFails) {
-  expect_all_held_to_the_end(mixture(true), beside(2), {"dispatch"});
+  expect_all_held_to_the_end(awkward_mixture(true), beside(2), {"dispatch"});
   expect_all_held_to_the_end(dense("llama-tiny"), ring(2), {"ring"});
   expect_all_held_to_the_end(dense("llama-tiny"), ulysses(2), {"context beside"});
   EngineOptions options = beside(1);
