@@ -81,11 +81,11 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
 }
 
 // Lanes wait for each other: all must be still before one goes. Where a walk has failed those of
-// the channels may still use what is held here: the arena, and packets.
+// the channels may still use what is held here (the arena, packets), and a card's computation may
+// come to wait for the host's lane only now.
 Executor::~Executor() {
   for (const Lane lane : kAllLanes) try {
-      LaneQueue* const queue = this->lane(lane);
-      if (queue && lane != Lane::compute) queue->wait(queue->mark().number);
+      if (LaneQueue* const queue = this->lane(lane)) queue->wait(queue->mark().number);
     } catch (const std::exception&) {  // whoever waited for it has heard of it
     }
 }
