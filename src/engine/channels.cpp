@@ -52,11 +52,12 @@ void Channels::open_turns(const Lines& lines, Device& device, Lane lane) {
     for (auto& turn : turns_) turn = open_unsummed(*lines.context, device, lane, "ring");
 }
 
-// After all that exchange in the order of computation: those use its lane. Rows that are dispatched
-// are not summed.
+// After all that exchange in the order of computation: those use its lane, and a memory that
+// changes places with this one's meanwhile, for they need it too where a channel cannot be opened.
+// Rows that are dispatched are not summed.
 void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
   constexpr auto i = static_cast<size_t>(Lane::exchange);
-  std::unique_ptr<RankMemory> in_order = std::move(memory_[i]);
+  std::swap(memory_[i], overlapped_memory_);
   lanes_[i] = device.open_lane();
   if (lines.overlapped)
     overlapped_ = open(*lines.tensor, device, ledger, Lane::exchange, overlapped_scratch_);
@@ -65,7 +66,7 @@ void Channels::open_beside(const Lines& lines, Device& device, Ledger& ledger) {
   if (lines.beside) open_turns(lines, device, Lane::exchange);
   if (lines.beside && lines.context && lines.method == ContextMethod::ulysses)
     context_beside_ = open_unsummed(*lines.context, device, Lane::exchange, "context beside");
-  overlapped_memory_ = std::exchange(memory_[i], std::move(in_order));
+  std::swap(memory_[i], overlapped_memory_);
 }
 
 void Channels::open_for_host(const Lines& lines) {

@@ -101,17 +101,18 @@ class Channels {
     return static_cast<size_t>((backward ? 3 : 0) + (from == last ? 2 : from % 2));
   }
 
+  // What channels use comes before them: it outlives them, for a transport may look at it until a
+  // channel is closed.
   std::array<Buffer, kLanes> scratch_, same_experts_scratch_;
+  Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_,
+      expert_node_scratch_, overlapped_scratch_;
   std::array<std::unique_ptr<RankMemory>, kLanes> memory_;
+  std::unique_ptr<RankMemory> overlapped_memory_;
   std::array<std::unique_ptr<Channel>, kLanes> channels_, same_experts_;
   std::unique_ptr<Channel> control_, replicas_, experts_, context_, stages_;
   std::unique_ptr<Channel> host_shares_, host_experts_, host_stages_, host_context_;
   std::array<std::unique_ptr<Channel>, 6> hops_;
-  Buffer replicas_scratch_, experts_scratch_, inside_scratch_, between_scratch_, node_scratch_,
-      expert_node_scratch_;
   std::unique_ptr<Channel> inside_, between_, node_, expert_node_;
-  Buffer overlapped_scratch_;
-  std::unique_ptr<RankMemory> overlapped_memory_;
   std::unique_ptr<Channel> overlapped_, dispatch_, context_beside_;
   std::array<std::unique_ptr<Channel>, 3> turns_;
   std::array<std::unique_ptr<LaneQueue>, kLanes> lanes_;  // last: their jobs use the rest

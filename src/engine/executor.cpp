@@ -80,10 +80,12 @@ Executor::Executor(Device& device, const Tiers& tiers, Ledger& ledger, const Mod
         "step control", Tier::host);
 }
 
-// Lanes wait for each other: all must be still before one goes.
+// Lanes wait for each other: all must be still before one goes. Where a walk has failed those of
+// the channels may still use what is held here (the arena, packets), and a card's computation may
+// come to wait for the host's lane only now.
 Executor::~Executor() {
-  for (const Lane lane : {Lane::spill, Lane::host, Lane::fetch}) try {
-      if (LaneQueue* queue = this->lane(lane)) queue->wait(queue->mark().number);
+  for (const Lane lane : kAllLanes) try {
+      if (LaneQueue* const queue = this->lane(lane)) queue->wait(queue->mark().number);
     } catch (const std::exception&) {  // whoever waited for it has heard of it
     }
 }
@@ -128,10 +130,9 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   }
 }
 
-// Between stages a lane may still be sending or receiving what the walk holds, or another rank be
-// reading it.
+// A lane may still be sending, receiving or summing what the walk holds, or another rank be reading
+// it.
 void Executor::abandon(Walk& walk) {
-  if (channels_.stages() == nullptr) return;
   state_.keep_to_the_end(std::make_shared<std::vector<Walk::Held>>(std::move(walk.held)));
   state_.keep_to_the_end(std::make_shared<std::vector<Buffer>>(std::move(walk.gradients)));
 }

@@ -452,7 +452,14 @@ class Verifier {
                       next->micro == action.micro && next->part == action.part &&
                       next->phase == due(action.phase + 1);
     own.next_phase = more ? action.phase + 1 : 0;
+    if (!more) expect_travelled(own);
     return !more;
+  }
+  // Temporaries, in which things travel, are given back where a unit ends.
+  void expect_travelled(Activation& own) {
+    for (const int ticket : own.travelling)
+      expect(is_done(ticket), "ends while something of it travels");
+    own.travelling.clear();
   }
 
   void forward(const Action& action) {

@@ -3,16 +3,21 @@
 // The bits are those of the same mesh with exchanges in the order of computation, in every layout;
 // as much is sent; and the plan is the run.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "engine/late_channels.h"
 #include "engine/lines.h"
 #include "engine/programs.h"
 #include "engine/ranks.h"
+#include "error_text.h"
 
 namespace onefold {
 namespace {
 
 // Awkward sizes: odd widths of experts, a dense block between two mixtures.
-ModelSpec mixture(bool shared, float capacity = 0) {
+ModelSpec awkward_mixture(bool shared, float capacity = 0) {
   ModelSpec spec = spec_from_preset("mixtral-tiny", "test");
   spec.vocab_size = 101;
   spec.num_layers = 3;
@@ -79,14 +84,14 @@ TEST(OverlappedDispatch, HasTheBitsOfThatInOrderAtEveryStageInEveryLayout) {
         EngineOptions options = beside(2, stage);
         options.recompute = again;
         options.order = stage == 2 ? Order::unit_first : Order::micro_first;
-        expect_bits_in_order(mixture(true, capacity), options, 4);
+        expect_bits_in_order(awkward_mixture(true, capacity), options, 4);
       }
 }
 
 TEST(OverlappedDispatch, HasThemWithoutASharedExpertAndWithFourHolders) {
-  expect_bits_in_order(mixture(false), beside(2), 2);
-  expect_bits_in_order(mixture(false, 1), beside(4, 1), 4);
-  expect_bits_in_order(mixture(true), beside(4, 3), 4);
+  expect_bits_in_order(awkward_mixture(false), beside(2), 2);
+  expect_bits_in_order(awkward_mixture(false, 1), beside(4, 1), 4);
+  expect_bits_in_order(awkward_mixture(true), beside(4, 3), 4);
 }
 
 TEST(OverlappedDispatch, HasThemBesideOtherAxesAndInPipelines) {
@@ -94,31 +99,31 @@ TEST(OverlappedDispatch, HasThemBesideOtherAxesAndInPipelines) {
     EngineOptions options = beside(2, 2);
     options.tensor = 2;
     options.sequence_parallel = scattered;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
   // Sums of attention are on the same lane.
   EngineOptions options = beside(2);
   options.tensor = 2;
   options.overlap_chunks = 2;
   options.sequence = 134;
-  expect_bits_in_order(mixture(true), options, 4, 2);
+  expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   options = beside(2, 1);
   options.context = 2;
   for (const ContextMethod method : {ContextMethod::ulysses, ContextMethod::ring}) {
     options.context_method = method;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
   for (const PipelineSchedule schedule : kPipelineSchedules) {
     options = beside(2);
     options.pipeline.ranks = 2;
     options.pipeline.schedule = schedule;
     options.micros = 4;
-    expect_bits_in_order(mixture(true), options, 4, 2);
+    expect_bits_in_order(awkward_mixture(true), options, 4, 2);
   }
 }
 
 TEST(OverlappedDispatch, HasThemInSixteenBitsWithDropoutOnThreads) {
-  ModelSpec spec = mixture(true);
+  ModelSpec spec = awkward_mixture(true);
   spec.dropout = 0.1f;
   spec.experts.jitter = 0.05f;
   EngineOptions options = beside(2, 2);
@@ -129,7 +134,7 @@ TEST(OverlappedDispatch, HasThemInSixteenBitsWithDropoutOnThreads) {
 
 // An evaluation keeps nothing, and may have more rows than a training's capacity lets through.
 TEST(OverlappedDispatch, EvaluatesWithTheBitsOfThatInOrder) {
-  const ModelSpec spec = mixture(true, 0.5f);
+  const ModelSpec spec = awkward_mixture(true, 0.5f);
   std::array<std::vector<double>, 2> losses;
   for (const bool overlap : {false, true}) {
     std::vector<double>& of = losses[overlap ? 1 : 0];
@@ -171,10 +176,10 @@ Names beside_of(const ModelSpec& spec, const EngineOptions& options, int unit) {
 
 TEST(OverlappedDispatch, TravelsBesideTheSharedExpertAndGradientsOfTheExpertsWeights) {
   const EngineOptions options = beside(2);
-  EXPECT_EQ(beside_of(mixture(true), options, 2),
+  EXPECT_EQ(beside_of(awkward_mixture(true), options, 2),
             (Names{"shared up", "shared down", "shared", "expert weights"}));
-  EXPECT_EQ(beside_of(mixture(false), options, 2), Names{"expert weights"});
-  EXPECT_EQ(beside_of(mixture(true), in_order(options), 2), Names{});
+  EXPECT_EQ(beside_of(awkward_mixture(false), options, 2), Names{"expert weights"});
+  EXPECT_EQ(beside_of(awkward_mixture(true), in_order(options), 2), Names{});
 }
 
 // ---- Rings
@@ -283,6 +288,99 @@ TEST(OverlappedRing, TurnsTravelBesideTheStepsOfAttention) {
     EXPECT_EQ(beside_of(dense("llama-tiny"), ring(context), 1), steps);
     EXPECT_EQ(beside_of(dense("llama-tiny"), in_order(ring(context)), 1), Names{});
   }
+}
+
+// ---- However long an exchange is under way
+
+// Whatever is computed beside an exchange has the bits it had, though the exchange begins when that
+// is done: it reads nothing of what arrives, and leaves what is sent as it is.
+TEST(LateExchanges, ChangeNoBit) {
+  const auto late = [](std::shared_ptr<Communicator> communicator) {
+    return std::make_shared<test::LateCommunicator>(
+        std::move(communicator),
+        test::Late{{"dispatch", "ring", "context beside"},
+                   [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }});
+  };
+  std::vector<std::pair<ModelSpec, EngineOptions>> cases = {
+      {awkward_mixture(true), beside(2)},
+      {awkward_mixture(false, 0.7f), beside(2)},
+      {dense("qwen3-tiny"), ring(3)},
+      {dense("llama-tiny"), ulysses(2)}};
+  for (const ContextMethod method : {ContextMethod::ring, ContextMethod::ulysses}) {
+    EngineOptions options = ulysses(2);
+    options.context_method = method;
+    options.pipeline.ranks = 2;
+    options.pipeline.schedule = PipelineSchedule::zero_bubble;
+    cases.emplace_back(dense("llama-tiny"), options);
+    options = ulysses(2);
+    options.context_method = method;
+    options.expert = 2;
+    options.recompute = true;
+    cases.emplace_back(awkward_mixture(true), options);
+  }
+  for (const auto& [spec, options] : cases) {
+    const int ranks = options.expert * options.context * options.pipeline.ranks;
+    SCOPED_TRACE(
+        fmt::format("expert {}, context {}, {} ranks", options.expert, options.context, ranks));
+    const test::RankRun run = test::train_on_ranks(spec, options, ranks, 2, late);
+    const test::RankRun plain = test::train_on_ranks(spec, in_order(options), ranks, 2);
+    EXPECT_EQ(run.losses, plain.losses);
+    EXPECT_EQ(run.norms, plain.norms);
+    test::expect_same_bits(run.weights, plain.weights);
+  }
+}
+
+// A rank fails when its third exchange beside computation has just been posted. That is under way
+// until after: another rank may read what is sent, and what comes is written where it goes.
+void expect_all_held_to_the_end(const ModelSpec& spec, const EngineOptions& options,
+                                const std::vector<std::string>& channels) {
+  std::atomic<bool> posted{false}, failed{false};
+  std::thread::id computes;
+  Ledger* ledger = nullptr;
+  int64_t held = 0;
+  std::vector<int64_t> held_in_exchange;
+  const auto before_call = [&] {
+    if (!posted || std::this_thread::get_id() == computes || !held_in_exchange.empty()) return;
+    while (!failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the rank is at its end
+    held_in_exchange.push_back(ledger->held_bytes());
+  };
+  const auto before_action = [&, exchanges = 0](const Action& action) mutable {
+    if (posted) {
+      held = ledger->held_bytes();
+      failed = true;
+      user_error("as the test asks");
+    }
+    exchanges += action.lane == Lane::exchange ? 1 : 0;
+    posted = exchanges == 3;
+  };
+  const auto body = [&](int rank, std::shared_ptr<Communicator> communicator) {
+    EngineOptions own = options;
+    if (rank == 0) {
+      computes = std::this_thread::get_id();
+      communicator = std::make_shared<test::LateCommunicator>(std::move(communicator),
+                                                              test::Late{channels, before_call});
+      own.before_action = before_action;
+    }
+    Engine engine(spec, own, std::move(communicator));
+    if (rank == 0) ledger = &engine.ledger();
+    test::train_step(engine);
+  };
+  EXPECT_EQ(error_text([&] { test::on_ranks(2, body); }), "as the test asks");
+  EXPECT_EQ(held_in_exchange, std::vector<int64_t>{held});
+}
+
+TEST(LateExchanges, HaveTheirMemoryWhenTheirRankFails) {
+  expect_all_held_to_the_end(awkward_mixture(true), beside(2), {"dispatch"});
+  expect_all_held_to_the_end(dense("llama-tiny"), ring(2), {"ring"});
+  expect_all_held_to_the_end(dense("llama-tiny"), ulysses(2), {"context beside"});
+  EngineOptions options = beside(1);
+  options.tensor = 2;
+  options.overlap_chunks = 2;
+  options.sequence = 134;
+  ModelSpec spec = dense("llama-tiny");
+  spec.max_sequence_length = 134;
+  expect_all_held_to_the_end(spec, options, {lane_name(Lane::exchange)});
 }
 
 }  // namespace

@@ -284,6 +284,27 @@ TEST(OverlapExchanges, PutsWhatIsNotReadYetBesideThePhasesThatFollow) {
   for (const Action& action : in_order.actions) EXPECT_EQ(action.lane, Lane::compute);
 }
 
+// What reads nothing of it may not be the last of its unit, whose memory is given back then.
+TEST(OverlapExchanges, AUnitThatEndsWhileSomethingOfItTravelsIsNotSound) {
+  Program program = plain_step({.units = 3});
+  std::vector<UnitTraits> units = traits_of({.units = 3}, 0);
+  for (UnitTraits& unit : units) unit.travels = {{false}, {false}};
+  units[1].phases = {2, 2};
+  units[1].travels = {{true, false}, {true, false}};
+  units[1].travels.forward_lane = units[1].travels.backward_lane = {true, false};
+  split_phases(program, units);
+  Program read = program;
+  overlap_exchanges(read, units, 1);
+  EXPECT_EQ(problems_of(read, units, 1), Lines{});
+  units[1].phases.forward_beside = {false, true};
+  units[1].phases.by_weights = {false, true};
+  overlap_exchanges(program, units, 1);
+  const Lines problems = problems_of(program, units, 1);
+  EXPECT_EQ(problems.size(), 2u) << "in forward and in backward";
+  for (const std::string& problem : problems)
+    EXPECT_TRUE(problem.ends_with("phase 1): ends while something of it travels")) << problem;
+}
+
 TEST(OverlapExchanges, WithoutAWaitARunOrAMessageIsNotSound) {
   const OverlappedStep step;
   int broken = 0;
