@@ -179,6 +179,11 @@ std::string with_newer_characters(std::string_view pattern) {
         const std::string wider = widened(c == 'w' || c == 'W' ? "\\w" : "\\d",
                                           c == 'w' || c == 'W' ? "w" : "nd", c == 'W' || c == 'D');
         result += wider;
+      } else if ((c == 'b' || c == 'B') && depth == 0) {
+        // Where words begin and end, by what is a letter now.
+        const std::string word = widened("\\w", "w", false);
+        result += c == 'b' ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word)
+                           : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
       } else {
         result += rest.substr(0, 2);
       }

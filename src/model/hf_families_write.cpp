@@ -58,10 +58,9 @@ int64_t scalar_of(const ModelSpec& spec) {
 
 std::string gemma_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool first = family == HfFamily::gemma, third = family == HfFamily::gemma3;
-  const uint32_t options = first ? kNormPlusOne | kEmbeddingScale
-                                 : kNormPlusOne | kEmbeddingScale | kNormPlace | kWindow |
-                                       kSomeWindows | kAttentionScale | kAttentionCap | kLogitsCap |
-                                       (third ? uint32_t{kLocalTheta} : 0u);
+  uint32_t options = kNormPlusOne | kEmbeddingScale | kYarn | kLongRope;
+  if (!first) options |= kNormPlace | kWindow | kSomeWindows | kAttentionScale | kLogitsCap;
+  if (!first) options |= third ? kLocalTheta : kAttentionCap;
   const auto length = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden_size)));
   return first_of(
       gated_rope(spec, Norm::rmsnorm1p), option_obstacle(spec, options),
