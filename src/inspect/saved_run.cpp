@@ -22,7 +22,7 @@ bool present(const std::string& path) {
 SavedRun::SavedRun(const std::string& path) : path_(path) {
   if (!present(path))
     user_error(
-        "{} is not there. Name the folder of a run, or of a model of Hugging Face's that was "
+        "{}: there is no such folder. Name that of a run, or of a Hugging Face model that was "
         "downloaded before: nothing is fetched here",
         path);
   if (!fs::is_directory(path))
@@ -32,8 +32,8 @@ SavedRun::SavedRun(const std::string& path) : path_(path) {
         path);
   if (!present(file(kRunModel)))
     user_error(
-        "{} is neither the folder of a run, which has a {}, nor of a Hugging Face model, which has "
-        "a config.json with a model_type",
+        "{} is neither the folder of a run (it has no {}) nor of a Hugging Face model (it has no "
+        "config.json with a model_type)",
         path, kRunModel);
   if (!present(file(kRunWeights)) && checkpoints().list().empty())
     user_error("{} has no weights yet: neither {} nor a checkpoint", path, kRunWeights);

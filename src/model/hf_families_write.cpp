@@ -170,6 +170,12 @@ std::string_view torch_activation_name(Activation activation) {
   return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : activation_name(activation);
 }
 
+// transformers makes the mask of a window whether a block has one or not: then as long as no
+// sequence is longer.
+int64_t some_window(const ModelSpec& spec) {
+  return spec.sliding_window > 0 ? spec.sliding_window : spec.max_sequence_length;
+}
+
 Json gemma_json(const ModelSpec& spec, HfFamily family) {
   Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
@@ -182,10 +188,7 @@ Json gemma_json(const ModelSpec& spec, HfFamily family) {
   json["attn_logit_softcapping"] = cap(spec.attention_soft_cap);
   json["final_logit_softcapping"] = cap(spec.logits_soft_cap);
   json["query_pre_attn_scalar"] = scalar_of(spec);
-  if (spec.sliding_window > 0)
-    json["sliding_window"] = spec.sliding_window;
-  else
-    json["sliding_window"] = spec.max_sequence_length;  // beyond which no sequence goes
+  json["sliding_window"] = some_window(spec);
   json["layer_types"] = layer_types_json(spec);
   if (family == HfFamily::gemma3) json["rope_local_base_freq"] = shortest(spec.local_rope_theta);
   return json;
@@ -405,7 +408,7 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
     case HfFamily::ministral: {
       Json json = rope_model_json(spec, family);
       json["head_dim"] = spec.head_dim;
-      json["sliding_window"] = window_json(spec);
+      json["sliding_window"] = some_window(spec);
       json["layer_types"] = layer_types_json(spec);
       return json;
     }

@@ -106,6 +106,18 @@ TEST(HfGemma3, HasNoCapOfScores) {
   EXPECT_EQ(hf_obstacle(spec, HfFamily::gemma3), "attention_soft_cap is set");
 }
 
+// transformers cannot run a Ministral without.
+TEST(HfFamilies, AMinistralIsWrittenWithAWindow) {
+  const Json full = {"full_attention", "full_attention"};
+  const ModelSpec spec =
+      read(config_of("ministral", {{"sliding_window", 5}, {"layer_types", full}}));
+  EXPECT_EQ(spec.sliding_window, 0);
+  const Json written = hf_config_json(spec, HfFamily::ministral);
+  EXPECT_EQ(written["sliding_window"], 96);
+  EXPECT_EQ(written["layer_types"], full);
+  EXPECT_EQ(read(written).to_json(), spec.to_json());
+}
+
 // What is read of a family can be written of it, or its weights could not be loaded.
 TEST(HfFamilies, WhatIsReadCanBeWritten) {
   Json moe = config_of("qwen2_moe", {{"qkv_bias", false},
