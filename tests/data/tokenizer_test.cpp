@@ -211,6 +211,18 @@ TEST(Tokenizer, SaysWhatIsWrongWithAFile) {
             {"/nowhere/tokenizer.json"});
 }
 
+TEST(Tokenizer, BytesOfWhatIsAddedToACharacterAreNoFallback) {
+  Json file = Json::parse(read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json"));
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    Json other = file;
+    other["model"][key] = "@@";
+    expect_in(user_error_of([&] { Tokenizer::parse(other.dump(), "t.json"); }),
+              {"t.json", "model.byte_fallback is true beside"});
+    other["model"]["byte_fallback"] = false;
+    EXPECT_NO_THROW(Tokenizer::parse(other.dump(), "t.json")) << key;
+  }
+}
+
 TEST(Tokenizer, NamesThePathOfEveryPartItCannotRead) {
   struct Case {
     const char* path;   // JSON pointer to set
