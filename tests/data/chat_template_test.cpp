@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/json.h"
+#include "data/chat.h"
 #include "data/hf_tokenizer.h"
 #include "data/jinja.h"
 #include "data/scratch.h"
@@ -170,6 +171,29 @@ TEST(Jinja, IsBounded) {
   EXPECT_TRUE(contains(error("{% set ns = namespace() %}{% set ns.a = ns %}"), "namespace"));
   EXPECT_EQ(jinja_text("{{ 'abc'[::9223372036854775807] }}{{ 'abc'[::-9223372036854775807] }}"),
             "ac");
+}
+
+// Left out, they would teach something else.
+TEST(Chat, WhatATemplateWouldShowBesideTheContentIsRefused) {
+  const auto parse = [](const std::string& line) {
+    return parse_conversation(nlohmann::json::parse(line), "f:1");
+  };
+  const auto line = [](const std::string& message, const std::string& more = "") {
+    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "")" +
+           message + "}]" + more + "}";
+  };
+  for (const std::string key : {"tool_calls", "function_call"})
+    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": [{\"id\": 1}]")); }),
+              {"f:1: message 2 has \"" + key + "\""});
+  for (const std::string key : {"reasoning_content", "thinking"})
+    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": \"hm\"")); }),
+              {"f:1: message 2 has \"" + key + "\"", "not rendered here"});
+  expect_in(user_error_of([&] { parse(line("", R"(, "tools": [{"name": "f"}])")); }),
+            {"f:1 has \"tools\""});
+  const std::string plain =
+      line(R"(, "tool_calls": [], "thinking": "", "reasoning_content": null, "id": 7)",
+           R"(, "tools": [], "functions": null, "source": "x")");
+  EXPECT_EQ(parse(plain).size(), 2u);
 }
 
 // A tokenizer of bytes with the special tokens of all these templates.
