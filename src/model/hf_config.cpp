@@ -200,6 +200,18 @@ void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64
   if (window > 0) set_windows(in, spec, window, slides);
 }
 
+void read_one_window(JsonObject& in, ModelSpec& spec, int64_t default_window) {
+  const auto layers = optional<std::vector<std::string>>(in, "layer_types", {});
+  const bool full = std::find(layers.begin(), layers.end(), "full_attention") != layers.end();
+  const bool none =
+      in.value().contains("sliding_window") ? !in.has("sliding_window") : default_window == 0;
+  refuse_if(
+      in, "layer_types", full && !none,
+      "transformers gives every block of this family the window, whatever it says; remove it, "
+      "or set sliding_window to null");
+  read_windows(in, spec, default_window, 0);
+}
+
 ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied, float default_theta) {
   ModelSpec spec = read_sizes(in, family, tied);
   spec.head_dim = optional<int64_t>(in, "head_dim", 0);
@@ -253,6 +265,13 @@ ModelSpec read_llama(JsonObject& in) {
 
 ModelSpec read_mistral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, HfFamily::mistral);
+  read_one_window(in, spec, 4096);
+  return spec;
+}
+
+// The same, but that its blocks may be of two kinds.
+ModelSpec read_ministral(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, HfFamily::mistral);
   read_windows(in, spec, 4096, 0);
   return spec;
 }
@@ -302,7 +321,7 @@ void read_experts(JsonObject& in, std::string_view count_key, int64_t default_pe
 
 ModelSpec read_mixtral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, HfFamily::mixtral, false, 1e6f);
-  read_windows(in, spec, 0, 0);
+  read_one_window(in, spec, 0);
   read_experts(in, "num_local_experts", 2, spec);
   refuse_if(in, "router_jitter_noise", in.get<double>("router_jitter_noise", 0.0) != 0,
             "it is noise on what experts compute with too; set it to 0, and model.experts.jitter");
@@ -345,7 +364,7 @@ ModelSpec read_phi3(JsonObject& in) {
   for (const std::string_view key : {"resid_pdrop", "embd_pdrop"})
     refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
   refuse_if(in, "attention_bias", in.get<bool>("attention_bias", false), "not supported");
-  read_windows(in, spec, 0, 0);
+  read_one_window(in, spec, 0);
   return spec;
 }
 
@@ -378,7 +397,7 @@ ModelSpec read_starcoder2(JsonObject& in) {
   spec.init_std = in.get<float>("initializer_range", 0.018042f);
   read_dropout(in, spec, "residual_dropout", 0.0f, {"attention_dropout", "embedding_dropout"});
   read_rope(in, spec);
-  read_windows(in, spec, 0, 0);
+  read_one_window(in, spec, 0);
   return spec;
 }
 
@@ -407,7 +426,7 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
     case HfFamily::qwen3_moe:
       return read_qwen3_moe(in);
     case HfFamily::ministral:
-      return read_mistral(in);  // the same, but that its blocks may be of two kinds
+      return read_ministral(in);
     case HfFamily::gemma:
       return read_gemma(in);
     case HfFamily::gemma2:

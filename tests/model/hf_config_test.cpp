@@ -93,6 +93,22 @@ TEST(HfSizes, HaveAGeneralNameToo) {
   EXPECT_ERROR(read(config), "config.num_hidden_layers is 2", "n_layer says the same, and is 3");
 }
 
+// transformers has it in the families whose blocks are of two kinds alone.
+TEST(HfWindows, KindsOfBlocksAreRefusedWhereTheyAreNotHeeded) {
+  const Json kinds = {{"sliding_window", 5},
+                      {"layer_types", {"full_attention", "sliding_attention"}}};
+  for (const char* family : {"mistral", "phi3", "starcoder2"}) {
+    Json config = config_of(family, kinds);
+    EXPECT_ERROR(read(config), "config.layer_types", "every block of this family");
+    config["sliding_window"] = nullptr;
+    EXPECT_EQ(read(config).sliding_window, 0) << family;
+    config["sliding_window"] = 5;
+    config.erase("layer_types");
+    EXPECT_EQ(read(config).sliding_window, 5) << family;
+  }
+  EXPECT_NO_THROW(read(config_of("ministral", kinds)));
+}
+
 // transformers keeps the key and does not cap.
 TEST(HfGemma3, HasNoCapOfScores) {
   Json config = config_of(
