@@ -74,12 +74,26 @@ std::string with_links_followed(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+// What a clone without Git LFS leaves in place of a large file: three short lines.
+void refuse_lfs_pointer(std::string_view content, const std::string& path) {
+  if (!content.starts_with("version https://git-lfs.github.com/spec/")) return;
+  user_error(
+      "{} is a pointer of Git LFS, not the file: run \"git lfs pull\" in its folder, or download "
+      "the file itself",
+      path);
+}
+
+}  // namespace
+
 std::string read_file(const std::string& path) {
   InputFile file(path);
   std::string content;
   std::byte block[1 << 16];
   while (const size_t count = file.read(block))  // not by size: pipes and /proc files have none
     content.append(reinterpret_cast<const char*>(block), count);
+  refuse_lfs_pointer(content, path);
   return content;
 }
 
@@ -194,6 +208,8 @@ void GrowingFile::append(std::string_view text) {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const std::error_code error = files().map(path, map_);
   check(error, error == std::errc::is_a_directory ? "read" : "open", path);
+  const std::span<const std::byte> content = bytes();
+  refuse_lfs_pointer({reinterpret_cast<const char*>(content.data()), content.size()}, path);
 }
 
 bool path_exists(const std::string& path) { return status_of(path).kind != Files::Kind::missing; }

@@ -51,6 +51,8 @@ void AddedTokenFinder::add(const AddedToken& token, std::string_view text) {
     if (text[i] == ' ' && ascii_letter(text[i - 1])) cuts_before_spaces_ = false;
   }
   if (token.rstrip && ascii_letter(text.back())) cuts_before_spaces_ = false;
+  // Whether it counts depends on the letter before its space.
+  if (token.single_word && text[0] == ' ') cuts_before_spaces_ = false;
 }
 
 std::pair<const AddedToken*, size_t> AddedTokenFinder::at(std::string_view text) const {
@@ -94,6 +96,8 @@ void AddedTokenFinder::split(std::string_view text, bool specials, const Visit& 
     if (token->rstrip) {
       while (is_space(first_character(text.substr(end), bytes))) end += bytes;
     }
+    // White space that the token before has taken is no token again.
+    if (begin >= end) continue;
     if (plain < begin) visit(text.substr(plain, begin - plain), nullptr);
     visit(text.substr(begin, end - begin), token);
     plain = end;

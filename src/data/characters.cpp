@@ -284,6 +284,11 @@ bool is_nonspacing_mark(uint32_t c) {
   return category_of(c) == "Mn" && !holds(kAfterUnicode9, c) && !holds(kAfterUnicode8, c);
 }
 
+bool is_printable_character(uint32_t c) {
+  const std::string_view category = category_of(c);
+  return c == ' ' || (category[0] != 'C' && category[0] != 'Z');
+}
+
 bool is_unknown_to_normalizers(uint32_t c) { return holds(kAfterUnicode9, c); }
 bool is_removed_by_cleaning(uint32_t c) { return holds(kCleaned, c); }
 bool is_chinese_character(uint32_t c) { return holds(kChinese, c); }

@@ -30,6 +30,8 @@ bool is_nonspacing_mark(uint32_t code_point);
 // Came after Unicode 9, the normalizers' version, and is one that a later version would map or
 // reorder: to them it is a character like any other.
 bool is_unknown_to_normalizers(uint32_t code_point);
+// By Python's str.isprintable(): no control, format or private character, and no space but " ".
+bool is_printable_character(uint32_t code_point);
 // Of the normalizer Bert: what cleaning removes, and what it puts spaces around.
 bool is_removed_by_cleaning(uint32_t code_point);
 bool is_chinese_character(uint32_t code_point);

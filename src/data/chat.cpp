@@ -44,6 +44,20 @@ bool counts(const json& message, const std::string& where) {
   return false;
 }
 
+// What a template of transformers' would show and is not read here: left out, a conversation would
+// teach something else.
+void refuse_unread(const json& object, std::initializer_list<const char*> keys,
+                   const std::string& where) {
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end() && !found->is_null() &&
+                                             !found->empty() && *found != json("") &&
+                                             *found != json(false))
+      user_error(
+          "{} has \"{}\", which is not rendered here; render such conversations before, as the "
+          "field of JSON lines, or remove the key",
+          where, key);
+}
+
 std::string share_gpt_role(const std::string& from) {
   if (from == "human") return kChatUser;
   if (from == "gpt" || from == "chatgpt") return kChatAssistant;
@@ -81,10 +95,12 @@ Conversation parse_conversation(const json& object, const std::string& where) {
     user_error("{}: there is neither \"messages\" nor \"conversations\" on this line", where);
   if (!list->is_array() || list->empty())
     user_error("{}: \"{}\" must be a list with at least one message", where, key);
+  refuse_unread(object, {"tools", "functions"}, where);
   Conversation conversation;
   for (const json& message : *list) {
     const std::string at = fmt::format("{}: message {}", where, conversation.size() + 1);
     if (!message.is_object()) user_error("{} is {}, not an object", at, message.type_name());
+    refuse_unread(message, {"tool_calls", "function_call", "reasoning_content", "thinking"}, at);
     if (share_gpt)
       conversation.push_back(
           {share_gpt_role(text_at(message, "from", at)), text_at(message, "value", at)});

@@ -19,6 +19,17 @@ Value attribute_of(const Value& value, const Value& path, const Place& at) {
   return result;
 }
 
+// What would change the result must not pass.
+void refuse_arguments(const std::string& name, const Arguments& arguments, const Place& at) {
+  if (!arguments.plain.empty() || !arguments.named.empty())
+    at.fail(fmt::format("{} with arguments is not interpreted", name));
+}
+
+// As Jinja compares where it is not told otherwise.
+Json without_case(const Json& one) {
+  return one.is_string() ? Json(lowered(one.get_ref<const std::string&>())) : one;
+}
+
 Arguments without_first(const Arguments& arguments, size_t count) {
   Arguments rest;
   rest.plain.assign(
@@ -36,7 +47,7 @@ Value mapped(const Json& list, const Arguments& arguments, const Apply& filter, 
       Value found = attribute_of(value, attribute->second, at);
       const auto otherwise = arguments.named.find("default");
       if (found.is_undefined() && otherwise != arguments.named.end()) found = otherwise->second;
-      result.push_back(found.is_undefined() ? Json() : data_of(found, at));
+      result.push_back(found.is_undefined() ? Json(Json::value_t::discarded) : data_of(found, at));
     } else {
       const std::string& name = needed_text(arguments, 0, "filter", at);
       result.push_back(data_of(filter(name, value, without_first(arguments, 1)), at));
@@ -89,6 +100,8 @@ Value sorted(const Json& list, const Arguments& arguments, const Place& at) {
 Value as_integer(const Value& value, const Arguments& arguments, const Place& at) {
   const Value* const otherwise = arguments.find(0, "default");
   const Value fallback = otherwise ? *otherwise : Value::of(int64_t{0});
+  if (integer_argument(arguments, 1, "base", 10, at) != 10)
+    at.fail("int with a base is not interpreted");
   if (!value.is_data()) return fallback;
   const Json& json = *value.data;
   if (json.is_number_integer()) return value;
@@ -185,10 +198,15 @@ Value list_filtered(const std::string& name, const Value& value, const Arguments
     return chosen(name, list, arguments, test, at);
   if (name == "sort") return sorted(list, arguments, at);
   if (name == "unique") {
-    Json kept = Json::array();
-    for (const Json& one : list)
-      if (std::ranges::none_of(kept, [&](const Json& other) { return equal(one, other); }))
-        kept.push_back(one);
+    refuse_arguments(name, arguments, at);
+    // Strings that differ in case alone are one to Jinja.
+    Json kept = Json::array(), keys = Json::array();
+    for (const Json& one : list) {
+      const Json key = without_case(one);
+      if (std::ranges::any_of(keys, [&](const Json& other) { return equal(key, other); })) continue;
+      keys.push_back(key);
+      kept.push_back(one);
+    }
     return Value::of(std::move(kept));
   }
   if (name == "reverse") {
@@ -197,15 +215,19 @@ Value list_filtered(const std::string& name, const Value& value, const Arguments
     return value.is_string() ? Value::of(joined(back, "", at)) : Value::of(std::move(back));
   }
   if (name == "sum") {
+    refuse_arguments(name, arguments, at);
     Value total = Value::of(int64_t{0});
     for (const Json& one : list) total = operated("+", total, Value::of(one), at);
     return total;
   }
   if (name == "min" || name == "max") {
     if (list.empty()) return Value::undefined(name);
+    refuse_arguments(name, arguments, at);
     Json best = list[0];
-    for (const Json& one : list)
-      if (name == "min" ? ordered(one, best, at) < 0 : ordered(one, best, at) > 0) best = one;
+    for (const Json& one : list) {
+      const int order = ordered(without_case(one), without_case(best), at);
+      if (name == "min" ? order < 0 : order > 0) best = one;
+    }
     return Value::of(std::move(best));
   }
   known = false;
@@ -224,9 +246,17 @@ Value filtered(const std::string& name, const Value& value, const Arguments& arg
   }
   if (name == "safe" || name == "string") return Value::of(printed(value, at));
   if (name == "tojson") {
-    const int64_t indent = integer_argument(arguments, 0, "indent", -1, at);
+    // transformers' own, with its order of arguments.
+    if (truth_argument(arguments, 0, "ensure_ascii"))
+      at.fail("tojson with ensure_ascii is not interpreted");
+    const Value* const given = arguments.find(1, "indent");
+    const bool none = given && given->is_data() && given->data->is_null();
+    const int64_t indent = none ? -1 : integer_argument(arguments, 1, "indent", -1, at);
     if (arguments.named.contains("separators"))
       at.fail("tojson with separators is not interpreted");
+    if (value.is_data() && value.data->is_array() &&
+        std::ranges::any_of(*value.data, [](const Json& one) { return one.is_discarded(); }))
+      at.fail("an entry of the list is undefined, which has no JSON");
     return Value::of(dumped(value.is_undefined() ? Json() : data_of(value, at),
                             static_cast<int>(std::clamp<int64_t>(indent, -1, 100)),
                             truth_argument(arguments, 3, "sort_keys")));
@@ -245,6 +275,7 @@ Value filtered(const std::string& name, const Value& value, const Arguments& arg
     const Json& json = data_of(value, at);
     if (!json.is_object()) at.fail(fmt::format("{} has no items", kind_of(value)));
     Value pairs = Value::of(pairs_of(json));
+    refuse_arguments(name, arguments, at);
     if (name == "items") return pairs;
     Arguments by_key;
     by_key.named["attribute"] = Value::of(int64_t{0});

@@ -137,14 +137,23 @@ Json split_text(std::string_view text, const Value* separator, int64_t most, boo
   return parts;
 }
 
+// By Python's splitlines(), for which more than line feeds end a line.
 Json lines_of(std::string_view text) {
+  static constexpr std::array<std::string_view, 11> kEnds = {
+      "\r\n", "\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\u0085", "\u2028", "\u2029"};
   Json lines = Json::array();
-  while (!text.empty()) {
-    const size_t end = std::min(text.find_first_of("\n\r\v\f"), text.size());
-    lines.push_back(std::string(text.substr(0, end)));
-    const bool two = end + 1 < text.size() && text[end] == '\r' && text[end + 1] == '\n';
-    text.remove_prefix(std::min(text.size(), end + (two ? 2 : 1)));
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const auto* const end = std::ranges::find_if(
+        kEnds, [&](std::string_view one) { return text.substr(at).starts_with(one); });
+    if (end == kEnds.end()) {
+      ++at;
+      continue;
+    }
+    lines.push_back(std::string(text.substr(begin, at - begin)));
+    begin = at += end->size();
   }
+  if (begin < text.size()) lines.push_back(std::string(text.substr(begin)));
   return lines;
 }
 
@@ -153,7 +162,10 @@ std::string joined(const Json& list, std::string_view separator, const Place& at
   bool first = true;
   for (const Json& one : list) {
     if (!std::exchange(first, false)) text += separator;
-    text += one.is_string() ? one.get<std::string>() : represented(one);
+    if (one.is_string())
+      text += one.get<std::string>();
+    else if (!one.is_discarded())  // which is printed as nothing
+      text += represented(one);
     at.require_room(text.size());
   }
   return text;

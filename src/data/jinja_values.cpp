@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "data/byte_level.h"
+#include "data/characters.h"
 
 namespace onefold::jinja {
 namespace {
@@ -65,24 +66,33 @@ void append_dump(const Json& json, int indent, int level, bool sorted, std::stri
   }
 }
 
+// As Python's repr() has a string: what cannot be printed by its number.
+void append_represented(std::string_view text, std::string& out) {
+  const bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
+  const char quote = double_quotes ? '"' : '\'';
+  out += quote;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = std::max<size_t>(1, utf8_sequence(text.substr(at)));
+    const std::string_view one = text.substr(at, length);
+    const char c = one[0];
+    at += length;
+    if (c == quote || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n' || c == '\r' || c == '\t')
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    else if (const uint32_t point = code_point_of(one); is_printable_character(point))
+      out += one;
+    else if (point < 0x100)
+      out += fmt::format("\\x{:02x}", point);
+    else
+      out += point < 0x10000 ? fmt::format("\\u{:04x}", point) : fmt::format("\\U{:08x}", point);
+  }
+  out += quote;
+}
+
 void append_represented(const Json& json, std::string& out) {
   if (json.is_string()) {
-    const std::string& text = json.get_ref<const std::string&>();
-    const bool double_quotes =
-        text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
-    const char quote = double_quotes ? '"' : '\'';
-    out += quote;
-    for (const char c : text) {
-      if (c == quote || c == '\\')
-        out += '\\', out += c;
-      else if (c == '\n' || c == '\r' || c == '\t')
-        out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-      else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-        out += fmt::format("\\x{:02x}", c);
-      else
-        out += c;
-    }
-    out += quote;
+    append_represented(std::string_view(json.get_ref<const std::string&>()), out);
   } else if (json.is_array()) {
     out += '[';
     for (size_t i = 0; i < json.size(); ++i) {
@@ -95,7 +105,7 @@ void append_represented(const Json& json, std::string& out) {
     bool first = true;
     for (const auto& item : json.items()) {
       if (!std::exchange(first, false)) out += ", ";
-      append_represented(Json(item.key()), out);
+      append_represented(std::string_view(item.key()), out);
       out += ": ";
       append_represented(item.value(), out);
     }
@@ -104,6 +114,8 @@ void append_represented(const Json& json, std::string& out) {
     out += json.get<bool>() ? "True" : "False";
   } else if (json.is_null()) {
     out += "None";
+  } else if (json.is_discarded()) {
+    out += "Undefined";
   } else {
     out += number_text(json);
   }

@@ -42,7 +42,9 @@ struct Value {
     value.name = std::move(name);
     return value;
   }
+  // Within a list, what is undefined is a discarded value of JSON.
   static Value of(Json json) {
+    if (json.is_discarded()) return undefined("an entry");
     Value value;
     value.kind = Kind::data;
     value.data = std::make_shared<const Json>(std::move(json));
@@ -50,6 +52,7 @@ struct Value {
   }
   // A part of a value that stays alive with it.
   static Value part(const Value& whole, const Json& json) {
+    if (json.is_discarded()) return undefined("an entry");
     Value value;
     value.kind = Kind::data;
     value.data = std::shared_ptr<const Json>(whole.data, &json);

@@ -175,7 +175,16 @@ std::string with_newer_characters(std::string_view pattern) {
         i += close + 1;
         continue;
       }
-      if (c == 'w' || c == 'W' || c == 'd' || c == 'D') {
+      if (depth == 0 && (c == 'w' || c == 'W' || c == 'b' || c == 'B')) {
+        // Alone, to the library, superscripts and fractions of Latin-1 are letters of words, and
+        // within a class they are not: so it must stay alone.
+        const std::string newer = ranges_of([](const auto& range) { return belongs(range, "w"); });
+        const std::string word = fmt::format("(?:\\w|[{}])", newer);
+        result += c == 'w'   ? word
+                  : c == 'W' ? fmt::format("(?:(?![{}])\\W)", newer)
+                  : c == 'b' ? fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word)
+                             : fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
+      } else if (c == 'w' || c == 'W' || c == 'd' || c == 'D') {
         const std::string wider = widened(c == 'w' || c == 'W' ? "\\w" : "\\d",
                                           c == 'w' || c == 'W' ? "w" : "nd", c == 'W' || c == 'D');
         result += wider;

@@ -85,6 +85,11 @@ class Reader {
     parts_.unknown_token = text("unk_token");
     parts_.ignore_merges = model["ignore_merges"].flag(false);
     parts_.byte_fallback = model["byte_fallback"].flag(false);
+    // `tokenizers` falls back on the bytes of the character and of what is put around it.
+    if (parts_.byte_fallback && !(parts_.piece_prefix.empty() && parts_.word_suffix.empty()))
+      model["byte_fallback"].fail(
+          "is true beside a continuing_subword_prefix or end_of_word_suffix, which is not "
+          "supported");
     parts_.fuse_unknown = model["fuse_unk"].flag(false);
   }
 

@@ -46,8 +46,8 @@ HfSource::HfSource(const std::string& path, const Json& config, const ModelSpec*
       tensors_(open_tensors(path)) {
   const std::string obstacle = hf_obstacle(spec_, family_);
   if (!obstacle.empty())
-    user_error("the weights in {} are a {} model's, and the model is none: {}", path,
-               hf_model_type(family_), obstacle);
+    user_error("{} is a {} model's folder, and no {} model is read or written where {}", path,
+               hf_model_type(family_), hf_model_type(family_), obstacle);
   find_tensors();
 }
 
@@ -82,6 +82,7 @@ void HfSource::find_tensors() {
     const std::string name = parameter.param.name;
     parameters_.emplace(name, std::move(parameter));
   }
+  if (spec_.tie_embeddings && tensors_.contains("lm_head.weight")) refuse_other_head();
   dtype_ = dtypes.size() == 1 && is_model_dtype(*dtypes.begin()) ? *dtypes.begin() : "F32";
 
   std::vector<std::string> unknown;
@@ -100,6 +101,21 @@ void HfSource::find_tensors() {
       "{} has tensors for which a {} model of this {} has no place: {}{}. The two belong to "
       "different models, or the model has parts that are not supported",
       path_, hf_model_type(family_), gguf ? "description" : "config.json", unknown.front(), more);
+}
+
+// A head that is stored although it is the token table must be that: transformers 5 computes with
+// both if they differ, and earlier versions with the table alone.
+void HfSource::refuse_other_head() const {
+  const std::string head = "lm_head.weight";
+  const std::string& table = parameters_.at("embedding.tokens").tensors.front().name;
+  const SafetensorsEntry &a = tensors_.entry(head), &b = tensors_.entry(table);
+  if (a.dtype == b.dtype && a.shape == b.shape &&
+      std::ranges::equal(tensors_.bytes(head), tensors_.bytes(table)))
+    return;
+  user_error(
+      "{}: the head is the token table by config.json (tie_word_embeddings), but {} in the files "
+      "is not {}. If it is the head, set \"tie_word_embeddings\": false; if not, remove it",
+      path_, head, table);
 }
 
 const HfParameter& HfSource::parameter(const ParamSpec& param) const {

@@ -37,6 +37,7 @@ class HfSource final : public ParameterSource {
  private:
   HfSource(const std::string& path, const Json& config, const ModelSpec* spec);
   void find_tensors();
+  void refuse_other_head() const;
   const HfParameter& parameter(const ParamSpec& param) const;
   void read_ordered(const HfTensor& tensor, int64_t first, std::span<float> dst) const;
   void read_transposed(const HfTensor& tensor, int64_t first, std::span<float> dst) const;

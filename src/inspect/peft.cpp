@@ -88,6 +88,41 @@ std::vector<float> in_their_order(const std::vector<float>& ours, const LoraModu
   return theirs;
 }
 
+// The family by whose names the file has most adapters: some names are those of several.
+HfFamily family_of(const TensorFiles& tensors, const ModelSpec& base) {
+  HfFamily best = hf_family_for(base);
+  int most = 0;
+  for (const HfFamily family : hf_families()) {
+    if (!hf_obstacle(base, family).empty()) continue;
+    int found = 0;
+    for (const LoraModule& module : lora_modules(base, family))
+      for (int block = 0; block < base.num_layers; ++block)
+        found += tensors.contains(peft_name(lora_module_name(family, block, module), 'A'));
+    if (found > most) most = found, best = family;
+  }
+  return best;
+}
+
+// An adapter of a module that is several of ours, as Phi-3's of queries, keys and values, is one of
+// each: with the same A, and its rows of B. False if it is a part of one of ours.
+bool share_out(const LoraModule& module, const std::vector<float>& a, const std::vector<float>& b,
+               int block, const std::vector<LoraModule>& ours, AdapterWeights& adapter) {
+  const int64_t rank = adapter.lora.rank;
+  bool any = false;
+  for (const LoraModule& part : ours) {
+    const int64_t first = part.first_row - module.first_row;
+    if (part.parameter != module.parameter || first < 0 || first + part.rows > module.rows)
+      continue;
+    const LoraNames names = lora_names(block, part);
+    adapter.values[names.a] = a;
+    adapter.values[names.b].assign(b.begin() + first * rank,
+                                   b.begin() + (first + part.rows) * rank);
+    adapter.lora.targets.push_back(lora_module_name(adapter.model, block, part));
+    any = true;
+  }
+  return any;
+}
+
 bool is_peft_file(const std::string& name) { return name == kPeftConfig || name == kPeftWeights; }
 
 // As PEFT understands a list: a module's whole name, or its end after a dot.
@@ -144,17 +179,18 @@ AdapterWeights read_peft(const std::string& folder, const ModelSpec& base) {
   const int64_t rank = adapter.lora.rank;
   const TensorFiles tensors = TensorFiles::open_file(folder + "/" + kPeftWeights);
   std::set<std::string> unknown(tensors.names().begin(), tensors.names().end());
-  for (const LoraModule& module : lora_modules(base))
+  const HfFamily family = family_of(tensors, base);
+  const std::vector<LoraModule> ours = lora_modules(base);
+  std::vector<float> inputs, outputs;
+  for (const LoraModule& module : lora_modules(base, family))
     for (int block = 0; block < base.num_layers; ++block) {
-      const std::string name = lora_module_name(base, block, module);
+      const std::string name = lora_module_name(family, block, module);
       const std::string a = peft_name(name, 'A'), b = peft_name(name, 'B');
       if (!tensors.contains(a) && !tensors.contains(b)) continue;
-      const LoraNames ours = lora_names(block, module);
-      read_matrix(tensors, a, rank, module.cols, adapter.values[ours.a]);
-      std::vector<float> outputs;
+      read_matrix(tensors, a, rank, module.cols, inputs);
       read_matrix(tensors, b, module.rows, rank, outputs);
-      adapter.values[ours.b] = in_our_order(outputs, module, rank);
-      adapter.lora.targets.push_back(name);
+      if (!share_out(module, inputs, in_our_order(outputs, module, rank), block, ours, adapter))
+        continue;
       unknown.erase(a);
       unknown.erase(b);
     }

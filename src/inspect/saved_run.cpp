@@ -20,11 +20,21 @@ bool present(const std::string& path) {
 }  // namespace
 
 SavedRun::SavedRun(const std::string& path) : path_(path) {
-  if (!present(path)) user_error("{} is not a run folder: there is no such folder", path);
+  if (!present(path))
+    user_error(
+        "{}: there is no such folder. Name that of a run, or of a Hugging Face model that was "
+        "downloaded before: nothing is fetched here",
+        path);
   if (!fs::is_directory(path))
-    user_error("{} is a file; name the folder of a run (run.output of its configuration)", path);
+    user_error(
+        "{} is a file; name its folder: that of a run (run.output of its configuration) or of a "
+        "Hugging Face model",
+        path);
   if (!present(file(kRunModel)))
-    user_error("{} is not the folder of a run: it has no {}", path, kRunModel);
+    user_error(
+        "{} is neither the folder of a run (it has no {}) nor of a Hugging Face model (it has no "
+        "config.json with a model_type)",
+        path, kRunModel);
   if (!present(file(kRunWeights)) && checkpoints().list().empty())
     user_error("{} has no weights yet: neither {} nor a checkpoint", path, kRunWeights);
 }

@@ -59,7 +59,8 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
 
 bool TensorFiles::in_folder(const std::string& folder) {
   return std::any_of(kWeightFiles.begin(), kWeightFiles.end(), [&](std::string_view name) {
-    return path_exists(fmt::format("{}/{}", folder, name));
+    const std::string path = fmt::format("{}/{}", folder, name);
+    return path_exists(path) || is_broken_link(path);
   });
 }
 
@@ -88,6 +89,11 @@ TensorFiles TensorFiles::open_hf_folder(const std::string& folder) {
   TensorFiles tensors(folder);
   for (const std::string_view name : kWeightFiles) {
     const std::string path = fmt::format("{}/{}", folder, name);
+    if (is_broken_link(path))
+      user_error(
+          "{} is a link that leads to no file. Links of the hub's cache lead out of their folder: "
+          "copy it with what they lead to (cp -rL)",
+          path);
     if (!path_exists(path)) continue;
     if (name.ends_with(".json"))
       tensors.open_index(folder, path);

@@ -4,6 +4,7 @@
 #include "model/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -46,22 +47,46 @@ Activation plain_activation(JsonObject& in, std::string_view key, std::string_vi
 
 namespace {
 
-// What is missing follows from the two contexts, of which Phi-3's files have the first beside the
-// object.
-RopeScaling read_longrope(JsonObject& in, JsonObject& rope, const ModelSpec& spec) {
+// The context before it was stretched: beside the object, which comes first as in transformers, or
+// in it.
+int64_t original_length(JsonObject& in, JsonObject& rope, const ModelSpec& spec) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  const int64_t length = optional<int64_t>(
+      in, kOriginal, optional<int64_t>(rope, kOriginal, spec.max_sequence_length));
+  refuse_if(in, kOriginal, length < 2, "must be at least 2");
+  return length;
+}
+
+// 0 where a file leaves it to the factor.
+float attention_factor(JsonObject& in, std::string_view key, JsonObject& rope) {
+  const float factor = optional<float>(rope, "attention_factor", 0);
+  refuse_if(in, key, rope.has("attention_factor") && !(factor > 0),
+            "attention_factor must be greater than 0");
+  return factor;
+}
+
+// What is missing follows from the two contexts.
+RopeScaling read_longrope(JsonObject& in, std::string_view key, JsonObject& rope,
+                          const ModelSpec& spec) {
   RopeScaling scaling;
   scaling.type = RopeScaling::Type::longrope;
   scaling.short_factor = rope.require<std::vector<double>>("short_factor");
   scaling.long_factor = rope.require<std::vector<double>>("long_factor");
-  constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  scaling.original_max_sequence_length = optional<int64_t>(
-      rope, kOriginal, optional<int64_t>(in, kOriginal, spec.max_sequence_length));
-  refuse_if(in, kOriginal, scaling.original_max_sequence_length < 2, "must be at least 2");
+  scaling.original_max_sequence_length = original_length(in, rope, spec);
   const double stretched = static_cast<double>(spec.max_sequence_length) /
                            static_cast<double>(scaling.original_max_sequence_length);
   scaling.factor = std::max(1.0f, optional<float>(rope, "factor", static_cast<float>(stretched)));
-  scaling.attention_factor = optional<float>(rope, "attention_factor", 0);
+  scaling.attention_factor = attention_factor(in, key, rope);
   return scaling;
+}
+
+// What YaRN multiplies queries and keys with where two files' constants say so: the length that one
+// gives, over that of the other.
+float yarn_ratio(double factor, double mscale, double mscale_all_dim) {
+  const auto length = [&](double scale) {
+    return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1;
+  };
+  return static_cast<float>(length(mscale) / length(mscale_all_dim));
 }
 
 }  // namespace
@@ -76,7 +101,7 @@ RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& 
   if (type == "dynamic") return scaling;
   // "su" is Phi-3's first name for it, and so was "yarn".
   if (type == "longrope" || type == "su" || (type == "yarn" && rope.has("long_factor")))
-    return read_longrope(in, rope, spec);
+    return read_longrope(in, key, rope, spec);
   // Scaled frequencies differ from the first position on, so an unknown kind cannot pass.
   refuse_if(in, key, type != "linear" && type != "llama3" && type != "yarn",
             fmt::format("rotary frequencies of type {} are not supported, and plain ones would be "
@@ -93,14 +118,15 @@ RopeScaling read_rope_scaling(JsonObject& in, std::string_view key, JsonObject& 
   } else {
     scaling.beta_fast = optional<float>(rope, "beta_fast", 32);
     scaling.beta_slow = optional<float>(rope, "beta_slow", 1);
-    scaling.attention_factor = optional<float>(rope, "attention_factor", 0);
-    for (const std::string_view name : {"mscale", "mscale_all_dim"})
-      refuse_if(in, key, optional<double>(rope, name, 0) != 0,
-                fmt::format("{} is not supported", name));
+    scaling.attention_factor = attention_factor(in, key, rope);
+    // Only both together say something.
+    const double mscale = optional<double>(rope, "mscale", 0),
+                 all_dim = optional<double>(rope, "mscale_all_dim", 0);
+    if (scaling.attention_factor == 0 && mscale != 0 && all_dim != 0)
+      scaling.attention_factor = yarn_ratio(scaling.factor, mscale, all_dim);
     refuse_if(in, key, !optional<bool>(rope, "truncate", true), "truncate must be true");
   }
-  scaling.original_max_sequence_length =
-      optional<int64_t>(rope, "original_max_position_embeddings", spec.max_sequence_length);
+  scaling.original_max_sequence_length = original_length(in, rope, spec);
   return scaling;
 }
 
@@ -112,11 +138,12 @@ void read_rope(JsonObject& in, ModelSpec& spec, float default_theta, double defa
   double part = optional<double>(in, "partial_rotary_factor", default_part);
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const auto found = in.value().find(key);
-    if (found == in.value().end() || found->is_null()) continue;
+    if (found == in.value().end() || found->is_null() || found->empty()) continue;
     JsonObject rope = in.object(key);
     spec.rope_scaling = read_rope_scaling(in, key, rope, spec);
     spec.rope_theta = rope.get<float>("rope_theta", spec.rope_theta);
     part = optional<double>(rope, "partial_rotary_factor", part);
+    break;  // of two that say something, transformers takes the older
   }
   if (part == 1.0) return;
   const int64_t head_dim =
@@ -173,13 +200,25 @@ void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64
   if (window > 0) set_windows(in, spec, window, slides);
 }
 
-ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied) {
+void read_one_window(JsonObject& in, ModelSpec& spec, int64_t default_window) {
+  const auto layers = optional<std::vector<std::string>>(in, "layer_types", {});
+  const bool full = std::find(layers.begin(), layers.end(), "full_attention") != layers.end();
+  const bool none =
+      in.value().contains("sliding_window") ? !in.has("sliding_window") : default_window == 0;
+  refuse_if(
+      in, "layer_types", full && !none,
+      "transformers gives every block of this family the window, whatever it says; remove it, "
+      "or set sliding_window to null");
+  read_windows(in, spec, default_window, 0);
+}
+
+ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied, float default_theta) {
   ModelSpec spec = read_sizes(in, family, tied);
   spec.head_dim = optional<int64_t>(in, "head_dim", 0);
   spec.norm = Norm::rmsnorm;
   spec.activation = activation(in, "hidden_act", "silu");
   spec.gated = true;
-  read_rope(in, spec);
+  read_rope(in, spec, default_theta);
   refuse_attention_dropout(in);
   return spec;
 }
@@ -225,6 +264,13 @@ ModelSpec read_llama(JsonObject& in) {
 }
 
 ModelSpec read_mistral(JsonObject& in) {
+  ModelSpec spec = read_llama_family(in, HfFamily::mistral);
+  read_one_window(in, spec, 4096);
+  return spec;
+}
+
+// The same, but that its blocks may be of two kinds.
+ModelSpec read_ministral(JsonObject& in) {
   ModelSpec spec = read_llama_family(in, HfFamily::mistral);
   read_windows(in, spec, 4096, 0);
   return spec;
@@ -274,9 +320,8 @@ void read_experts(JsonObject& in, std::string_view count_key, int64_t default_pe
 }
 
 ModelSpec read_mixtral(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, HfFamily::mixtral);
-  if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 1e6f;
-  read_windows(in, spec, 0, 0);
+  ModelSpec spec = read_llama_family(in, HfFamily::mixtral, false, 1e6f);
+  read_one_window(in, spec, 0);
   read_experts(in, "num_local_experts", 2, spec);
   refuse_if(in, "router_jitter_noise", in.get<double>("router_jitter_noise", 0.0) != 0,
             "it is noise on what experts compute with too; set it to 0, and model.experts.jitter");
@@ -319,13 +364,12 @@ ModelSpec read_phi3(JsonObject& in) {
   for (const std::string_view key : {"resid_pdrop", "embd_pdrop"})
     refuse_if(in, key, in.get<float>(key, 0.0f) != 0, "set it to 0");
   refuse_if(in, "attention_bias", in.get<bool>("attention_bias", false), "not supported");
-  read_windows(in, spec, 0, 0);
+  read_one_window(in, spec, 0);
   return spec;
 }
 
 ModelSpec read_smollm3(JsonObject& in) {
-  ModelSpec spec = read_llama_family(in, HfFamily::smollm3, true);
-  if (!in.has("rope_theta") && !in.has("rope_parameters")) spec.rope_theta = 2e6f;
+  ModelSpec spec = read_llama_family(in, HfFamily::smollm3, true, 2e6f);
   spec.qkv_bias = spec.attention_out_bias = in.get<bool>("attention_bias", false);
   spec.mlp_bias = in.get<bool>("mlp_bias", false);
   spec.no_rope_every = in.get<int64_t>("no_rope_layer_interval", 4);
@@ -353,7 +397,7 @@ ModelSpec read_starcoder2(JsonObject& in) {
   spec.init_std = in.get<float>("initializer_range", 0.018042f);
   read_dropout(in, spec, "residual_dropout", 0.0f, {"attention_dropout", "embedding_dropout"});
   read_rope(in, spec);
-  read_windows(in, spec, 0, 0);
+  read_one_window(in, spec, 0);
   return spec;
 }
 
@@ -382,7 +426,7 @@ ModelSpec read_family(JsonObject& in, HfFamily family) {
     case HfFamily::qwen3_moe:
       return read_qwen3_moe(in);
     case HfFamily::ministral:
-      return read_mistral(in);  // the same, but that its blocks may be of two kinds
+      return read_ministral(in);
     case HfFamily::gemma:
       return read_gemma(in);
     case HfFamily::gemma2:
@@ -423,6 +467,9 @@ ModelSpec spec_from_hf_config(const Json& json, const std::string& where) {
   refuse_if(in, "quantization_config",
             in.has("quantization_config") && !json["quantization_config"].is_null(),
             "quantized checkpoints are not supported; start from the unquantized one");
+  // transformers heeds it in every family.
+  refuse_if(in, "is_causal", in.value().contains("is_causal") && in.value()["is_causal"] != true,
+            "attention is causal");
   ModelSpec spec = read_family(in, hf_family_named(type, in.path("model_type")));
   spec.complete(where);
   return spec;

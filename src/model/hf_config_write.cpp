@@ -124,7 +124,9 @@ std::string llama_family_obstacle(const ModelSpec& spec, HfFamily family) {
   if (family == HfFamily::llama && spec.hidden_size % spec.num_heads != 0)
     return "hidden_size is not a multiple of num_heads";
   if (qwen2 || family == HfFamily::mistral) {
-    if (spec.qkv_bias != qwen2) return must_be("qkv_bias", spec.qkv_bias, qwen2);
+    // With experts, qkv_bias has a key of its own.
+    if (spec.qkv_bias != qwen2 && !(qwen2 && spec.experts.enabled()))
+      return must_be("qkv_bias", spec.qkv_bias, qwen2);
     return must_be("attention_out_bias", spec.attention_out_bias, false);
   }
   if (spec.qkv_bias != spec.attention_out_bias)

@@ -8,8 +8,9 @@ namespace onefold::hf {
 namespace {
 
 // Gemma's: weights of norms are stored less one, and what is looked up is lengthened.
-ModelSpec read_gemma_family(JsonObject& in, std::string_view activation_key) {
-  ModelSpec spec = read_llama_family(in, HfFamily::gemma, true);
+ModelSpec read_gemma_family(JsonObject& in, std::string_view activation_key,
+                            float default_theta = 10000.0f) {
+  ModelSpec spec = read_llama_family(in, HfFamily::gemma, true, default_theta);
   if (spec.head_dim == 0) spec.head_dim = 256;  // the class's default, not hidden / heads
   spec.norm = Norm::rmsnorm1p;
   spec.activation = activation(in, activation_key, "gelu_pytorch_tanh");
@@ -23,7 +24,9 @@ ModelSpec read_gemma_family(JsonObject& in, std::string_view activation_key) {
 void read_caps_and_scale(JsonObject& in, ModelSpec& spec, float default_scores,
                          float default_logits) {
   const auto cap = [&](std::string_view key, float missing) {
-    return in.value().contains(key) ? optional<float>(in, key, 0) : missing;
+    const float given = optional<float>(in, key, 0);
+    refuse_if(in, key, in.has(key) && !(given > 0), "must be greater than 0, or null for none");
+    return in.value().contains(key) ? given : missing;
   };
   spec.attention_soft_cap = cap("attn_logit_softcapping", default_scores);
   spec.logits_soft_cap = cap("final_logit_softcapping", default_logits);
@@ -63,20 +66,22 @@ ModelSpec read_gemma2(JsonObject& in) {
 }
 
 ModelSpec read_gemma3(JsonObject& in) {
-  ModelSpec spec = read_gemma_family(in, "hidden_activation");
+  ModelSpec spec = read_gemma_family(in, "hidden_activation", 1e6f);
   spec.norm_place = NormPlace::both;
   spec.qk_norm = true;
   read_caps_and_scale(in, spec, 0, 0);
+  refuse_if(
+      in, "attn_logit_softcapping", spec.attention_soft_cap != 0,
+      "transformers does not cap the scores of this family, whatever it says; set it to null");
   read_windows(in, spec, 4096, in.get<int64_t>("sliding_window_pattern", 6));
   // Blocks with a window have a base of their own: rope_local_base_freq, or, as transformers 5
   // writes it, an object for each kind of block.
   float local = in.get<float>("rope_local_base_freq", 10000.0f);
-  if (!in.has("rope_theta")) spec.rope_theta = 1e6f;
   const auto found = in.value().find("rope_parameters");
   if (found != in.value().end() && found->is_object() && found->contains("full_attention")) {
     JsonObject both = in.object("rope_parameters");
     JsonObject full = both.object("full_attention");
-    spec.rope_theta = full.get<float>("rope_theta", 1e6f);
+    spec.rope_theta = full.get<float>("rope_theta", spec.rope_theta);
     spec.rope_scaling = read_rope_scaling(in, "rope_parameters", full, spec);
     if (found->contains("sliding_attention")) {
       JsonObject sliding = both.object("sliding_attention");
@@ -105,6 +110,7 @@ ModelSpec read_granite(JsonObject& in) {
   spec.mlp_bias = in.get<bool>("mlp_bias", false);
   spec.embedding_scale = in.get<float>("embedding_multiplier", 1.0f);
   spec.attention_scale = in.get<float>("attention_multiplier", 1.0f);
+  refuse_if(in, "attention_multiplier", !(spec.attention_scale > 0), "must be greater than 0");
   spec.residual_scale = in.get<float>("residual_multiplier", 1.0f);
   const double divisor = in.get<double>("logits_scaling", 1.0);
   refuse_if(in, "logits_scaling", !(divisor > 0), "must be greater than 0");
@@ -210,7 +216,6 @@ ModelSpec read_bloom(JsonObject& in) {
   // Files have the older names of two sizes, transformers writes the newer ones.
   SizeKeys keys = size_keys(HfFamily::bloom);
   if (in.has("n_embed")) keys.hidden = "n_embed";
-  if (in.has("num_attention_heads")) keys.heads = "num_attention_heads";
   ModelSpec spec = read_sizes(in, keys, true);
   spec.positions = Positions::alibi;
   spec.embedding_norm = true;

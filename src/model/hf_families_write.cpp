@@ -58,10 +58,9 @@ int64_t scalar_of(const ModelSpec& spec) {
 
 std::string gemma_obstacle(const ModelSpec& spec, HfFamily family) {
   const bool first = family == HfFamily::gemma, third = family == HfFamily::gemma3;
-  const uint32_t options = first ? kNormPlusOne | kEmbeddingScale
-                                 : kNormPlusOne | kEmbeddingScale | kNormPlace | kWindow |
-                                       kSomeWindows | kAttentionScale | kAttentionCap | kLogitsCap |
-                                       (third ? uint32_t{kLocalTheta} : 0u);
+  uint32_t options = kNormPlusOne | kEmbeddingScale | kYarn | kLongRope;
+  if (!first) options |= kNormPlace | kWindow | kSomeWindows | kAttentionScale | kLogitsCap;
+  if (!first) options |= third ? kLocalTheta : kAttentionCap;
   const auto length = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden_size)));
   return first_of(
       gated_rope(spec, Norm::rmsnorm1p), option_obstacle(spec, options),
@@ -171,6 +170,12 @@ std::string_view torch_activation_name(Activation activation) {
   return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : activation_name(activation);
 }
 
+// transformers makes the mask of a window whether a block has one or not: then as long as no
+// sequence is longer.
+int64_t some_window(const ModelSpec& spec) {
+  return spec.sliding_window > 0 ? spec.sliding_window : spec.max_sequence_length;
+}
+
 Json gemma_json(const ModelSpec& spec, HfFamily family) {
   Json json = rope_model_json(spec, family);
   json["head_dim"] = spec.head_dim;
@@ -183,10 +188,7 @@ Json gemma_json(const ModelSpec& spec, HfFamily family) {
   json["attn_logit_softcapping"] = cap(spec.attention_soft_cap);
   json["final_logit_softcapping"] = cap(spec.logits_soft_cap);
   json["query_pre_attn_scalar"] = scalar_of(spec);
-  if (spec.sliding_window > 0)
-    json["sliding_window"] = spec.sliding_window;
-  else
-    json["sliding_window"] = spec.max_sequence_length;  // beyond which no sequence goes
+  json["sliding_window"] = some_window(spec);
   json["layer_types"] = layer_types_json(spec);
   if (family == HfFamily::gemma3) json["rope_local_base_freq"] = shortest(spec.local_rope_theta);
   return json;
@@ -406,7 +408,7 @@ Json family_json(const ModelSpec& spec, HfFamily family) {
     case HfFamily::ministral: {
       Json json = rope_model_json(spec, family);
       json["head_dim"] = spec.head_dim;
-      json["sliding_window"] = window_json(spec);
+      json["sliding_window"] = some_window(spec);
       json["layer_types"] = layer_types_json(spec);
       return json;
     }

@@ -37,8 +37,12 @@ void set_windows(JsonObject& in, ModelSpec& spec, int64_t window, const std::vec
 // By sliding_window and layer_types; without the latter every `full_every`-th block has no window.
 void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64_t full_every);
 
+// Of a family whose blocks all have the window, if there is one.
+void read_one_window(JsonObject& in, ModelSpec& spec, int64_t default_window);
+
 // What the families that are near Llama share; `tied` where tie_word_embeddings is missing.
-ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied = false);
+ModelSpec read_llama_family(JsonObject& in, HfFamily family, bool tied = false,
+                            float default_theta = 10000.0f);
 // The rate, which must be that of the other keys too; `missing` where one is not there.
 void read_dropout(JsonObject& in, ModelSpec& spec, std::string_view key, float missing,
                   std::initializer_list<std::string_view> others);

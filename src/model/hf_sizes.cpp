@@ -1,5 +1,6 @@
 #include "model/hf_sizes.h"
 
+#include "base/text.h"
 #include "model/hf_reading.h"
 
 namespace onefold::hf {
@@ -53,6 +54,22 @@ constexpr SizeKeys kGptj = [] {
   return keys;
 }();
 
+// transformers has a general name for a size beside the family's own.
+std::string_view key_in(JsonObject& in, std::string_view own, std::string_view general) {
+  if (own.empty() || own == general || !in.has(general)) return own;
+  if (!in.has(own)) return general;
+  const Json& size = *in.value().find(own);
+  refuse_if(in, general, *in.value().find(general) != size,
+            fmt::format("{} says the same, and is {}; keep one", own, brief_json(size)));
+  return own;
+}
+
+int64_t size_of(JsonObject& in, std::string_view key) {
+  const auto size = in.require<int64_t>(key);
+  refuse_if(in, key, size < 1, "must be at least 1");
+  return size;
+}
+
 }  // namespace
 
 const SizeKeys& size_keys(HfFamily family) {
@@ -93,19 +110,22 @@ const SizeKeys& size_keys(HfFamily family) {
 
 ModelSpec read_sizes(JsonObject& in, const SizeKeys& keys, bool tied) {
   ModelSpec spec;
-  spec.vocab_size = in.require<int64_t>("vocab_size");
-  spec.hidden_size = in.require<int64_t>(keys.hidden);
-  spec.num_layers = in.require<int64_t>(keys.layers);
-  spec.num_heads = in.require<int64_t>(keys.heads);
+  spec.vocab_size = size_of(in, "vocab_size");
+  spec.hidden_size = size_of(in, key_in(in, keys.hidden, "hidden_size"));
+  spec.num_layers = size_of(in, key_in(in, keys.layers, "num_hidden_layers"));
+  spec.num_heads = size_of(in, key_in(in, keys.heads, "num_attention_heads"));
   if (!keys.kv_heads.empty())
     spec.num_kv_heads = optional<int64_t>(in, keys.kv_heads, keys.default_kv_heads);
   if (keys.intermediate_missing)
     spec.intermediate_size = optional<int64_t>(in, keys.intermediate, 0);
   else if (!keys.intermediate.empty())
     spec.intermediate_size = in.require<int64_t>(keys.intermediate);
+  const std::string_view positions = keys.positions == "n_positions"
+                                         ? key_in(in, keys.positions, "max_position_embeddings")
+                                         : keys.positions;
   spec.max_sequence_length = keys.default_positions == 0
-                                 ? in.require<int64_t>(keys.positions)
-                                 : in.get<int64_t>(keys.positions, keys.default_positions);
+                                 ? in.require<int64_t>(positions)
+                                 : in.get<int64_t>(positions, keys.default_positions);
   if (!keys.norm_eps.empty()) spec.norm_eps = in.get<float>(keys.norm_eps, keys.default_norm_eps);
   spec.tie_embeddings = in.get<bool>("tie_word_embeddings", tied);
   spec.init_std = in.get<float>("initializer_range", 0.02f);

@@ -29,11 +29,14 @@ bool is_target(const std::string& name, const std::string& target) {
 }  // namespace
 
 std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
+  return lora_modules(spec, hf_family_for(spec));
+}
+
+std::vector<LoraModule> lora_modules(const ModelSpec& spec, HfFamily family) {
   struct Matrix {
     const char* name;
     int64_t rows, cols;
   };
-  const HfFamily family = hf_family_for(spec);
   const int64_t d = spec.hidden_size, q = spec.query_size(), n = spec.intermediate_size;
   std::vector<Matrix> matrices = {{"attention.qkv.weight", spec.qkv_size(), d},
                                   {"attention.out.weight", d, q}};
@@ -56,7 +59,11 @@ std::vector<LoraModule> lora_modules(const ModelSpec& spec) {
 }
 
 std::string lora_module_name(const ModelSpec& spec, int block, const LoraModule& module) {
-  return fmt::format("{}.{}.{}", hf_layers(hf_family_for(spec)), block, module.name);
+  return lora_module_name(hf_family_for(spec), block, module);
+}
+
+std::string lora_module_name(HfFamily family, int block, const LoraModule& module) {
+  return fmt::format("{}.{}.{}", hf_layers(family), block, module.name);
 }
 
 bool is_adapted(const ModelSpec& spec, int block, const LoraModule& module) {

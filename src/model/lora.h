@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/hf_config.h"
 #include "model/spec.h"
 
 namespace onefold {
@@ -28,6 +29,10 @@ struct LoraModule {
 std::vector<LoraModule> lora_modules(const ModelSpec& spec);
 // "model.layers.3.self_attn.q_proj"
 std::string lora_module_name(const ModelSpec& spec, int block, const LoraModule& module);
+// The same under the names of a family that can express the model, of which there may be several: a
+// Phi-3 is a Llama too.
+std::vector<LoraModule> lora_modules(const ModelSpec& spec, HfFamily family);
+std::string lora_module_name(HfFamily family, int block, const LoraModule& module);
 
 // Whether spec.lora has an adapter there. A target is a module's name, or the end of one after a
 // dot, in which * stands for anything; or "all-linear".

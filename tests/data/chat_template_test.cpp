@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/json.h"
+#include "data/chat.h"
 #include "data/hf_tokenizer.h"
 #include "data/jinja.h"
 #include "data/scratch.h"
@@ -70,6 +71,46 @@ TEST(ChatTemplateGolden, EverySnippetIsWhatJinjaMakesOfIt) {
   }
 }
 
+// As Jinja's default Undefined: printed as nothing, and no JSON.
+TEST(Jinja, WhatIsUndefinedStaysSoInAList) {
+  const Json parts = {{"parts", {{{"text", "a"}}, {{"image", 1}}, {{"text", "b"}}}}};
+  const auto text = [&](const std::string& source) { return jinja_text(source, parts); };
+  EXPECT_EQ(text("{{ parts | map(attribute='text') | join('') }}"), "ab");
+  EXPECT_EQ(
+      text("{% for t in parts | map(attribute='text') %}[{{ t }}{{ t is defined }}]{% endfor %}"),
+      "[aTrue][False][bTrue]");
+  EXPECT_EQ(text("{{ parts | map(attribute='text') | select | list }}"), "['a', 'b']");
+  EXPECT_EQ(text("{{ parts | map(attribute='text') | list }}"), "['a', Undefined, 'b']");
+  EXPECT_EQ(text("{{ parts | map(attribute='text', default='-') | join }}"), "a-b");
+  EXPECT_EQ(error_text([&] { text("{{ parts | map(attribute='text') | list | tojson }}"); }),
+            "t.jinja:1: an entry of the list is undefined, which has no JSON");
+}
+
+TEST(Jinja, LinesAndDoublesAreThoseOfPython) {
+  EXPECT_EQ(jinja_text("{{ s.splitlines() }}", {{"s",
+                                                 "a\x1c"
+                                                 "b\u0085c\u2028d\re\r\nf\n\ng\v\f"}}),
+            "['a', 'b', 'c', 'd', 'e', 'f', '', 'g', '']");
+  EXPECT_EQ(jinja_text("{{ ['b', 'a', 'B', 1, 1] | unique | list }}"), "['b', 'a', 1]");
+  EXPECT_EQ(jinja_text("{{ {'a': [1]} | tojson(none, 1) }}"), "{\n \"a\": [\n  1\n ]\n}");
+  const auto error = [](const std::string& text) { return error_text([&] { jinja_text(text); }); };
+  EXPECT_EQ(error("{{ [] | tojson(ensure_ascii=true) }}"),
+            "t.jinja:1: tojson with ensure_ascii is not interpreted");
+  EXPECT_EQ(error("{{ '0x1f' | int(base=16) }}"), "t.jinja:1: int with a base is not interpreted");
+  EXPECT_EQ(error("{{ [] | unique(attribute='a') | list }}"),
+            "t.jinja:1: unique with arguments is not interpreted");
+  EXPECT_EQ(error("{{ [1] | sum(start=5) }}"), "t.jinja:1: sum with arguments is not interpreted");
+  EXPECT_EQ(error("{{ {'a': 1} | dictsort(by='value') }}"),
+            "t.jinja:1: dictsort with arguments is not interpreted");
+  EXPECT_EQ(jinja_text("{{ ['a', 'B'] | min }}{{ ['a', 'B'] | max }}"), "aB");
+}
+
+// By Python's repr().
+TEST(Jinja, WhatCannotBePrintedIsANumberInAListsText) {
+  EXPECT_EQ(jinja_text("{{ [s] }}", {{"s", "\u00e9\u200b\u2028\u0085\u00a0 \U000e0067\x7f\u00ad"}}),
+            "['\u00e9\\u200b\\u2028\\x85\\xa0 \\U000e0067\\x7f\\xad']");
+}
+
 TEST(Jinja, WhatIsNotInterpretedIsNamedWithItsLine) {
   const auto error = [](const std::string& text) {
     return error_text([&] { jinja_text(text, {{"x", 1}, {"list", {1}}}); });
@@ -130,6 +171,29 @@ TEST(Jinja, IsBounded) {
   EXPECT_TRUE(contains(error("{% set ns = namespace() %}{% set ns.a = ns %}"), "namespace"));
   EXPECT_EQ(jinja_text("{{ 'abc'[::9223372036854775807] }}{{ 'abc'[::-9223372036854775807] }}"),
             "ac");
+}
+
+// Left out, they would teach something else.
+TEST(Chat, WhatATemplateWouldShowBesideTheContentIsRefused) {
+  const auto parse = [](const std::string& line) {
+    return parse_conversation(nlohmann::json::parse(line), "f:1");
+  };
+  const auto line = [](const std::string& message, const std::string& more = "") {
+    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "")" +
+           message + "}]" + more + "}";
+  };
+  for (const std::string key : {"tool_calls", "function_call"})
+    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": [{\"id\": 1}]")); }),
+              {"f:1: message 2 has \"" + key + "\""});
+  for (const std::string key : {"reasoning_content", "thinking"})
+    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": \"hm\"")); }),
+              {"f:1: message 2 has \"" + key + "\"", "not rendered here"});
+  expect_in(user_error_of([&] { parse(line("", R"(, "tools": [{"name": "f"}])")); }),
+            {"f:1 has \"tools\""});
+  const std::string plain =
+      line(R"(, "tool_calls": [], "thinking": "", "reasoning_content": null, "id": 7)",
+           R"(, "tools": [], "functions": null, "source": "x")");
+  EXPECT_EQ(parse(plain).size(), 2u);
 }
 
 // A tokenizer of bytes with the special tokens of all these templates.

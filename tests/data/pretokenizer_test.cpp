@@ -141,6 +141,19 @@ TEST(PreTokenizer, RefusesWhatDependsOnTheVersionOfUnicode) {
   by_regex(R"(\\X|[x]y)");  // a backslash, and letters
 }
 
+// Ol Onal's letters came with Unicode 16, which Debian's library is older than.
+TEST(PreTokenizer, WordsEndWhereNewerLettersDo) {
+  const std::string word = "\U0001E5D0\U0001E5D1";
+  EXPECT_EQ(words_of(by_regex("\\b"), word + " " + word), (Words{word, " ", word}));
+  EXPECT_EQ(words_of(by_regex("\\B"), "a" + word), (Words{"a", "\U0001E5D0", "\U0001E5D1"}));
+  // The library's own: fractions are letters of words, but not within a class.
+  EXPECT_EQ(words_of(by_regex("\\b"), "\u00bdZ "), (Words{"\u00bdZ", " "}));
+  EXPECT_EQ(words_of(by_regex("\\w+"), "\u00bdZ" + word), (Words{"\u00bdZ" + word}));
+  EXPECT_EQ(words_of(by_regex("\\W+"), "\u00bd, " + word), (Words{"\u00bd", ", ", word}));
+  EXPECT_EQ(words_of(by_regex("[\\w]+"), "\u00bdZ"), (Words{"\u00bd", "Z"}));
+  EXPECT_EQ(words_of(by_regex("[\\b]"), "a\bb"), (Words{"a", "\b", "b"})) << "a backspace";
+}
+
 TEST(PreTokenizer, RefusesABrokenPatternByName) {
   expect_in(user_error_of([] { by_regex("(a"); }), {"test", "(a"});
 }

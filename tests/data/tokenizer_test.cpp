@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "data/bpe_trainer.h"
 #include "data/byte_level.h"
 #include "data/scratch.h"
@@ -83,6 +84,44 @@ TEST(Tokenizer, AddedTokensThatAreNotSpecialAreAlwaysFound) {
   const std::vector<int32_t> ids = tokenizer.encode("<tool><|pad|>");
   EXPECT_EQ(ids[0], 700);
   EXPECT_GT(ids.size(), 2u);
+}
+
+// small() with one more token, 701.
+Tokenizer with_added(const char* content, const Json& options, const Json& normalizer = Json()) {
+  Json file = Json::parse(read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_small.json"));
+  Json token = {{"id", 701},       {"content", content},   {"special", false},   {"lstrip", false},
+                {"rstrip", false}, {"single_word", false}, {"normalized", false}};
+  token.update(options);
+  file["added_tokens"].push_back(token);
+  file["normalizer"] = normalizer;
+  return Tokenizer::parse(file.dump(), "added");
+}
+
+// The ids are those of `tokenizers`: white space that one occurrence takes is not another.
+TEST(Tokenizer, AddedWhiteSpaceIsTakenOnce) {
+  const Tokenizer both = with_added("\n", {{"lstrip", true}, {"rstrip", true}});
+  EXPECT_EQ(both.encode("\n"), (std::vector<int32_t>{701}));
+  EXPECT_EQ(both.encode("a\n\nb"), (std::vector<int32_t>{66, 701, 67}));
+  EXPECT_EQ(both.encode("a \n \n b"), (std::vector<int32_t>{66, 701, 67}));
+  const Tokenizer left = with_added("\n", {{"lstrip", true}});
+  EXPECT_EQ(left.encode("a\n \n\n"), (std::vector<int32_t>{66, 701, 701, 701}));
+  const Tokenizer right = with_added("\n", {{"rstrip", true}});
+  EXPECT_EQ(right.encode("a\n \n\n"), (std::vector<int32_t>{66, 701, 701, 701}));
+}
+
+// A word of its own is looked for with the space that the normalizer puts before it, so that what
+// is before that space matters.
+TEST(Tokenizer, IsNotCutBeforeAnAddedWord) {
+  const Json prepend = {{"type", "Prepend"}, {"prepend", " "}};
+  const Tokenizer tokenizer =
+      with_added("the", {{"single_word", true}, {"normalized", true}}, prepend);
+  const std::string text = "program the program";
+  const size_t cut = tokenizer.safe_cut(text, 1);
+  std::vector<int32_t> ids = tokenizer.encode(text.substr(0, cut));
+  WordCache cache;
+  tokenizer.encode(text.substr(cut), Tokenizer::Specials::kAsText, cache, ids,
+                   Tokenizer::Place::kContinue);
+  EXPECT_EQ(ids, tokenizer.encode(text)) << cut;
 }
 
 TEST(Tokenizer, CutsThatCannotBeSeenInTheTokens) {
@@ -170,6 +209,16 @@ TEST(Tokenizer, SaysWhatIsWrongWithAFile) {
   expect_in(error(replaced(good, "\"Ġ\": ", "\"Ġmissing\": ")), {"model.merges["});
   expect_in(user_error_of([] { Tokenizer::load("/nowhere/tokenizer.json"); }),
             {"/nowhere/tokenizer.json"});
+}
+
+TEST(Tokenizer, BytesOfWhatIsAddedToACharacterAreNoFallback) {
+  Json file = Json::parse(read_file(std::string(ONEFOLD_GOLDEN_DIR) + "/tokenizer_llama.json"));
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    Json other = file;
+    other["model"][key] = "@@";
+    expect_in(user_error_of([&] { Tokenizer::parse(other.dump(), "t.json"); }),
+              {"t.json", "model.byte_fallback is true beside"});
+  }
 }
 
 TEST(Tokenizer, NamesThePathOfEveryPartItCannotRead) {

@@ -211,8 +211,10 @@ class HfErrors : public testing::Test {
     write_file(folder_ + "/config.json", config.dump());
   }
   // Writes the weights again as one file, with what `rename` makes of the names; "" drops a tensor.
+  // `table` names one whose bytes are a head's too.
   template <typename Rename>
-  void rewrite(const Rename& rename, const std::vector<std::string>& extra = {}) const {
+  void rewrite(const Rename& rename, const std::vector<std::string>& extra = {},
+               const std::string& table = "") const {
     const TensorFiles old = TensorFiles::open_hf_folder(folder_);
     std::vector<SafetensorsEntry> entries;
     std::vector<std::string> sources;
@@ -220,6 +222,10 @@ class HfErrors : public testing::Test {
       if (rename(name).empty()) continue;
       entries.push_back({rename(name), old.entry(name).dtype, old.entry(name).shape, 0, 0});
       sources.push_back(name);
+    }
+    if (!table.empty()) {
+      entries.push_back({"lm_head.weight", old.entry(table).dtype, old.entry(table).shape, 0, 0});
+      sources.push_back(table);
     }
     for (const std::string& name : extra) {
       entries.push_back({name, "U8", {2, 4}, 0, 0});
@@ -241,12 +247,24 @@ TEST_F(HfErrors, ABareModelAndItsBuffersAreRead) {
   copy("gpt2");
   const HfSource before(folder_);
   rewrite([](const std::string& name) { return name.substr(name.find('.') + 1); },
-          {"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"});
+          {"h.0.attn.bias", "h.1.attn.masked_bias"}, "transformer.wte.weight");
   const HfSource source(folder_);
   EXPECT_EQ(source.ignored(),
-            (std::vector<std::string>{"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"}));
+            (std::vector<std::string>{"lm_head.weight", "h.0.attn.bias", "h.1.attn.masked_bias"}));
   for (const ParamSpec& param : parameters_of(source.model()))
     EXPECT_EQ(values_of(source, param), values_of(before, param)) << param.name;
+}
+
+// transformers 5 computes with both, earlier versions with the table.
+TEST_F(HfErrors, AHeadThatIsNotTheTableIsRefused) {
+  copy("llama");
+  EXPECT_NO_THROW(HfSource{folder_});
+  set("tie_word_embeddings", true);
+  EXPECT_ERROR(HfSource(folder_), "lm_head.weight in the files is not model.embed_tokens.weight",
+               "\"tie_word_embeddings\": false");
+  rewrite([](const std::string& name) { return name == "lm_head.weight" ? "" : name; }, {},
+          "model.embed_tokens.weight");
+  EXPECT_EQ(HfSource(folder_).ignored(), (std::vector<std::string>{"lm_head.weight"}));
 }
 
 TEST_F(HfErrors, WhatIsMissingOrTooMuchIsNamed) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "data/scratch.h"
 #include "error_text.h"
 #include "io/half.h"
@@ -67,6 +69,23 @@ TEST_F(HfFolder, WithoutWeightsItSaysWhatIsMissing) {
   EXPECT_ERROR(open(), "pytorch_model.bin", "not an archive of torch.save");
   folder_.write(kHfIndex, "{}");
   EXPECT_TRUE(TensorFiles::in_folder(folder_.path("")));
+}
+
+// As a copy of a snapshot of the hub's cache, or a clone without Git LFS, has them.
+TEST_F(HfFolder, WhatStandsForAFileIsNamed) {
+  std::filesystem::create_symlink("../../blobs/gone", folder_.path(kHfWeights));
+  EXPECT_TRUE(TensorFiles::in_folder(folder_.path("")));
+  EXPECT_ERROR(open(), "model.safetensors is a link that leads to no file", "cp -rL");
+  std::filesystem::remove(folder_.path(kHfWeights));
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+    folder_.write(name, pointer);
+    EXPECT_ERROR(open(), name, "is a pointer of Git LFS", "git lfs pull");
+    std::filesystem::remove(folder_.path(name));
+  }
+  folder_.write("tokenizer.json", pointer);
+  EXPECT_ERROR(read_file(folder_.path("tokenizer.json")), "tokenizer.json is a pointer");
 }
 
 TEST_F(HfFolder, AnIndexIsNotTrusted) {

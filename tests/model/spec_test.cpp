@@ -359,8 +359,13 @@ TEST(HuggingFace, RefusesByNameWhatItCannotCompute) {
                "config.rope_scaling", "type proportional", "not supported", "longrope");
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}})(),
                "config.rope_scaling.short_factor");
-  EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"mscale", 1.0}})(),
-               "config.rope_scaling", "mscale is not supported");
+  EXPECT_ERROR(
+      llama("rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"attention_factor", 0}})(),
+      "config.rope_scaling", "attention_factor must be greater than 0");
+  EXPECT_ERROR(llama("is_causal", false)(), "config.is_causal is false: attention is causal");
+  EXPECT_ERROR(llama("is_causal", nullptr)(), "config.is_causal is null");
+  EXPECT_NO_THROW(llama("is_causal", true)());
+  EXPECT_ERROR(llama("num_attention_heads", 0)(), "config.num_attention_heads is 0", "at least 1");
   EXPECT_NO_THROW(llama("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}})())
       << "within the context, the plain frequencies";
   EXPECT_ERROR(llama("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})(),

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <random>
 
 #include "data/scratch.h"
 #include "engine/decoder.h"
@@ -272,6 +274,63 @@ TEST_F(PeftFolder, RefusesWhatIsNotComputedHere) {
   EXPECT_ERROR(read_peft(with_key("r", 7), llama), "lora_A.weight has the shape [3, 24]",
                "needs [7, 24]");
   EXPECT_ERROR(read_peft(with_key("r", 3), base("gpt2")), "has no place", "base_model.model.");
+}
+
+// PEFT's adapter of a Phi-3, whose projections are fused in its own modules and are a Llama's to
+// us: the sum is that of the fused matrices.
+TEST_F(PeftFolder, AFusedModuleIsSharedOutAmongItsParts) {
+  const auto phi3 = std::make_shared<HfSource>(golden_folder("hf", "phi3"));
+  const ModelSpec& spec = phi3->model();
+  ASSERT_EQ(hf_family_for(spec), HfFamily::mistral);
+  constexpr int64_t kRank = 2;
+  // The last is a module of Llama's too.
+  const std::map<std::string, std::string> fused = {{"self_attn.qkv_proj", "attention.qkv.weight"},
+                                                    {"mlp.gate_up_proj", "mlp.up.weight"},
+                                                    {"self_attn.o_proj", "attention.out.weight"}};
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, std::vector<float>> values;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  const auto rows_of = [&](const std::string& module) {
+    if (module == "self_attn.o_proj") return spec.hidden_size;
+    return module == "self_attn.qkv_proj" ? spec.qkv_size() : 2 * spec.intermediate_size;
+  };
+  for (const auto& [module, parameter] : fused)
+    for (const char matrix : {'A', 'B'}) {
+      const std::string name =
+          fmt::format("base_model.model.model.layers.1.{}.lora_{}.weight", module, matrix);
+      const int64_t rows = matrix == 'A' ? kRank : rows_of(module);
+      const int64_t cols = matrix == 'A' ? spec.hidden_size : kRank;
+      entries.push_back({name, "F32", {rows, cols}, 0, 0});
+      for (int64_t i = 0; i < rows * cols; ++i) values[name].push_back(normal(random));
+    }
+  SafetensorsWriter writer(scratch_.path(kPeftWeights), entries, {{"format", "pt"}});
+  for (const SafetensorsEntry& entry : entries)
+    writer.write(entry.name, std::as_bytes(std::span<const float>(values[entry.name])));
+  writer.commit();
+  scratch_.write(kPeftConfig, R"({"peft_type": "LORA", "r": 2, "lora_alpha": 6})");
+
+  const AdapterWeights adapter = read_peft(scratch_.path(""), spec);
+  EXPECT_EQ(adapter.lora.targets.size(), 6u) << "queries, keys, values, gate, up, output";
+  const MergedSource merged(phi3, adapter);
+  for (const ParamSpec& param : parameters_of(spec)) {
+    std::vector<float> before(static_cast<size_t>(param.elems())), after(before.size());
+    phi3->read(param, 0, before);
+    merged.read(param, 0, after);
+    for (const auto& [module, parameter] : fused) {
+      if (param.name != "block.1." + parameter) continue;
+      const std::string name = "base_model.model.model.layers.1." + module + ".lora_";
+      const std::vector<float>&a = values[name + "A.weight"], &b = values[name + "B.weight"];
+      for (int64_t row = 0; row < param.rows; ++row)
+        for (int64_t col = 0; col < param.cols; ++col)
+          for (int64_t k = 0; k < kRank; ++k)
+            before[static_cast<size_t>(row * param.cols + col)] +=
+                3 * b[static_cast<size_t>(row * kRank + k)] *
+                a[static_cast<size_t>(k * param.cols + col)];
+    }
+    for (size_t i = 0; i < before.size(); ++i)
+      ASSERT_NEAR(after[i], before[i], 2e-5) << param.name << " " << i;
+  }
 }
 
 TEST_F(PeftFolder, RankStabilisedScalesAreAlphasOverRoots) {
