@@ -152,6 +152,8 @@ class Engine {
   void pass_to_all_stages(const char* what, std::span<T> values);
   template <typename T>
   std::vector<T> gather_from_parts(const char* what, std::span<const T> mine);
+  // Whoever copies the state behind the run has all of it before it changes outside of a program.
+  void announce_change() const;
   // Of local steps: where ranks begin, and their average.
   void begin_local_steps();
   void average_local_steps();

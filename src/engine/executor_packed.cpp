@@ -44,11 +44,11 @@ void Executor::Packing::set(const WireFormat& now) {
 }
 
 // A plan is of a step among others.
-void Executor::set_formats(int64_t step) {
+void Executor::set_formats() {
   const CompressionOptions& compression = options_.compression;
   reduces_.set(device_.dry() ? compression.gradients
-                             : compression.gradients_after(step, options_.optimizer));
-  take_momentum_scales(step);
+                             : compression.gradients_after(updates_, options_.optimizer));
+  take_momentum_scales();
   unit_wires_.clear();
   if (!compression.adaptive || device_.dry() || !reduces_.wire || unit_squares_.empty()) return;
   std::vector<int64_t> elems;
@@ -62,10 +62,10 @@ void Executor::set_formats(int64_t step) {
 }
 
 // They stay as the first step that sends momentum has set them.
-void Executor::take_momentum_scales(int64_t step) {
+void Executor::take_momentum_scales() {
   const CompressionOptions& compression = options_.compression;
   if (!options_.optimizer.frozen_trust || !compression.corrects_momentum || !reduces_.calls ||
-      device_.dry() || step < compression.whole_steps || !momentum_scales_.empty())
+      device_.dry() || updates_ < compression.whole_steps || !momentum_scales_.empty())
     return;
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);

@@ -420,9 +420,10 @@ std::string compression_text(const EngineOptions& options) {
             : "");
   if (options.local.sums_moves)
     text += fmt::format(
-        "delays   ranks step by themselves{}, and sum what they have moved as {}: after every "
+        "delays   ranks step by themselves{}, and sum what they have moved{}: after every "
         "step, then at intervals that double every {}, up to {}: this changes results\n",
-        after(options.local.whole_steps), describe(compression.gradients),
+        after(options.local.whole_steps),
+        compression.gradients.none() ? "" : " as " + describe(compression.gradients),
         counted(options.local.scaler, "step"), counted(options.local.steps, "step"));
   else if (options.local.on())
     text += fmt::format(
