@@ -28,8 +28,8 @@ void round_parameters(const UnitState& own) {
 int64_t LocalOptions::interval(int64_t step) const {
   if (!sums_moves) return steps;
   int64_t length = 1;
-  for (int64_t at = whole_steps + scaler; at < step && length < steps; at += scaler)
-    length = std::min(steps, 2 * length);
+  for (int64_t times = (step - whole_steps - 1) / scaler; times > 0 && length < steps; --times)
+    length = length > steps / 2 ? steps : 2 * length;
   return length;
 }
 

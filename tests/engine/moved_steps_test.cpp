@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "engine/optimizers.h"
 #include "engine/ranks.h"
@@ -48,7 +49,9 @@ const WireFormat kAll = {.type = WireFormat::Type::topk, .density = 1};
 
 // As DeepSpeed's counters have it.
 TEST(MovedSteps, MeetAtIntervalsThatDouble) {
-  for (const auto& [most, scaler] : {std::pair<int64_t, int64_t>{16, 3}, {1, 5}, {12, 1}, {8, 7}}) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  for (const auto& [most, scaler] :
+       {std::pair<int64_t, int64_t>{16, 3}, {1, 5}, {12, 1}, {8, 7}, {16, kNever}, {kNever, 1}}) {
     const LocalOptions local{
         .steps = most, .sums_moves = true, .scaler = scaler, .whole_steps = 10};
     int64_t interval = 1, counter = 0;
@@ -56,7 +59,7 @@ TEST(MovedSteps, MeetAtIntervalsThatDouble) {
       ASSERT_EQ(local.meets(step), step > 10 && step % interval == 0) << step;
       if (step > 10 && ++counter == scaler) {
         counter = 0;
-        interval = std::min(most, 2 * interval);
+        interval = interval > most / 2 ? most : 2 * interval;
       }
     }
   }
