@@ -193,6 +193,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);
   MomentumCorrection correction = options_.compression.correction;
   correction.limit /= std::sqrt(static_cast<float>(ranks.between));
+  correction.limit *= static_cast<float>(walk.loss_scale);  // as gradients are
   const auto bytes = whole ? PackedCalls::all_reduce_bytes : PackedCalls::reduce_scatter_bytes;
   const std::vector<Message> sizes = plain(messages);
   const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(

@@ -336,6 +336,23 @@ TEST(CompressionLossScale, DoesNotChangeBitsWhereItChanges) {
     }
 }
 
+// A rank's own gradient is limited as it is without the scale.
+TEST(CompressionLossScale, DoesNotChangeLocalClipping) {
+  CompressionOptions own;
+  own.gradients = {.type = Type::topk, .density = 0.1};
+  own.corrects_momentum = true;
+  const auto weights_of = [&](double scale, float limit) {
+    own.correction = {.momentum = 0.9f, .share = 1.0f, .masks = true, .limit = limit};
+    EngineOptions options = packed_options(own, 1);
+    options.optimizer = {.type = OptimizerSpec::Type::sgd};
+    options.loss_scale = {.fixed = scale};
+    return train_on_ranks(packed_model(), options, 2, 4).weights;
+  };
+  const Weights limited = weights_of(1, 1e-2f);
+  EXPECT_NE(limited, weights_of(1, 0));
+  expect_same_bits(weights_of(1024, 1e-2f), limited);
+}
+
 // What is whole and what is packed goes by the steps that changed the weights, as squares do: where
 // the first two are skipped, what follows has the bits of a run in which none is.
 TEST(CompressionLossScale, StepsThatAreSkippedDoNotCount) {
