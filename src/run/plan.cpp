@@ -491,9 +491,10 @@ std::string traffic_text(const RankPlan& plan) {
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
                                   collective_name(traffic.collective), way_text(traffic)));
-  return fmt::format("sends    on each rank{} and step: {}\n",
-                     plan.staged() ? fmt::format(" at place {}", plan.place) : "",
-                     join(parts, ", "));
+  return fmt::format(
+      "sends    on each rank{} and step: {}\n",
+      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
+      parts.empty() ? "a few numbers, and more where ranks meet" : join(parts, ", "));
 }
 
 std::string notes_text(const Config& config) {
