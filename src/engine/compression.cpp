@@ -57,7 +57,7 @@ std::vector<double> CompressionOptions::densities(double density, std::span<cons
 
 std::vector<std::string> CompressionOptions::own_states(int ranks) const {
   if (ranks == 1 || gradients.none() || !feedback) return {};
-  if (corrects_momentum) return {"residual", "velocity"};
+  if (corrects_momentum) return {"residual", kVelocity};
   return {"residual"};
 }
 

@@ -222,7 +222,9 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
       updates_done() >= compression.whole_steps) {
     rates_here.momentum_arrives = rates_here.squares_stay = true;
-    if (updates_done() == compression.whole_steps) begin_own_momentum(result.loss_scale);
+    if (updates_done() == compression.whole_steps || momentum_begins_)
+      begin_own_momentum(result.loss_scale);
+    momentum_begins_ = false;
   }
   // Whatever the optimizer has counted: steps that were skipped are among the whole ones.
   if (local.sums_moves && !sums) rates_here.squares_stay = true;

@@ -88,6 +88,7 @@ struct CompressionOptions {
   static std::vector<double> densities(double density, std::span<const double> squares,
                                        std::span<const int64_t> shard_elems);
   // States of each rank's own, one element for each of a trained parameter: names in checkpoints.
+  static constexpr const char* kVelocity = "velocity";  // with corrects_momentum
   std::vector<std::string> own_states(int ranks) const;
 };
 
