@@ -113,7 +113,9 @@ void read_coefficients(JsonObject& params, OptimizerSpec& spec) {
 }
 
 void read_frozen_trust(JsonObject& params, OptimizerSpec& spec) {
-  OptimizerSpec::FrozenTrust& trust = spec.frozen_trust.emplace();
+  // Not emplace() without arguments: to Clang a nested class with initialisers has no default
+  // constructor while the class around it is not complete, where the optional is.
+  OptimizerSpec::FrozenTrust& trust = spec.frozen_trust.emplace(OptimizerSpec::FrozenTrust{});
   trust.beta = params.fraction("coeff_beta", trust.beta);
   trust.most = params.positive("factor_max", trust.most);
   trust.least = params.non_negative("factor_min", trust.least);
