@@ -49,15 +49,18 @@ Estimate extended(const Estimate& few, const Estimate& more, double factor) {
 
 }  // namespace
 
-int64_t held_state_bytes(const ModelSpec& spec, const EngineOptions& options, int ranks) {
-  const Model model = model_of(spec, options);
-  int64_t most = 0;
-  for (int place = 0; place < options.pipeline.ranks; ++place) {
-    const Pipeline pipeline = pipeline_of(spec, options, place);
-    const std::vector<UnitTraits> units = unit_traits(model, options, ranks, pipeline);
-    most = std::max(most, state_bytes(units, options, ranks, true).total());
+int64_t held_state_bytes(const ModelSpec& spec, EngineOptions options, int ranks) {
+  options.offload.optimizer_ratio = 1;  // which units stay behind is known by rank alone
+  const std::vector<UnitTraits> units = unit_traits(model_of(spec, options), options, ranks);
+  const Pipeline pipeline = pipeline_of(spec, options, 0);
+  std::vector<int64_t> held(static_cast<size_t>(pipeline.ranks), 0);
+  int stage = 0;
+  for (size_t u = 0; u < units.size(); ++u) {
+    while (pipeline.ranks > 1 && static_cast<int>(u) >= pipeline.end(stage)) ++stage;
+    held[static_cast<size_t>(stage % pipeline.ranks)] +=
+        state_bytes({units[u]}, options, ranks, true).total();
   }
-  return most;
+  return *std::max_element(held.begin(), held.end());
 }
 
 Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,

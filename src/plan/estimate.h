@@ -18,7 +18,7 @@ struct Estimate {
 
 // Of state on the device, of the rank that holds the most: no step with these options takes less
 // there.
-int64_t held_state_bytes(const ModelSpec& spec, const EngineOptions& options, int ranks);
+int64_t held_state_bytes(const ModelSpec& spec, EngineOptions options, int ranks);
 
 // The step as it would run.
 Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
