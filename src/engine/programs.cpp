@@ -315,21 +315,25 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
 }
 
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
-                       int all_ranks) {
+                       int all_ranks, bool on_device) {
   StateBytes bytes;
+  const auto counts = [&](const Home& home) { return !on_device || !home.offloaded(); };
   for (const UnitTraits& unit : units) {
     const int ranks = unit.ranks_of(summing_ranks(options, all_ranks));
     const auto kept = [&](const Home& home, int64_t elems) {
       return home.sharded ? elems / ranks : elems;
     };
     const Homes& homes = unit.homes;
-    bytes.parameters += (kept(homes.parameters, unit.elems) + unit.adapter_elems) *
-                        dtype_bytes(homes.parameters.dtype);
+    if (counts(homes.parameters))
+      bytes.parameters += (kept(homes.parameters, unit.elems) + unit.adapter_elems) *
+                          dtype_bytes(homes.parameters.dtype);
     if (unit.node_ranks > 0)
       bytes.parameters += unit.elems / unit.node_ranks * dtype_bytes(homes.parameters.dtype);
     if (unit.frozen) continue;
     const int64_t trained = unit.trained_elems();
-    bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);
+    if (counts(homes.gradients))
+      bytes.gradients += kept(homes.gradients, trained) * dtype_bytes(homes.gradients.dtype);
+    if (!counts(homes.optimizer)) continue;
     for (const OptimizerState& state : kept_states(options, unit.has_hidden)) {
       using Of = OptimizerState::Of;
       const int64_t elems = state.of == Of::vectors   ? unit.vector_elems

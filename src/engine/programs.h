@@ -24,12 +24,12 @@ Program evaluation_program(const EngineOptions& options, const std::vector<UnitT
                            int ranks, const Pipeline& pipeline = {});
 
 // Bytes of parameters, gradients and optimizer state of one rank, from the homes that its slabs are
-// made by and the optimizer's states.
+// made by and the optimizer's states. `on_device`: of what lives there alone.
 struct StateBytes {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t total() const { return parameters + gradients + optimizer; }
 };
 StateBytes state_bytes(const std::vector<UnitTraits>& units, const EngineOptions& options,
-                       int ranks);
+                       int ranks, bool on_device = false);
 
 }  // namespace onefold

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "engine/lines.h"
+#include "engine/programs.h"
 #include "engine/stages.h"
 #include "plan/pipeline_plan.h"
 
@@ -48,6 +49,20 @@ Estimate extended(const Estimate& few, const Estimate& more, double factor) {
 
 }  // namespace
 
+int64_t held_state_bytes(const ModelSpec& spec, EngineOptions options, int ranks) {
+  options.offload.optimizer_ratio = 1;  // which units stay behind is known by rank alone
+  const std::vector<UnitTraits> units = unit_traits(model_of(spec, options), options, ranks);
+  const Pipeline pipeline = pipeline_of(spec, options, 0);
+  std::vector<int64_t> held(static_cast<size_t>(pipeline.ranks), 0);
+  int stage = 0;
+  for (size_t u = 0; u < units.size(); ++u) {
+    while (pipeline.ranks > 1 && static_cast<int>(u) >= pipeline.end(stage)) ++stage;
+    held[static_cast<size_t>(stage % pipeline.ranks)] +=
+        state_bytes({units[u]}, options, ranks, true).total();
+  }
+  return *std::max_element(held.begin(), held.end());
+}
+
 Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
                       const FitContext& context) {
   if (options.pipeline.ranks > 1) return planned_pipeline(spec, options, context);
@@ -83,9 +98,10 @@ Estimate estimated_step(const ModelSpec& spec, const EngineOptions& options,
 const LeastSeconds::Micro& LeastSeconds::micro(const EngineOptions& options) {
   const Recompute& again = options.recompute;
   const auto [place, is_new] = micros_.try_emplace(
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", options.tensor, options.context, options.expert,
-                  options.sequence_parallel, options.overlap_chunks, options.micro_batch,
-                  again.attention, again.mlp, again.joined, again.every));
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}", options.tensor, options.context,
+                  int(options.context_method), options.expert, options.sequence_parallel,
+                  options.overlap_chunks, options.micro_batch, again.attention, again.mlp,
+                  again.joined, again.every));
   Micro& micro = place->second;
   if (!is_new) return micro;
   EngineOptions alone = options;
@@ -95,8 +111,12 @@ const LeastSeconds::Micro& LeastSeconds::micro(const EngineOptions& options) {
   alone.pipeline = {};
   alone.micros = 1;
   alone.order = Order::micro_first;
-  const PipelinePlan plan =
-      plan_pipeline(spec_, alone, options.tensor * options.context * options.expert, 0, hardware_);
+  const int ranks = options.tensor * options.context * options.expert;
+  const PipelinePlan plan = plan_pipeline(spec_, alone, ranks, 0, hardware_);
+  // What would travel on a lane may take no time.
+  EngineOptions beside = alone;
+  beside.zero.overlap = true;
+  const std::vector<UnitTraits> units = unit_traits(model_of(spec_, beside), beside, ranks);
   micro.forward.assign(plan.unit_names.size(), 0);
   micro.backward = micro.forward;
   bool turned = false;
@@ -106,7 +126,10 @@ const LeastSeconds::Micro& LeastSeconds::micro(const EngineOptions& options) {
     if (!computes(action) && !between) continue;
     turned |= action.verb == Verb::backward;
     const Timeline::Span& span = plan.times.spans[0][i];
-    if (action.lane != Lane::compute) continue;
+    const Travels& travels = units[static_cast<size_t>(action.unit)].travels;
+    if (action.lane != Lane::compute ||
+        (between && travels.on_lane_after(action.of_backward, action.phase)))
+      continue;
     // What is computed again belongs to backward.
     (turned ? micro.backward : micro.forward)[static_cast<size_t>(action.unit)] +=
         span.end - span.begin;

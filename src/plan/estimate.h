@@ -16,6 +16,10 @@ struct Estimate {
   double waits = 0;  // of that; in a pipeline, of the rank that computes the longest
 };
 
+// Of state on the device, of the rank that holds the most: no step with these options takes less
+// there.
+int64_t held_state_bytes(const ModelSpec& spec, EngineOptions options, int ranks);
+
 // The step as it would run.
 Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
                       const FitContext& context);
@@ -25,7 +29,7 @@ Estimate estimated_step(const ModelSpec& spec, const EngineOptions& options,
                         const FitContext& context, int& plans);
 
 // How long the forwards and backwards of a step take at least: on ranks that hold everything, with
-// what travels between their phases and nothing else.
+// what travels between their phases and nothing can be computed beside, and nothing else.
 class LeastSeconds {
  public:
   LeastSeconds(const ModelSpec& spec, const Hardware& hardware)

@@ -7,7 +7,6 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "engine/lines.h"
-#include "engine/programs.h"
 #include "model/spec_limits.h"
 #include "plan/estimate.h"
 #include "plan/search.h"
@@ -74,10 +73,14 @@ std::vector<Remedy> more_ranks(const ModelSpec& spec, const EngineOptions& optio
 
 }  // namespace
 
+bool has_orders(const EngineOptions& options, int ranks) {
+  return options.micros > 1 && ranks > 1 && options.zero.stage >= 2 &&
+         options.pipeline.ranks == 1;  // else its schedule is the order
+}
+
 Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks,
                    const Hardware& hardware) {
-  if (options.micros == 1 || ranks == 1 || options.zero.stage < 2) return Order::micro_first;
-  if (options.pipeline.ranks > 1) return Order::micro_first;  // its schedule is the order
+  if (!has_orders(options, ranks)) return Order::micro_first;
   const auto peak = [&](Order order) {
     EngineOptions tried = options;
     tried.order = order;
@@ -124,17 +127,16 @@ WaysOut ways_out(const EngineOptions& options) {
           all};
 }
 
-// No mesh has less than an even share of all state on each rank.
+// No mesh has less than an even share of all state, each once, on each rank.
 bool states_may_fit(const ModelSpec& spec, const EngineOptions& options, const FitContext& context,
                     const TierLimits& limits) {
-  EngineOptions even = options;
-  even.tensor = even.context = even.expert = even.overlap_chunks = 1;
-  even.sequence_parallel = false;
-  even.pipeline = {};
-  even.offload = {};
-  even.zero.stage = 3;
-  const std::vector<UnitTraits> units = unit_traits(model_of(spec, even), even, context.ranks);
-  return state_bytes(units, even, context.ranks).total() <= limits.device;
+  EngineOptions alone = options;
+  alone.tensor = alone.context = alone.expert = alone.overlap_chunks = 1;
+  alone.sequence_parallel = false;
+  alone.pipeline = {};
+  alone.offload = {};
+  alone.zero.node_ranks = 1;
+  return held_state_bytes(spec, alone, 1) / context.ranks <= limits.device;
 }
 
 // The fastest layout of each way out that has one, those that change little first. Of another mesh

@@ -10,6 +10,8 @@ namespace onefold {
 // first.
 Order choose_order(const ModelSpec& spec, const EngineOptions& options, int ranks,
                    const Hardware& hardware = {});
+// Whether there are two orders to choose from.
+bool has_orders(const EngineOptions& options, int ranks);
 
 // What a plan is made for, besides the model.
 struct FitContext {

@@ -62,6 +62,11 @@ std::vector<int64_t> LayoutChoices::micro_batches(const EngineOptions& mesh) con
   return sizes;
 }
 
+int64_t LayoutChoices::smallest_micro_batch(const EngineOptions& mesh) const {
+  const std::vector<int64_t> sizes = micro_batches(mesh);
+  return sizes.empty() ? 0 : *std::min_element(sizes.begin(), sizes.end());
+}
+
 std::vector<Recompute> LayoutChoices::policies(const EngineOptions& mesh) const {
   if (!freedom_.recompute) return {mesh.recompute};
   const int root = std::max(2, static_cast<int>(std::ceil(std::sqrt(2.0 * blocks()))));
@@ -114,6 +119,14 @@ std::vector<Travel> LayoutChoices::travels(const EngineOptions& options) const {
       list.push_back({overlap, 0});
   }
   return list;
+}
+
+EngineOptions LayoutChoices::far_from_device(EngineOptions options) const {
+  const HomePair far = homes(options).back();
+  options.offload.optimizer = far.optimizer;
+  options.offload.parameters = far.parameters;
+  if (freedom_.ratio) options.offload.optimizer_ratio = 1;
+  return options;
 }
 
 Recompute LayoutChoices::fewer_blocks(const Recompute& policy, int count) const {

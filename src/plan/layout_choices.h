@@ -40,12 +40,17 @@ class LayoutChoices {
   // Sizes that divide a rank's sequences: the largest first; of a pipeline, whose ranks wait the
   // less the more there are, the smallest first.
   std::vector<int64_t> micro_batches(const EngineOptions& mesh) const;
+  // 0: there is none that can be planned.
+  int64_t smallest_micro_batch(const EngineOptions& mesh) const;
   // The least recomputation first.
   std::vector<Recompute> policies(const EngineOptions& mesh) const;
   std::vector<int> stages(const EngineOptions& mesh) const;
   std::vector<Order> orders(const EngineOptions& options) const;  // with stage and micro-batches
   std::vector<HomePair> homes(const EngineOptions& mesh) const;   // the nearest first
   std::vector<Travel> travels(const EngineOptions& options) const;
+
+  // With homes that leave the least on the device.
+  EngineOptions far_from_device(EngineOptions options) const;
 
   // The same policy of so many blocks; of segments there are always all.
   Recompute fewer_blocks(const Recompute& policy, int count) const;

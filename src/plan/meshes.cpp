@@ -44,6 +44,9 @@ std::vector<EngineOptions> options_of_meshes(const ModelSpec& spec, const Engine
                                              const FitContext& context, const FreeAxes& free) {
   const MeshAxes given{options.tensor, options.context, options.expert, options.pipeline.ranks};
   const int64_t batch = options.micro_batch * options.micros * data_ranks(options, context.ranks);
+  // Where heads could have been exchanged, somebody has asked for it.
+  const bool is_ring =
+      options.context_method == ContextMethod::ring && divides_heads(spec, options);
   std::vector<EngineOptions> list;
   for (const MeshAxes& axes :
        possible_meshes(context.ranks, given, free, context.hardware.host_ranks)) {
@@ -65,8 +68,10 @@ std::vector<EngineOptions> options_of_meshes(const ModelSpec& spec, const Engine
       one.micro_batch = 1;
       one.micros = static_cast<int>(sequences);
     }
-    if (free.context)
+    if (free.context && !is_ring)
       one.context_method = divides_heads(spec, one) ? ContextMethod::ulysses : ContextMethod::ring;
+    // A pipeline's schedule is its order.
+    if (axes.pipeline > 1 && !context.order_is_given) one.order = Order::micro_first;
     if (obstacle_to_mesh(spec, one).empty()) list.push_back(std::move(one));
   }
   return list;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -17,12 +18,18 @@ namespace {
 
 constexpr int kRatioSteps = 8;
 constexpr size_t kMostCompared = 4;  // meshes
+constexpr int kRefusedPlanned = 4;   // of layouts whose state alone is too large
+constexpr size_t kMostPassedOver = 64;
+constexpr double kFarFromRoom = 0.8;
+// Plans, after the fastest layout, of other meshes to compare it with.
+constexpr int kMostToCompare = 1000;
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 std::string key(const EngineOptions& o) {
   const PipelineOptions& p = o.pipeline;
-  return fmt::format("{} {} {} {} {} {} {} {}|", o.tensor, o.context, o.expert, p.ranks,
-                     p.interleave, int(p.schedule), o.sequence_parallel, o.overlap_chunks) +
+  return fmt::format("{} {} {} {} {} {} {} {} {}|", o.tensor, o.context, int(o.context_method),
+                     o.expert, p.ranks, p.interleave, int(p.schedule), o.sequence_parallel,
+                     o.overlap_chunks) +
          fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.zero.stage, int(o.order),
                      o.micro_batch, o.micros, o.recompute.attention, o.recompute.mlp,
                      o.recompute.joined, o.recompute.every,
@@ -56,6 +63,7 @@ class LayoutSearch {
         wanted_(wanted),
         choices_(spec, context, freedom, limits),
         known_(known) {
+    result_.of_meshes = meshes_.size() > 1;
     for (EngineOptions& mesh : meshes_) mesh.memory_limit_bytes = Ledger::kNoLimit;
   }
 
@@ -64,6 +72,7 @@ class LayoutSearch {
     look_at_cells();
     refine();
     settle();
+    if (result_.best.empty()) plan_the_least();
     result_.plans += known_.least_seconds.plans() - known;
     return std::move(result_);
   }
@@ -107,12 +116,22 @@ class LayoutSearch {
   const Estimate& estimate(const EngineOptions& options) {
     const auto [place, is_new] = known_.estimates.try_emplace(key(options));
     if (is_new) {
-      EngineOptions planned = options;
-      settle_order(planned);
-      place->second = estimated_step(spec_, planned, context_, result_.plans);
+      const Estimate found = estimate_in_order(options);
+      place->second = found;
     }
     consider_least(options, place->second);
     return place->second;
+  }
+
+  // In the order that settle_order() will take, as far as steps of few micro-batches tell.
+  Estimate estimate_in_order(EngineOptions options) {
+    const bool chosen = !freedom_.order && !context_.order_is_given;
+    if (chosen) options.order = Order::micro_first;
+    const Estimate first = estimated_step(spec_, options, context_, result_.plans);
+    if (!chosen || !has_orders(options, context_.ranks)) return first;
+    options.order = Order::unit_first;
+    const Estimate other = estimated_step(spec_, options, context_, result_.plans);
+    return other.device <= first.device ? other : first;
   }
 
   void settle_order(EngineOptions& options) const {
@@ -163,12 +182,14 @@ class LayoutSearch {
   void look_at_cells() {
     for (size_t mesh = 0; mesh < meshes_.size(); ++mesh)
       for (const Passing& passing : choices_.passings(meshes_[mesh]))
-        for (const int64_t micro_batch : choices_.micro_batches(meshes_[mesh]))
-          push({0, 0, mesh, passing, micro_batch, -1});
+        if (state_has_room(mesh, passing))
+          for (const int64_t micro_batch : choices_.micro_batches(meshes_[mesh]))
+            push({0, 0, mesh, passing, micro_batch, -1});
     while (!cells_.empty() && cells_.top().least_seconds <= slowest_wanted()) {
       const Cell cell = cells_.top();
       cells_.pop();
       ++looked_at_;
+      if (!has_room(cell)) continue;
       if (cell.policy < 0) {
         const auto policies = static_cast<int>(choices_.policies(meshes_[cell.mesh]).size());
         for (int policy = 0; policy < policies; ++policy)
@@ -186,19 +207,118 @@ class LayoutSearch {
     }
   }
 
+  // Of a mesh at a stage, wherever state lives.
+  int64_t least_held(size_t mesh, const EngineOptions& options) {
+    const auto [place, is_new] =
+        held_.try_emplace({mesh, options.pipeline.interleave, options.zero.stage});
+    if (is_new) {
+      const EngineOptions far = choices_.far_from_device(options);
+      place->second = held_state_bytes(spec_, far, context_.ranks);
+      if (place->second > limits_.device) passed_over_.push_back({place->second, far});
+    }
+    return place->second;
+  }
+  bool state_has_room(size_t mesh, const Passing& passing) {
+    const int64_t micro_batch = smallest_micro_batch(mesh);
+    if (micro_batch == 0) return false;
+    EngineOptions options = options_of({0, 0, mesh, passing, micro_batch, -1});
+    if (!obstacle_to_mesh(spec_, options).empty()) return true;  // of larger ones, perhaps
+    bool has = false;
+    for (const int stage : choices_.stages(options)) {
+      options.zero.stage = stage;
+      has |= least_held(mesh, options) <= limits_.device;
+    }
+    return has;
+  }
+  int64_t smallest_micro_batch(size_t mesh) const {
+    return choices_.smallest_micro_batch(meshes_[mesh]);
+  }
+
+  // Whether what takes the least of a mesh fits, or does not miss it by far (of tiny layers other
+  // policies take less): the smallest micro-batch, with all recomputed, at any stage.
+  bool has_room(Cell cell) {
+    if (meshes_.size() == 1) return true;
+    const Passing& passing = cell.passing;
+    const auto [place, is_new] = rooms_.try_emplace(
+        {cell.mesh, passing.schedule, passing.interleave, passing.sequence_parallel}, true);
+    if (!is_new) return place->second;
+    cell.micro_batch = smallest_micro_batch(cell.mesh);
+    cell.policy = -1;
+    EngineOptions options = choices_.far_from_device(options_of(cell));
+    std::vector<Recompute> policies = choices_.policies(options);
+    std::erase_if(policies,
+                  [](const Recompute& policy) { return policy.every <= 1 && !policy.joined; });
+    if (policies.empty() || !obstacle_to_mesh(spec_, options).empty()) return true;
+    for (const Recompute& policy : policies)
+      for (const int stage : choices_.stages(options)) {
+        options.recompute = policy;
+        options.zero.stage = stage;
+        if (least_held(cell.mesh, options) > limits_.device) continue;
+        for (const Order order : choices_.orders(options)) {
+          options.order = order;
+          const Travel way = choices_.travels(options).back();
+          options.zero.overlap = way.overlap;
+          options.zero.prefetch_elems = way.prefetch_elems;
+          if (!is_possible(options)) return true;
+          if (kFarFromRoom * static_cast<double>(estimate(options).device) <=
+              static_cast<double>(limits_.device))
+            return true;
+        }
+      }
+    return place->second = false;
+  }
+
+  // Where nothing fits: what takes the least is planned, though its state alone is too large.
+  void plan_the_least() {
+    std::stable_sort(passed_over_.begin(), passed_over_.end(),
+                     [](const PassedOver& a, const PassedOver& b) { return a.bytes < b.bytes; });
+    for (size_t i = 0; i < std::min(passed_over_.size(), kMostPassedOver); ++i) {
+      if (result_.least.device_bytes > 0 && result_.least.device_bytes <= passed_over_[i].bytes)
+        break;
+      EngineOptions options = passed_over_[i].options;
+      const Travel travel = choices_.travels(options).back();
+      options.zero.overlap = travel.overlap;
+      options.zero.prefetch_elems = travel.prefetch_elems;
+      for (const Recompute& policy : choices_.policies(options)) {
+        options.recompute = policy;
+        if (is_possible(options)) estimate(options);
+      }
+    }
+  }
+
   void look_at(const Cell& cell, const EngineOptions& options) {
     const TooLarge one{cell.mesh,          cell.passing,  cell.policy,
                        options.zero.stage, options.order, cell.micro_batch};
-    const bool known =
-        std::any_of(too_large_.begin(), too_large_.end(), [&](const TooLarge& other) {
-          return other.mesh == one.mesh && other.passing == one.passing &&
-                 other.policy == one.policy && other.stage == one.stage &&
-                 other.order == one.order && other.micro_batch <= one.micro_batch;
-        });
-    if (known) return;
-    if (can_fit(options))
+    if (is_too_large(one)) return;
+    if (least_held(cell.mesh, options) > limits_.device) {
+      // A few, to say of the fastest what it would need.
+      if (refused_by_state_++ < kRefusedPlanned) can_fit(options);
+      return;
+    }
+    if (can_fit(options)) {
       look_at_homes(cell, options);
-    else
+      return;
+    }
+    too_large_.push_back(one);
+    if (const int64_t least = smallest_micro_batch(cell.mesh); least < cell.micro_batch)
+      look_for_room(one, cell, options, least);
+  }
+
+  bool is_too_large(const TooLarge& one) const {
+    return std::any_of(too_large_.begin(), too_large_.end(), [&](const TooLarge& other) {
+      return other.mesh == one.mesh && other.passing == one.passing && other.policy == one.policy &&
+             other.stage == one.stage && other.order == one.order &&
+             other.micro_batch <= one.micro_batch;
+    });
+  }
+
+  // Where the smallest micro-batch is too large, there need be no search between the two.
+  void look_for_room(TooLarge one, Cell cell, const EngineOptions& given, int64_t micro_batch) {
+    cell.micro_batch = one.micro_batch = micro_batch;
+    EngineOptions options = options_of(cell);
+    options.zero.stage = given.zero.stage;
+    options.order = given.order;
+    if (!is_too_large(one) && obstacle_to_mesh(spec_, options).empty() && !can_fit(options))
       too_large_.push_back(one);
   }
 
@@ -214,14 +334,15 @@ class LayoutSearch {
       return seconds[wanted_ - 1];
     }
     constexpr double kSlack = 1.25;  // within which another mesh is worth a comparison
-    double fastest = kUnbounded;
+    const double fastest = fastest_;
     std::vector<const EngineOptions*> meshes;
     for (const Candidate& one : candidates_) {
-      fastest = std::min(fastest, one.estimate.seconds);
       const auto same = [&](const EngineOptions* other) { return same_mesh(*other, one.options); };
       if (std::none_of(meshes.begin(), meshes.end(), same)) meshes.push_back(&one.options);
     }
-    return meshes.size() < std::min(wanted_, kMostCompared) ? kSlack * fastest : fastest;
+    const bool compares = meshes.size() < std::min(wanted_, kMostCompared) &&
+                          result_.plans - plans_at_fastest_ < kMostToCompare;
+    return compares ? kSlack * fastest : fastest;
   }
 
   // The device alone, with state as near as possible or as far as possible, and messages either
@@ -250,7 +371,7 @@ class LayoutSearch {
         if (farther || !is_possible(options) || !take_what_the_tier_holds(options)) continue;
         near.push_back(pair);
         options = with_ratio(options);
-        if (keeps_all(options) || too_slow(cell, options)) continue;
+        if (too_slow(cell, options) || keeps_all(options)) continue;
         add(with_less_recomputed(options));
       }
     }
@@ -271,7 +392,12 @@ class LayoutSearch {
     return estimate(options).seconds - less > slowest_wanted();
   }
 
-  void add(const EngineOptions& options) { candidates_.push_back({options, estimate(options)}); }
+  void add(const EngineOptions& options) {
+    candidates_.push_back({options, estimate(options)});
+    if (candidates_.back().estimate.seconds >= fastest_) return;
+    fastest_ = candidates_.back().estimate.seconds;
+    plans_at_fastest_ = result_.plans;
+  }
 
   // All of the optimizer's state may be more than its tier has room for: the most that fits. False:
   // nothing does.
@@ -287,14 +413,15 @@ class LayoutSearch {
   // The least of it away from the device.
   EngineOptions with_ratio(const EngineOptions& options) {
     if (!freedom_.ratio || options.offload.optimizer == Tier::device) return options;
-    const int most = static_cast<int>(std::lround(options.offload.optimizer_ratio * kRatioSteps));
-    return smallest_that_fits(options, 1, most, set_ratio);
+    const int most = static_cast<int>(std::ceil(options.offload.optimizer_ratio * kRatioSteps));
+    return smallest_that_fits(options, 1, most, set_ratio,
+                              [](const EngineOptions&) { return true; });
   }
 
-  // By bisection; `last` is known to fit.
-  template <class Change>
-  EngineOptions smallest_that_fits(EngineOptions options, int first, int last,
-                                   const Change& change) {
+  // By bisection, as long as the smallest that there can be is worth it; `last` is known to fit.
+  template <class Change, class Worth>
+  EngineOptions smallest_that_fits(EngineOptions options, int first, int last, const Change& change,
+                                   const Worth& is_worth) {
     while (first < last) {
       const int middle = (first + last) / 2;
       change(options, middle);
@@ -302,6 +429,8 @@ class LayoutSearch {
         last = middle;
       else
         first = middle + 1;
+      change(options, first);
+      if (!is_worth(options)) break;
     }
     change(options, last);
     return options;
@@ -312,9 +441,13 @@ class LayoutSearch {
     const Recompute policy = options.recompute;
     if (!freedom_.recompute || choices_.blocks() < 2 || choices_.fewer_blocks(policy, 1) == policy)
       return options;
-    return smallest_that_fits(options, 1, choices_.blocks(), [&](EngineOptions& o, int count) {
-      o.recompute = choices_.fewer_blocks(policy, count);
-    });
+    const double rest = estimate(options).seconds - known_.least_seconds.of(options);
+    return smallest_that_fits(
+        options, 1, choices_.blocks(),
+        [&](EngineOptions& o, int count) { o.recompute = choices_.fewer_blocks(policy, count); },
+        [&](const EngineOptions& o) {
+          return meshes_.size() == 1 || rest + known_.least_seconds.of(o) <= slowest_wanted();
+        });
   }
 
   // Of the best ones: sums of tensor groups beside computation, larger messages, and less for the
@@ -421,6 +554,17 @@ class LayoutSearch {
   std::priority_queue<Cell> cells_;
   size_t looked_at_ = 0;
   std::vector<TooLarge> too_large_;
+  std::map<std::tuple<size_t, PipelineSchedule, int, bool>, bool> rooms_;  // by mesh and Passing
+  // By mesh, stages of a rank of a pipeline and ZeRO's stage.
+  std::map<std::tuple<size_t, int, int>, int64_t> held_;
+  struct PassedOver {
+    int64_t bytes;  // of state
+    EngineOptions options;
+  };
+  std::vector<PassedOver> passed_over_;  // whose state alone is too large
+  int refused_by_state_ = 0;
+  double fastest_ = kUnbounded;  // of the candidates, and the plans made when it was found
+  int plans_at_fastest_ = 0;
   std::vector<Candidate> candidates_;  // that fit
   SearchResult result_;
 };

@@ -58,6 +58,7 @@ struct SearchResult {
   std::optional<Layout> refused;  // the fastest of those that do not fit, if it is faster
   Layout least;                   // of all, what takes the least of the device's memory
   int plans = 0;                  // that were made
+  bool of_meshes = false;         // whether there were several
 };
 
 // `wanted`: so many of the best. The same arguments give the same layouts. Of a free mesh, the

@@ -67,7 +67,8 @@ std::string why_first(const SearchResult& found) {
   const Layout& first = found.best[0];
   std::string text;
   if (found.best.size() == 1) {
-    text = "It is the only one that fits.";
+    text = found.of_meshes ? "Every other mesh is slower, or does not fit."
+                           : "It is the only one that fits.";
   } else {
     const Layout& second = found.best[1];
     const double waits = second.waits - first.waits,

@@ -1,5 +1,7 @@
 #include "run/search.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/recompute.h"
@@ -45,6 +47,47 @@ std::string axes_text(const MeshAxes& mesh) {
   return parts.empty() ? "data alone" : join(parts, ", ");
 }
 
+// The problems that an error of a file names (config_of, JsonReport::raise): one, or a list of
+// lines.
+std::vector<std::string> problems_of(const std::string& error, const std::string& path) {
+  std::vector<std::string> problems;
+  for (const std::string& line : split(error, '\n'))
+    if (line.starts_with("    ")) problems.push_back(line.substr(4));
+  if (!problems.empty()) return problems;
+  const std::string begin = path + ": ";
+  return {error.starts_with(begin) ? error.substr(begin.size()) : error};
+}
+
+// Why no mesh goes. What is wrong with every mesh is none of the mesh's affair, and is said alone.
+class Refusals {
+ public:
+  explicit Refusals(const std::string& path) : path_(path) {}
+
+  void add(const MeshAxes& axes, const UserError& error) {
+    const std::vector<std::string> problems = problems_of(error.what(), path_);
+    if (first_.empty()) {
+      first_ = fmt::format("The first that was tried, of {}: {}", axes_text(axes), error.what());
+      common_ = problems;
+    }
+    std::erase_if(common_, [&](const std::string& one) {
+      return std::find(problems.begin(), problems.end(), one) == problems.end();
+    });
+  }
+  [[noreturn]] void raise(int ranks) const {
+    if (common_.size() == 1) user_error("{}: {}", path_, common_[0]);
+    if (!common_.empty())
+      user_error("{}: {} problems\n    {}", path_, common_.size(), join(common_, "\n    "));
+    user_error(
+        "no mesh of {} ranks goes with what the configuration says. {}", ranks,
+        first_.empty() ? "mesh.data leaves the other axes no sizes that multiply to them" : first_);
+  }
+
+ private:
+  const std::string& path_;
+  std::string first_;
+  std::vector<std::string> common_;
+};
+
 }  // namespace
 
 OpenConfig open_config(const Json& root, const std::string& path, int ranks, const Freedom& freedom,
@@ -54,9 +97,13 @@ OpenConfig open_config(const Json& root, const std::string& path, int ranks, con
     return {config, {engine_options(config)}};
   }
   OpenConfig open;
-  std::string refused;
-  for (const MeshAxes& axes :
-       possible_meshes(ranks, given_axes(root), freedom.mesh, host_ranks, given_data(root))) {
+  Refusals refusals(path);
+  const std::vector<MeshAxes> possible =
+      possible_meshes(ranks, given_axes(root), freedom.mesh, host_ranks, given_data(root));
+  // An axis that is given, and does not divide the ranks, says so itself.
+  if (possible.empty() && given_data(root) == 0)
+    config_of(with_mesh(root, {}, freedom.mesh), path, ranks);
+  for (const MeshAxes& axes : possible) {
     const Config& known = open.config;  // of the first one
     if (!open.meshes.empty() &&
         !is_worth_a_plan(known.model, known.data.sequence_length, freedom.mesh, axes))
@@ -66,13 +113,10 @@ OpenConfig open_config(const Json& root, const std::string& path, int ranks, con
       open.meshes.push_back(engine_options(config));
       if (open.meshes.size() == 1) open.config = std::move(config);
     } catch (const UserError& error) {
-      if (refused.empty()) refused = fmt::format("of {}: {}", axes_text(axes), error.what());
+      refusals.add(axes, error);
     }
   }
-  if (open.meshes.empty())
-    user_error("no mesh of {} ranks goes with what the configuration says. {}", ranks,
-               refused.empty() ? "mesh.data leaves the other axes no sizes that multiply to them"
-                               : "The first that was tried, " + refused);
+  if (open.meshes.empty()) refusals.raise(ranks);
   return open;
 }
 

@@ -254,6 +254,33 @@ TEST_F(CliPlan, AMeshThatIsAutoSaysWhatItLacks) {
                1, {"no mesh of 4 ranks goes with what the configuration says", "mesh.data"});
 }
 
+// What is wrong whatever the mesh is said as it is without one.
+TEST_F(CliPlan, ErrorsThatAreNoneOfTheMeshAreSaidThemselves) {
+  const auto error_on = [&](const char* ranks, const Arguments& keys) {
+    Arguments all = {"plan", "plan.json", "--ranks", ranks};
+    for (const std::string& key : keys) all.insert(all.end(), {"--set", key});
+    const Outcome outcome = onefold(all);
+    EXPECT_EQ(outcome.code, 1) << outcome.out;
+    return outcome.err;
+  };
+  const Arguments open = {"mesh=auto", "train_batch_size=8"};
+  for (const char* ranks : {"4", "7"})  // no data axis of 7 divides the batch
+    for (const char* wrong : {"optimizer.params.lr=-1", "optimizzer=1", "run.steps=0"}) {
+      Arguments keys = open;
+      keys.emplace_back(wrong);
+      EXPECT_EQ(error_on(ranks, keys), error_on("1", {wrong})) << ranks << " " << wrong;
+    }
+  Arguments two = open;
+  two.insert(two.end(), {"optimizer.params.lr=-1", "optimizzer=1"});
+  const std::string both = error_on("7", two);
+  EXPECT_EQ(both.find("no mesh"), std::string::npos) << both;
+  EXPECT_EQ(both.find("train_batch_size"), std::string::npos) << both;
+  expect_in(both, {"2 problems", "lr must be greater than 0", "did you mean \"optimizer\""});
+  // An axis that has a number, and does not divide the ranks.
+  expect_in(error_on("4", {R"(mesh={"tensor": "auto", "pipeline": 3})", "train_batch_size=8"}),
+            {"mesh.pipeline is 3", "--ranks 3"});
+}
+
 TEST_F(CliPlan, FitSaysWhereNothingFits) {
   const Outcome outcome = onefold({"plan", "plan.json", "--fit", "--memory", "1MiB"});
   EXPECT_EQ(outcome.code, 1);

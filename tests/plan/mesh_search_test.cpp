@@ -152,6 +152,43 @@ TEST(MeshSearch, FindsOfAMixtureWhatTryingEverythingFinds) {
   expect_as_good_as_every_mesh(spec, 32);
 }
 
+// What travels beside computation may take no time: the bound must not count it.
+TEST(MeshSearch, BoundsHoldWhereExchangesTravelBesideComputation) {
+  Hardware card = slow_hosts();
+  card.device = "cuda";
+  const auto expect_below = [&](const ModelSpec& spec, EngineOptions options, int ranks) {
+    for (const double link : {0.01, 0.2}) {
+      card.link_gb_per_s = link;
+      card.between_hosts_gb_per_s = link;
+      const FitContext context{.ranks = ranks, .order_is_given = true, .hardware = card};
+      for (const int stage : {0, 3})
+        for (const int64_t micros : {1, 4}) {
+          options.zero.stage = stage;
+          options.micros = static_cast<int>(micros);
+          const Estimate step = planned_step(spec, options, context);
+          const double least = LeastSeconds(spec, card).of(options);
+          EXPECT_LE(least, 1.0001 * step.seconds) << link << " GB/s, stage " << stage;
+        }
+    }
+  };
+  const ModelSpec dense = model_of_four_layers();
+  EngineOptions options = eight_sequences(8, 1024);
+  options.context = 4;
+  options.context_method = ContextMethod::ring;
+  expect_below(dense, options, 4);
+  options.context_method = ContextMethod::ulysses;
+  expect_below(dense, options, 4);
+  options.context = 1;
+  options.tensor = 4;
+  options.overlap_chunks = 4;
+  expect_below(dense, options, 4);
+  ModelSpec mixture = model_of_four_layers("mixtral-tiny");
+  mixture.experts.count = 4;
+  options = eight_sequences(8, 256);
+  options.expert = 4;
+  expect_below(mixture, options, 4);
+}
+
 TEST(MeshSearch, KeepsTheAxesThatAreGiven) {
   const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
   EngineOptions given = eight_sequences(2, 32);
@@ -200,6 +237,100 @@ TEST(MeshSearch, APipelineOfDividedSequencesTakesItsTime) {
   const double divided = plan_pipeline(spec, options, 4, 0, hardware).times.seconds;
   EXPECT_GT(divided, 0.5 * whole);
   EXPECT_LE(LeastSeconds(spec, hardware).of(options), divided);
+}
+
+// What holds too much by its state alone is not planned, but for what takes the least.
+TEST(MeshSearch, StatesThatHaveNoRoomAreNotPlanned) {
+  const ModelSpec spec = model_of_four_layers();
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  const EngineOptions given = eight_sequences(4, 32);
+  Freedom freedom = Freedom::all();
+  freedom.optimizer_home = freedom.parameter_home = false;
+  const SearchResult all = search_layouts(spec, given, context, freedom, {});
+  const SearchResult nothing = search_layouts(spec, given, context, freedom, {.device = 1000});
+  EXPECT_TRUE(nothing.best.empty());
+  EXPECT_LT(nothing.plans, all.plans / 4);
+  ASSERT_FALSE(all.best.empty());
+  EXPECT_LT(nothing.least.device_bytes, all.best[0].device_bytes);
+  EXPECT_GE(nothing.least.device_bytes,
+            held_state_bytes(spec, nothing.least.options, context.ranks));
+}
+
+// What a rank holds at least is less than what it takes, whatever states are kept as.
+TEST(MeshSearch, StatesHeldAreLessThanStepsTake) {
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  const auto expect_less = [&](const ModelSpec& spec, EngineOptions options) {
+    for (const int stage : {0, 1, 2, 3})
+      for (const int stages : {1, 2})
+        for (const Tier home : {Tier::device, Tier::host}) {
+          options.zero.stage = stage;
+          options.pipeline.ranks = stages;
+          options.offload.optimizer = home;
+          options.micro_batch = 2 * stages;
+          const int64_t held = held_state_bytes(spec, options, context.ranks);
+          EXPECT_GT(held, 0);
+          EXPECT_LE(held, planned_step(spec, options, context).device)
+              << "stage " << stage << ", pipeline " << stages;
+        }
+  };
+  EngineOptions options = eight_sequences(4, 32);
+  const ModelSpec dense = model_of_four_layers();
+  expect_less(dense, options);
+  options.precision.compute = DType::bf16;
+  expect_less(dense, options);
+  options.precision.moments = DType::u8;
+  expect_less(dense, options);
+  options.precision.gradients = DType::bf16;
+  expect_less(dense, options);
+  ModelSpec adapted = dense;
+  adapted.lora = {.rank = 4, .targets = {"all-linear"}};
+  expect_less(adapted, options);
+  ModelSpec mixture = model_of_four_layers("mixtral-tiny");
+  mixture.experts.count = 4;
+  options.expert = 2;
+  expect_less(mixture, options);
+}
+
+// Rings that were asked for stay, and pipelines do not follow from an order that was not given.
+TEST(MeshSearch, MeshesOfOptionsKeepWhatIsNoAffairOfTheirs) {
+  const ModelSpec spec = model_of_four_layers();
+  FitContext context{.ranks = 4, .hardware = slow_hosts()};
+  EngineOptions given = eight_sequences(2, 1024);
+  given.context = 2;
+  given.context_method = ContextMethod::ring;
+  given.micros = 2;
+  given.order = Order::unit_first;
+  bool of_pipelines = false;
+  for (const EngineOptions& one : options_of_meshes(spec, given, context, FreeAxes::all())) {
+    if (one.context > 1) {
+      EXPECT_EQ(one.context_method, ContextMethod::ring);
+    }
+    of_pipelines |= one.pipeline.ranks > 1;
+  }
+  EXPECT_TRUE(of_pipelines);
+  context.order_is_given = true;
+  for (const EngineOptions& one : options_of_meshes(spec, given, context, FreeAxes::all()))
+    EXPECT_EQ(one.pipeline.ranks, 1);
+}
+
+// Two ways to attend take different times: none stands for the other.
+TEST(MeshSearch, KnownStepsTellHowSequencesAreDivided) {
+  const ModelSpec spec = model_of_four_layers();
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  EngineOptions given = eight_sequences(2, 1024);
+  given.context = 2;
+  KnownSteps known(spec, context.hardware);
+  for (const ContextMethod method : {ContextMethod::ulysses, ContextMethod::ring}) {
+    given.context_method = method;
+    const auto best = [&](KnownSteps* shared) {
+      return search_layouts(spec, given, context, {.stage = true}, {}, 1, shared).best.at(0);
+    };
+    EXPECT_EQ(best(&known).options.zero.stage, best(nullptr).options.zero.stage);
+    const Estimate own = planned_step(spec, given, context);
+    bool found = false;
+    for (const auto& [key, estimate] : known.estimates) found |= estimate.seconds == own.seconds;
+    EXPECT_TRUE(found);
+  }
 }
 
 TEST(Remedies, NameAMeshWhereNothingElseWouldDo) {
