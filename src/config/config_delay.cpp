@@ -45,7 +45,8 @@ bool evaluates_apart(const Config& config) {
   return config.run.eval_every % last != 0;
 }
 
-// What ranks have moved by one rule, and sum in packets beside the program.
+// What ranks have moved by one rule, and sum in packets beside the program. One rank sends nothing,
+// and has nothing of this in the end.
 void refuse_other_moves(const Config& config, Obstacles& obstacles) {
   const OptimizerSpec& optimizer = config.optimizer;
   const CompressionOptions& compression = config.compression;
@@ -55,9 +56,10 @@ void refuse_other_moves(const Config& config, Obstacles& obstacles) {
   obstacles.refuse_if(
       optimizer.freeze_step == 0 || optimizer.freeze_step != config.delay.whole_steps,
       "optimizer.params.freeze_step must be as many as delay.warmup_steps");
-  obstacles.refuse_if(compression.gradients.none() || compression.gradients.sparse() ||
-                          !compression.feedback || compression.corrects_momentum ||
-                          compression.whole_steps > 0 || compression.host_ranks > 1,
+  obstacles.refuse_if(config.batch.world_size > 1 &&
+                          (compression.gradients.none() || compression.gradients.sparse() ||
+                           !compression.feedback || compression.corrects_momentum ||
+                           compression.whole_steps > 0 || compression.host_ranks > 1),
                       "compression.gradients must be a dense format with error_feedback, and "
                       "without warmup_steps, momentum_correction and ranks_per_host");
   obstacles.refuse_if(config.precision.compute == DType::f16, "training must be in fp32 or bf16");

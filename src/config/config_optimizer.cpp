@@ -116,8 +116,8 @@ void read_frozen_trust(JsonObject& params, OptimizerSpec& spec) {
   FrozenTrust& trust = spec.frozen_trust.emplace();
   trust.beta = params.fraction("coeff_beta", trust.beta);
   trust.most = params.positive("factor_max", trust.most);
-  trust.least = params.positive("factor_min", trust.least);
-  trust.threshold = params.fraction("factor_threshold", trust.threshold);
+  trust.least = params.non_negative("factor_min", trust.least);
+  trust.threshold = params.non_negative("factor_threshold", trust.threshold);
   if (trust.least > trust.most)
     params.refuse(Group::conflict, "factor_min", "is more than factor_max");
 }

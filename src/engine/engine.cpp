@@ -220,10 +220,14 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   StepRates rates_here = rates;
   const CompressionOptions& compression = options_.compression;
   if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
-      steps_done_ >= compression.whole_steps) {
-    rates_here.momentum_arrives = true;
-    if (steps_done_ == compression.whole_steps) begin_own_momentum(result.loss_scale);
+      updates_done() >= compression.whole_steps) {
+    rates_here.momentum_arrives = rates_here.squares_stay = true;
+    if (updates_done() == compression.whole_steps || momentum_begins_)
+      begin_own_momentum(result.loss_scale);
+    momentum_begins_ = false;
   }
+  // Whatever the optimizer has counted: steps that were skipped are among the whole ones.
+  if (local.sums_moves && !sums) rates_here.squares_stay = true;
   Walk walk{.micros = batches,
             .training = true,
             .rates = rates_here,
@@ -254,6 +258,12 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   if (local.on() && local.meets(steps_done_))
     local.sums_moves ? sum_moves() : average_local_steps();
   return result;
+}
+
+// Units are copied in their order.
+void Engine::announce_change() const {
+  if (options_.before_action)
+    options_.before_action({.verb = Verb::step, .unit = state_.units() - 1});
 }
 
 // With a percentile (between two norms in proportion), the lower of it and of what is set.

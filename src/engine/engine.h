@@ -79,6 +79,8 @@ class Engine {
   // Goes on with a run whose first `steps` steps are in the state that was loaded.
   void resume_after(int64_t steps, const std::optional<LossScale::State>& scale = {},
                     std::span<const double> norms = {});
+  // What was loaded has no momentum of any rank's own: theirs begins as the optimizer's.
+  void begin_momentum_again() { momentum_begins_ = true; }
   int64_t steps_done() const { return steps_done_; }
   int64_t steps_here() const { return steps_done_ - resumed_after_; }  // by this engine
   // Those that have changed the weights: what learning rates and bias corrections count.
@@ -152,6 +154,8 @@ class Engine {
   void pass_to_all_stages(const char* what, std::span<T> values);
   template <typename T>
   std::vector<T> gather_from_parts(const char* what, std::span<const T> mine);
+  // Whoever copies the state behind the run has all of it before it changes outside of a program.
+  void announce_change() const;
   // Of local steps: where ranks begin, and their average.
   void begin_local_steps();
   void average_local_steps();
@@ -186,6 +190,7 @@ class Engine {
   LossScale loss_scale_;
   std::vector<double> norms_;
   double rates_since_sum_ = 0;
+  bool momentum_begins_ = false;
   int skipped_in_a_row_ = 0;
   Executor executor_;  // last: its lanes use the rest
 };

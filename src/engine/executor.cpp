@@ -93,9 +93,10 @@ Executor::~Executor() {
 // A rank that fails must not leave the others waiting, nor its own lanes waiting for the others.
 void Executor::run(const Program& program, Walk& walk, int64_t step) {
   step_ = step;
+  updates_ = walk.updates;
   walk.held.resize(model_.units.size() * walk.micros.size());
   walk.gradients.resize(walk.micros.size());
-  if (reduces_.calls) set_formats(step);
+  if (reduces_.calls && walk.training) set_formats();
   try {
     for (const Action& action : program.actions) {
       ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,

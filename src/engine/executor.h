@@ -263,8 +263,8 @@ class Executor {
   };
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
   // The formats of this step.
-  void set_formats(int64_t step);
-  void take_momentum_scales(int64_t step);
+  void set_formats();
+  void take_momentum_scales();
   PackedMessage packed_message(int unit, const Message& message) const;
   // Of a gradient, or of parameters, wherever they are.
   Message size_of(const Action& action, int unit) const;
@@ -299,8 +299,9 @@ class Executor {
   std::vector<int64_t> later_bytes_;  // by unit
   Buffer rope_, losses_;
   int64_t rope_positions_ = 0;
-  int64_t step_ = 0;  // steps done before the walk under way
-  int action_ = -1;   // of the program, that is performed; -1: none
+  int64_t step_ = 0;     // steps done before the walk under way
+  int64_t updates_ = 0;  // and how many of them changed the weights
+  int action_ = -1;      // of the program, that is performed; -1: none
   Times times_;
   std::array<LaneQueue*, kLanes> lanes_{};  // null: at its place, on the compute lane
   std::array<std::unique_ptr<LaneQueue>, kLanes> copy_lanes_;  // last: they use the rest

@@ -44,11 +44,11 @@ void Executor::Packing::set(const WireFormat& now) {
 }
 
 // A plan is of a step among others.
-void Executor::set_formats(int64_t step) {
+void Executor::set_formats() {
   const CompressionOptions& compression = options_.compression;
   reduces_.set(device_.dry() ? compression.gradients
-                             : compression.gradients_after(step, options_.optimizer));
-  take_momentum_scales(step);
+                             : compression.gradients_after(updates_, options_.optimizer));
+  take_momentum_scales();
   unit_wires_.clear();
   if (!compression.adaptive || device_.dry() || !reduces_.wire || unit_squares_.empty()) return;
   std::vector<int64_t> elems;
@@ -62,10 +62,10 @@ void Executor::set_formats(int64_t step) {
 }
 
 // They stay as the first step that sends momentum has set them.
-void Executor::take_momentum_scales(int64_t step) {
+void Executor::take_momentum_scales() {
   const CompressionOptions& compression = options_.compression;
   if (!options_.optimizer.frozen_trust || !compression.corrects_momentum || !reduces_.calls ||
-      device_.dry() || step < compression.whole_steps || !momentum_scales_.empty())
+      device_.dry() || updates_ < compression.whole_steps || !momentum_scales_.empty())
     return;
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
@@ -193,6 +193,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const PackedRanks ranks(channel.ranks(), inside ? inside->ranks() : 1);
   MomentumCorrection correction = options_.compression.correction;
   correction.limit /= std::sqrt(static_cast<float>(ranks.between));
+  correction.limit *= static_cast<float>(walk.loss_scale);  // as gradients are
   const auto bytes = whole ? PackedCalls::all_reduce_bytes : PackedCalls::reduce_scatter_bytes;
   const std::vector<Message> sizes = plain(messages);
   const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(

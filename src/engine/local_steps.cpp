@@ -28,8 +28,8 @@ void round_parameters(const UnitState& own) {
 int64_t LocalOptions::interval(int64_t step) const {
   if (!sums_moves) return steps;
   int64_t length = 1;
-  for (int64_t at = whole_steps + scaler; at < step && length < steps; at += scaler)
-    length = std::min(steps, 2 * length);
+  for (int64_t times = (step - whole_steps - 1) / scaler; times > 0 && length < steps; --times)
+    length = length > steps / 2 ? steps : 2 * length;
   return length;
 }
 
@@ -72,6 +72,7 @@ void Executor::open_moved_sums() {
 }
 
 void Executor::sum_in_packets(int unit, const std::string& what, Tensor values) {
+  if (!moved_sums_.calls) return;  // of one rank, whose sum they are
   const UnitState& own = state_.unit(unit);
   const int64_t elems = values.elems();
   PackedMessage packed =
@@ -86,7 +87,8 @@ void Executor::sum_in_packets(int unit, const std::string& what, Tensor values) 
 void Executor::sum_over_ranks(int unit) {
   if (device_.dry()) return;
   const Tensor gradient = state_.unit(unit).gradients_to_step();
-  if (moved_sums_.calls && !options_.compression.gradients_after(step_, options_.optimizer).none())
+  if (moved_sums_.calls &&
+      !options_.compression.gradients_after(updates_, options_.optimizer).none())
     return sum_in_packets(unit, "sum", gradient);
   const std::span<std::byte> bytes(
       static_cast<std::byte*>(gradient.data),
@@ -100,9 +102,7 @@ void Executor::sum_over_ranks(int unit) {
 
 void Engine::begin_local_steps() {
   if (device_->dry()) return;
-  // Whoever copies the state behind the run has it before it changes.
-  if (options_.before_action)
-    options_.before_action({.verb = Verb::step, .unit = state_.units() - 1});
+  announce_change();
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.frozen()) continue;

@@ -76,9 +76,10 @@ struct CompressionOptions {
   MomentumCorrection correction;
 
   bool any() const { return !gradients.none() || !weights.none(); }
-  // How gradients travel in the step after so many; in the end (a plan's step), `gradients`. What
-  // the second moment takes in between whole steps (0/1 Adam) travels whole.
-  WireFormat gradients_after(int64_t steps, const OptimizerSpec& optimizer = {}) const;
+  // How gradients travel in the step after so many, of which those that are skipped are none; in
+  // the end (a plan's step), `gradients`. What the second moment takes in between whole steps (0/1
+  // Adam) travels whole.
+  WireFormat gradients_after(int64_t updates, const OptimizerSpec& optimizer = {}) const;
   // The densities of units whose shards have so many elements, where these are their gradients'
   // squares: in proportion to the root of the mean square, but within kLeastDensity and
   // kMostDensity times `density`, and as many elements in all as with that alone. By operations
@@ -87,6 +88,7 @@ struct CompressionOptions {
   static std::vector<double> densities(double density, std::span<const double> squares,
                                        std::span<const int64_t> shard_elems);
   // States of each rank's own, one element for each of a trained parameter: names in checkpoints.
+  static constexpr const char* kVelocity = "velocity";  // with corrects_momentum
   std::vector<std::string> own_states(int ranks) const;
 };
 

@@ -53,6 +53,7 @@ class MomentumScales {
 void Engine::begin_own_momentum(double loss_scale) {
   if (device_->dry() || options_.compression.whole_steps == 0) return;
   executor_.settle();
+  announce_change();
   Channel& channel = channels_.of(Lane::gather);
   const int sources = channels_.between() ? channels_.between()->ranks() : channel.ranks();
   const auto part = static_cast<float>(loss_scale / sources);

@@ -101,7 +101,7 @@ AdamWStep adamw_step(const OptimizerSpec& spec, int64_t step, const StepRates& r
     return spec.bias_correction ? static_cast<float>(1 - std::pow(beta, static_cast<double>(steps)))
                                 : 1.0f;
   };
-  const bool frozen = rates.momentum_arrives || !spec.takes_squares(step);
+  const bool frozen = rates.squares_stay || !spec.takes_squares(step);
   const AdamW hyper{.learning_rate = static_cast<float>(rates.learning_rate * param.rate),
                     .beta1 = rates.momentum_arrives ? 0.0f : static_cast<float>(beta1),
                     .beta2 = frozen ? 1.0f : static_cast<float>(beta2),

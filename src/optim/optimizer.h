@@ -138,8 +138,9 @@ struct OptimizerSpec {
 struct StepRates {
   double learning_rate = 0;
   std::optional<std::pair<double, double>> betas = {};  // instead of the optimizer's own
-  // Ranks have sent their momentum: what is here is the first moment, and its squares do not count.
+  // Ranks have sent their momentum: what is here is the first moment.
   bool momentum_arrives = false;
+  bool squares_stay = false;  // the second moment takes in nothing, whatever the spec says
 
   StepRates(double rate) : learning_rate(rate) {}  // NOLINT: mostly a rate is all there is
 };

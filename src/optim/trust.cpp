@@ -88,7 +88,7 @@ void frozen_lamb_step(const StepTools& tools, const OptimizerSpec& spec, int64_t
 
 void lamb_step(const StepTools& tools, const OptimizerSpec& spec, int64_t step,
                const StepRates& rates, const StepControl& control, const UnitStep& unit) {
-  const bool frozen = rates.momentum_arrives || !spec.takes_squares(step);
+  const bool frozen = rates.squares_stay || !spec.takes_squares(step);
   if (frozen && spec.frozen_trust) return frozen_lamb_step(tools, spec, step, rates, control, unit);
   const Arena::Scope scope(*tools.arena);
   const PairsOfSquares squares(tools, unit);

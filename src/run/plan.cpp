@@ -420,9 +420,10 @@ std::string compression_text(const EngineOptions& options) {
             : "");
   if (options.local.sums_moves)
     text += fmt::format(
-        "delays   ranks step by themselves{}, and sum what they have moved as {}: after every "
+        "delays   ranks step by themselves{}, and sum what they have moved{}: after every "
         "step, then at intervals that double every {}, up to {}: this changes results\n",
-        after(options.local.whole_steps), describe(compression.gradients),
+        after(options.local.whole_steps),
+        compression.gradients.none() ? "" : " as " + describe(compression.gradients),
         counted(options.local.scaler, "step"), counted(options.local.steps, "step"));
   else if (options.local.on())
     text += fmt::format(
@@ -490,9 +491,10 @@ std::string traffic_text(const RankPlan& plan) {
     if (traffic.lane != Lane::compute && traffic.collective != Collective::receive)
       parts.push_back(fmt::format("{} in {} {}{}", format_bytes(traffic.bytes_sent), traffic.calls,
                                   collective_name(traffic.collective), way_text(traffic)));
-  return fmt::format("sends    on each rank{} and step: {}\n",
-                     plan.staged() ? fmt::format(" at place {}", plan.place) : "",
-                     join(parts, ", "));
+  return fmt::format(
+      "sends    on each rank{} and step: {}\n",
+      plan.staged() ? fmt::format(" at place {}", plan.place) : "",
+      parts.empty() ? "a few numbers, and more where ranks meet" : join(parts, ", "));
 }
 
 std::string notes_text(const Config& config) {

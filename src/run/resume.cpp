@@ -174,6 +174,14 @@ void load_own_states(Engine& engine, const Checkpoint& checkpoint) {
       });
 }
 
+// Of one rank, and of a run without momentum_correction, nothing is.
+bool momentum_is_saved(const Checkpoint& checkpoint) {
+  const auto& tensors = checkpoint.manifest().tensors;
+  return std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+    return tensor.second.state(own_state_name(CompressionOptions::kVelocity, 0)) != nullptr;
+  });
+}
+
 void load(Engine& engine, const Checkpoint& checkpoint) {
   require_fit(engine, checkpoint);
   const bool local = engine.options().local.on();
@@ -195,6 +203,8 @@ void load(Engine& engine, const Checkpoint& checkpoint) {
       Device::Calls::in_order, true);
   engine.state().write_optimizer(read);
   load_own_states(engine, checkpoint);
+  if (engine.options().compression.corrects_momentum && !momentum_is_saved(checkpoint))
+    engine.begin_momentum_again();
   const Json& run = checkpoint.manifest().run;
   const std::vector<double> norms = engine.options().clip_rule.percentile > 0
                                         ? saved_numbers(run, "gradient_norms")

@@ -45,6 +45,12 @@ TEST_F(CliRanks, ThePlanIsPrintedBeforeAndComparedAfter) {
   EXPECT_GT(summary["communication"].size(), 1);
 }
 
+TEST_F(CliRanks, APlanSaysWhatLittleRanksSendThatStepByThemselves) {
+  const Outcome outcome = train({"delay.local_steps=4"}, {"--ranks", "2", "--plan-only"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_in(outcome.out, {"sends    on each rank and step: a few numbers"});
+}
+
 TEST_F(CliRanks, ATraceHasEveryRankAndLane) {
   ASSERT_EQ(train(kStageThree, {"--ranks", "2", "--trace", "trace.json"}).code, 0);
   const Json trace = Json::parse(read("trace.json"));

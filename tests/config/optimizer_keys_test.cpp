@@ -208,6 +208,11 @@ TEST(OptimizerKeys, OneBitOptimizersCompressWhatTravels) {
       engine_options(on_two(R"("optimizer": {"type": "ZeroOneAdam"})")).local;
   EXPECT_EQ(usual.steps, 16);
   EXPECT_EQ(usual.scaler, 32678);
+  // Of one rank nothing is left of it but the second moment that stays.
+  const Config alone = twice(config_with(R"(, "optimizer": {"type": "ZeroOneAdam"})"));
+  EXPECT_FALSE(engine_options(alone).local.on());
+  EXPECT_TRUE(engine_options(alone).compression.gradients.none());
+  EXPECT_EQ(engine_options(alone).optimizer.freeze_step, 100000);
   // Where state is sharded ranks exchange in every step.
   const Config sharded = on_two(R"("optimizer": {"type": "ZeroOneAdam", "params": {
       "local_step_clipper": 8}}, "zero_optimization": {"stage": 1})");
@@ -255,10 +260,16 @@ TEST(OptimizerKeys, RatiosOfLambMayStay) {
   EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_min": 5)"),
                "optimizer.params.factor_min is more than factor_max");
   EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 1)"), "coeff_beta must be at least 0");
-  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_threshold": 1)"),
-               "factor_threshold must be at least 0");
-  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_min": 0)"),
-               "factor_min must be");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_threshold": -1)"),
+               "factor_threshold must not be negative");
+  EXPECT_ERROR(lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_max": 0)"),
+               "factor_max must be");
+  // No bound is one too.
+  const auto free =
+      lamb(R"("freeze_step": 9, "coeff_beta": 0.5, "factor_min": 0, "factor_threshold": 2.5)")
+          .optimizer.frozen_trust;
+  EXPECT_EQ(free->least, 0);
+  EXPECT_EQ(free->threshold, 2.5);
   EXPECT_ERROR(lamb(R"("min_coeff": 5, "max_coeff": 2)"), "min_coeff is more than max_coeff");
 }
 

@@ -17,6 +17,7 @@ using test::expect_same_bits;
 using test::NamedCompression;
 using test::RankRun;
 using test::train_on_ranks;
+using test::Weights;
 using Type = WireFormat::Type;
 
 ModelSpec packed_model() {
@@ -333,6 +334,60 @@ TEST(CompressionLossScale, DoesNotChangeBitsWhereItChanges) {
       const RankRun with = train_on_ranks(packed_model(), options, 2, 7);
       expect_same_bits(with.weights, without.weights);
     }
+}
+
+// A rank's own gradient is limited as it is without the scale.
+TEST(CompressionLossScale, DoesNotChangeLocalClipping) {
+  CompressionOptions own;
+  own.gradients = {.type = Type::topk, .density = 0.1};
+  own.corrects_momentum = true;
+  const auto weights_of = [&](double scale, float limit) {
+    own.correction = {.momentum = 0.9f, .share = 1.0f, .masks = true, .limit = limit};
+    EngineOptions options = packed_options(own, 1);
+    options.optimizer = {.type = OptimizerSpec::Type::sgd};
+    options.loss_scale = {.fixed = scale};
+    return train_on_ranks(packed_model(), options, 2, 4).weights;
+  };
+  const Weights limited = weights_of(1, 1e-2f);
+  EXPECT_NE(limited, weights_of(1, 0));
+  expect_same_bits(weights_of(1024, 1e-2f), limited);
+}
+
+// What is whole and what is packed goes by the steps that changed the weights, as squares do: where
+// the first two are skipped, what follows has the bits of a run in which none is.
+TEST(CompressionLossScale, StepsThatAreSkippedDoNotCount) {
+  CompressionOptions sign, momentum;
+  sign.gradients = momentum.gradients = {.type = Type::sign};
+  momentum.whole_steps = 3;
+  momentum.corrects_momentum = true;
+  momentum.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
+  for (const CompressionOptions& compression : {sign, momentum}) {
+    EngineOptions options = packed_options(compression, 1);
+    options.optimizer = {.beta2 = 0.95, .eps = 1e-4, .freeze_step = 3};
+    if (!compression.corrects_momentum) options.optimizer.variance_scaler = 2;
+    options.skip_overflow = true;
+    const auto weights_after = [&](int updates, int skipped) {
+      Weights weights;
+      test::on_ranks(2, [&](int rank, std::shared_ptr<Communicator> communicator) {
+        EngineOptions own = options;
+        const Engine* watched = nullptr;
+        own.before_action = [&](const Action& action) {
+          if (action.verb == Verb::squares && watched->steps_done() < skipped)
+            *watched->state().unit(action.unit).gradient_shard().f32() = INFINITY;
+        };
+        Engine engine(packed_model(), own, std::move(communicator));
+        watched = &engine;
+        test::OwnedBatch batch = test::random_rows(rank, own, packed_model().vocab_size);
+        const BatchView view = batch.view();
+        for (int step = 0; step < updates + skipped; ++step) engine.train_step({&view, 1}, 1e-3);
+        EXPECT_EQ(engine.updates_done(), updates);
+        const Weights here = test::weights_of(engine);
+        if (rank == 0) weights = here;
+      });
+      return weights;
+    };
+    expect_same_bits(weights_after(6, 2), weights_after(6, 0));
+  }
 }
 
 // A gradient that is not finite is found through every format, and named.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "engine/optimizers.h"
 #include "engine/ranks.h"
@@ -48,7 +49,9 @@ const WireFormat kAll = {.type = WireFormat::Type::topk, .density = 1};
 
 // As DeepSpeed's counters have it.
 TEST(MovedSteps, MeetAtIntervalsThatDouble) {
-  for (const auto& [most, scaler] : {std::pair<int64_t, int64_t>{16, 3}, {1, 5}, {12, 1}, {8, 7}}) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  for (const auto& [most, scaler] :
+       {std::pair<int64_t, int64_t>{16, 3}, {1, 5}, {12, 1}, {8, 7}, {16, kNever}, {kNever, 1}}) {
     const LocalOptions local{
         .steps = most, .sums_moves = true, .scaler = scaler, .whole_steps = 10};
     int64_t interval = 1, counter = 0;
@@ -56,7 +59,7 @@ TEST(MovedSteps, MeetAtIntervalsThatDouble) {
       ASSERT_EQ(local.meets(step), step > 10 && step % interval == 0) << step;
       if (step > 10 && ++counter == scaler) {
         counter = 0;
-        interval = std::min(most, 2 * interval);
+        interval = interval > most / 2 ? most : 2 * interval;
       }
     }
   }
@@ -148,24 +151,27 @@ class MovedOracle {
 
 // Over 24 steps, by a rate that changes and with groups, where packets hold everything.
 TEST(MovedSteps, FollowTheirRuleInDouble) {
-  constexpr int kRanks = 3;
   constexpr int64_t kSteps = 24;
   ModelSpec narrow = moved_model("llama-tiny");
   narrow.num_layers = 3;
   narrow.tie_embeddings = false;
   narrow.intermediate_size = 29;
-  for (const ModelSpec& spec : {moved_model(), moved_model("llama-tiny"), narrow}) {
-    EngineOptions options = moved_options(kAll);
+  for (const auto& one : {std::pair(moved_model(), 3), std::pair(moved_model("llama-tiny"), 3),
+                          std::pair(narrow, 3), std::pair(narrow, 1)}) {
+    const ModelSpec& spec = one.first;
+    const int ranks = one.second;
+    EngineOptions options = moved_options(ranks == 1 ? WireFormat{} : kAll);
     options.keep_gradients = true;
     options.optimizer.groups = {{.match = {"block.1.*norm*"}, .frozen = true},
                                 {.match = {"block.1.*"}, .rate = 0.5, .weight_decay = 0.2}};
-    MovedOracle oracle(options, kRanks);
+    MovedOracle oracle(options, ranks);
     const auto rate_of = [](int64_t step) {
       return 1e-3 * (1 + 0.1 * static_cast<double>(step % 5));
     };
-    std::vector<std::vector<Weights>> gradients(kSteps, std::vector<Weights>(kRanks));
+    std::vector<std::vector<Weights>> gradients(kSteps,
+                                                std::vector<Weights>(static_cast<size_t>(ranks)));
     Weights end;
-    test::on_ranks(kRanks, [&](int rank, std::shared_ptr<Communicator> communicator) {
+    test::on_ranks(ranks, [&](int rank, std::shared_ptr<Communicator> communicator) {
       Engine engine(spec, options, std::move(communicator));
       if (rank == 0)
         test::for_each_parameter(engine,
@@ -173,7 +179,7 @@ TEST(MovedSteps, FollowTheirRuleInDouble) {
                                    oracle.begin(param, values);
                                  });
       for (int64_t step = 1; step <= kSteps; ++step) {
-        test::OwnedBatch batch = test::random_rows(step * kRanks + rank, options, spec.vocab_size);
+        test::OwnedBatch batch = test::random_rows(step * ranks + rank, options, spec.vocab_size);
         const BatchView view = batch.view();
         engine.train_step({&view, 1}, rate_of(step));
         Weights& mine = gradients[static_cast<size_t>(step - 1)][static_cast<size_t>(rank)];
@@ -229,6 +235,34 @@ TEST(MovedSteps, LeaveRanksWithTheSameWeightsWhereTheyMeet) {
     const bool together = step <= kFreeze || options.local.meets(step);
     EXPECT_EQ(at[0] == at[1] && at[0] == at[2], together) << step;
   }
+}
+
+// Steps that are skipped count among the whole ones, and not among those of the optimizer: the
+// second moment stays where ranks step by themselves, or theirs would part.
+TEST(MovedSteps, LeaveRanksWithTheSameWeightsAfterStepsThatAreSkipped) {
+  constexpr int kRanks = 2;
+  EngineOptions options = moved_options(kSign);
+  options.skip_overflow = true;
+  options.loss_scale = {.fixed = 0, .initial_power = 130, .hysteresis = 1};
+  test::on_ranks(kRanks, [&](int, std::shared_ptr<Communicator> communicator) {
+    Engine engine(moved_model(), options, std::move(communicator));
+    while (engine.steps_done() < kFreeze) test::train_step(engine);
+    ASSERT_GT(engine.updates_done(), 0);
+    ASSERT_LT(engine.updates_done(), kFreeze);
+    const auto squares = [&] {
+      std::vector<float> all;
+      const RankState& state = std::as_const(engine).state();
+      for (int u = 0; u < state.units(); ++u) {
+        const std::span<const float> own =
+            floats_of(state.unit(u).state(state.unit(u).master() + 2).at_home());
+        all.insert(all.end(), own.begin(), own.end());
+      }
+      return all;
+    };
+    const std::vector<float> before = squares();
+    for (int step = 0; step < 8; ++step) test::train_step(engine);
+    EXPECT_EQ(squares(), before);
+  });
 }
 
 // Steps without a message beside the small sums of each step are steps in which nothing is met.

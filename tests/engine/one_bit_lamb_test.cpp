@@ -59,6 +59,34 @@ TEST(OneBitLamb, HasTheSameBitsAtEveryStageAndInEveryBucketAsPlanned) {
   }
 }
 
+// Whoever copies the state behind the run has all of it before the end of the warm-up changes it.
+TEST(OneBitLamb, IsAnnouncedBeforeMomentumBecomesTheRanksOwn) {
+  constexpr int kWarmup = 2;
+  test::on_ranks(2, [&](int, std::shared_ptr<Communicator> communicator) {
+    EngineOptions options = lamb_options(1);
+    const Engine* engine = nullptr;
+    bool announced = false, unchanged = true;
+    options.before_action = [&](const Action& action) {
+      if (announced || action.verb != Verb::step || engine->steps_done() < kWarmup) return;
+      announced = true;
+      const RankState& state = engine->state();
+      EXPECT_EQ(action.unit, state.units() - 1);
+      for (int u = 0; u < state.units(); ++u) {
+        const UnitState& own = state.unit(u);
+        for (size_t p = 0; p < own.layout().params().size(); ++p)
+          unchanged = unchanged && own.momentum_scale(static_cast<int>(p)) == 1;
+        for (const float value : floats_of(own.own_state(1))) unchanged = unchanged && value == 0;
+      }
+    };
+    Engine trained(lamb_model(), options, std::move(communicator));
+    engine = &trained;
+    for (int step = 0; step <= kWarmup; ++step) test::train_step(trained);
+    EXPECT_TRUE(announced);
+    EXPECT_TRUE(unchanged);
+    EXPECT_NE(trained.state().unit(0).momentum_scale(0), 1);
+  });
+}
+
 // With bf16 weights and gradients, and states in the host's memory.
 TEST(OneBitLamb, HasTheSameBitsInMixedPrecisionAndWithStatesElsewhere) {
   EngineOptions options = lamb_options(0);

@@ -117,6 +117,29 @@ TEST(OneBitLambResume, HasTheBitsOfARunThatWasNotStopped) {
     }
 }
 
+// One rank has sent nothing, and has no momentum of its own: those that go on begin with equal
+// parts of the optimizer's, as they do at the end of a warm-up. With packets that lack nothing they
+// step as a run without compression does.
+TEST(OneBitLambResume, FromOneRankGoesOnWithTheOptimizersMomentum) {
+  CompressionOptions all = one_bit_lamb(1).compression;
+  all.gradients = {.type = WireFormat::Type::topk, .density = 1};
+  for (const bool lamb : {true, false}) {
+    EngineOptions plain = one_bit_lamb(1), packed = plain;
+    if (!lamb) plain.optimizer = packed.optimizer = {.eps = 1e-6, .freeze_step = 3};
+    plain.compression = {};
+    packed.compression = all;
+    const ScratchFolder scratch;
+    const CheckpointFolder folder(scratch.path("checkpoints"));
+    train_and_save(plain, 1, 6, folder, 0);
+    const State expected = load_and_train(plain, 2, folder, 2),
+                found = load_and_train(packed, 2, folder, 2);
+    for (const auto& [name, values] : expected)
+      if (name.starts_with("moment1/"))
+        for (size_t i = 0; i < values.size(); ++i)
+          ASSERT_NEAR(found.at(name)[i], values[i], 1e-6) << name;
+  }
+}
+
 // The mean of all tensors' root mean squares over a tensor's own, of the momentum at the end of the
 // warm-up.
 TEST(OneBitLambResume, MomentumIsBroughtToOneSizeAtTheEndOfTheWarmup) {
