@@ -2,8 +2,9 @@
 // rounds nothing, so what is learned has the bits of a run without either.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "data/scratch.h"
 #include "engine/compressions.h"
@@ -223,7 +224,48 @@ TEST(SkippedSteps, LeaveTheBitsOfEveryTechnique) {
   }
 }
 
-// What they keep back follows the scale. A step that is skipped has sent what it has sent.
+// What ranks keep back, and their momentum, take nothing in of gradients that are not finite.
+TEST(SkippedSteps, LeaveWhatRanksKeepBack) {
+  const std::set<std::string> drawn = {"int8_drawn", "int4_drawn_lost", "threshold",      "sampled",
+                                       "randomk",    "importance",      "importance_lost"};
+  for (const test::NamedCompression& named : test::all_compressions()) {
+    if (drawn.contains(named.name)) continue;  // by the step
+    SCOPED_TRACE(named.name);
+    EngineOptions options = plain_options();
+    options.compression = named.options;
+    options.skip_overflow = true;
+    if (named.options.corrects_momentum) options.optimizer = {.type = OptimizerSpec::Type::sgd};
+    const auto weights_after = [&](const std::set<int64_t>& skipped) {
+      test::Weights weights;
+      test::on_ranks(2, [&](int rank, std::shared_ptr<Communicator> communicator) {
+        EngineOptions own = options;
+        Engine* engine = nullptr;
+        own.before_action = [&](const Action& action) {
+          if (action.verb != Verb::reduce || !skipped.contains(engine->steps_done())) return;
+          engine->device().compute().wait(engine->device().compute().mark().number);
+          for (const int unit : units_of(action))
+            *static_cast<float*>(std::as_const(*engine).state().unit(unit).reduce_message().whole) =
+                NAN;
+        };
+        Engine trained(model_of({}), own, std::move(communicator));
+        engine = &trained;
+        const test::OwnedBatch batch = test::random_rows(rank, own, 101);
+        const std::vector<BatchView> views(2, batch.view());
+        for (size_t step = 0; step < 5 + skipped.size(); ++step)
+          EXPECT_EQ(trained.train_step(views, 1e-3).skipped,
+                    skipped.contains(static_cast<int64_t>(step)));
+        const PackWork* const work = trained.packed(Lane::reduce);
+        EXPECT_TRUE(work->error() > 0 && work->error() < 1) << work->error();
+        const test::Weights here = test::weights_of(trained);
+        if (rank == 0) weights = here;
+      });
+      return weights;
+    };
+    test::expect_same_bits(weights_after({0, 3, 4}), weights_after({}));
+  }
+}
+
+// What they keep back follows the scale.
 TEST(SkippedSteps, LeaveTheBitsOfCompressionWithAnyScale) {
   for (const test::NamedCompression& named : test::all_compressions()) {
     EngineOptions options = plain_options();
