@@ -171,6 +171,16 @@ float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
   return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
 }
 
+// Whether all that this rank has of a slab is finite.
+bool PackedCalls::finite(const PackedMessage& packed) const {
+  bool all = true;
+  for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
+                 [&](int64_t, std::span<const float> part) {
+                   all = all && largest_magnitude(part) < half::kInfinity;
+                 });
+  return all;
+}
+
 // What lies between parameters is nothing. A packet may hold something for it, and what it lacks
 // then is kept: it is not carried on.
 void PackedCalls::clear_gaps(const PackedMessage& packed) {
@@ -212,8 +222,10 @@ void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination,
                        std::span<float> values, bool masks) {
   const WireDraw draw = draw_of(packed, channel_.rank(), destination);
   const Wire::Squares squares = wire.pack(values, draw, packet);
-  work_.given += squares.given;
-  work_.lost += squares.lost;
+  if (std::isfinite(squares.given) && std::isfinite(squares.lost)) {
+    work_.given += squares.given;
+    work_.lost += squares.lost;
+  }
   if (packed.velocity == nullptr) return;
   const std::span<float> velocity =
       floats(packed.velocity + destination * stride(packed.message), packed.message.shard_elems);
@@ -226,8 +238,10 @@ void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination,
 void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
                            const MomentumCorrection& correction) {
   std::vector<Fold> folds;
+  std::vector<bool> sound;
   for (const PackedMessage& packed : messages) {
     clear_gaps(packed);
+    sound.push_back(packed.kept == nullptr || finite(packed));
     folds.push_back({correction.share * own_scale(packed, packed.kept ? correction.limit : 0),
                      correction.momentum});
   }
@@ -235,8 +249,14 @@ void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, 
     std::byte* packet = rooms.made + destination * rooms.block_bytes;
     for (size_t m = 0; m < messages.size(); ++m) {
       const PackedMessage& packed = messages[m];
-      pack(wire, packed, destination, packet, given(packed, destination, folds[m], rooms.wide),
-           correction.masks);
+      const Message& message = packed.message;
+      if (sound[m])
+        pack(wire, packed, destination, packet, given(packed, destination, folds[m], rooms.wide),
+             correction.masks);
+      else  // the step will be skipped: what is kept takes nothing of it in, and sends nothing
+        wire.encode(as_floats(message, message.whole, destination * stride(message),
+                              message.shard_elems, rooms.wide),
+                    draw_of(packed, channel_.rank(), destination), packet);
       packet += wire.packet_bytes(packed.message.shard_elems);
     }
   }

@@ -127,6 +127,7 @@ class PackedCalls {
                                         std::span<const PackedMessage> messages);
   Rooms rooms(const Wire& wire, std::span<const PackedMessage> messages, int blocks_made,
               int blocks_received);
+  bool finite(const PackedMessage& packed) const;
   float own_scale(const PackedMessage& packed, float limit) const;
   static void clear_gaps(const PackedMessage& packed);
   std::span<float> given(const PackedMessage& packed, int destination, const Fold& fold,

@@ -214,8 +214,11 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   const double summed = sums ? static_cast<double>(result.valid_targets) : std::max(valid, 1.0);
   const auto loss_scale = static_cast<float>(result.loss_scale / summed);
   upload(*device_, std::span<const float>(&loss_scale, 1), executor_.scalars().loss_scale());
-  const int parts = options_.micros * data_ranks() * options_.context;
-  executor_.expert_load().begin(static_cast<float>(result.loss_scale / parts));
+  // Parts of the batch, whose means experts' own losses are means of: in the whole batch, and in
+  // what this rank's gradient is of.
+  const int parts = options_.micros * data_ranks() * options_.context,
+            summed_parts = sums ? parts : options_.micros;
+  executor_.expert_load().begin(static_cast<float>(result.loss_scale / summed_parts));
   if (local.on() && steps_done_ == local.whole_steps) begin_local_steps();
   StepRates rates_here = rates;
   const CompressionOptions& compression = options_.compression;
@@ -245,7 +248,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   end_step(result.skipped, walk);
   result.gradient_norm = values.norm;
   result.loss = values.loss_sum / static_cast<double>(result.valid_targets);
-  if (!result.skipped) executor_.take_unit_squares();
+  if (!result.skipped) executor_.take_unit_squares(result.loss_scale);
   count_clipped(walk, result);
   if (options_.clip_rule.percentile > 0 && !result.skipped) {
     norms_.push_back(result.gradient_norm);
@@ -376,7 +379,16 @@ void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& 
                           std::span<const double> norms) {
   norms_.assign(norms.begin(), norms.end());
   steps_done_ = resumed_after_ = steps;
-  if (scale) loss_scale_.resume(*scale);
+  if (!scale) return;
+  loss_scale_.resume(*scale);
+  follow_scale(scale->scale);
+}
+
+// What ranks keep of gradients, from the scale that was.
+void Engine::follow_scale(double before) {
+  if (loss_scale_.scale() == before || packed(Lane::reduce) == nullptr || device_->dry()) return;
+  executor_.settle();
+  rescale_kept(state_, static_cast<float>(loss_scale_.scale() / before));
 }
 
 // Gradients that are not finite end the run, unless it may go on without this step.
@@ -392,9 +404,7 @@ void Engine::end_step(bool skipped, const Walk& walk) {
         "step {}: gradients overflow at the least loss scale, {}. The weights are those before "
         "this step. Lower the learning rate or fp16.min_loss_scale, or train in bf16",
         steps_done_ + 1, options_.loss_scale.least));
-  if (loss_scale_.scale() == scale || packed(Lane::reduce) == nullptr || device_->dry()) return;
-  executor_.settle();
-  rescale_kept(state_, static_cast<float>(loss_scale_.scale() / scale));
+  follow_scale(scale);
 }
 
 // The step once more, watched. The weights are those before it, and stay so: the step is not

@@ -150,6 +150,7 @@ class Engine {
   // After a read of what ranks have exchanged: PeerError if that failed behind the host's back.
   void require_exchanged() const;
   void end_step(bool skipped, const Walk& walk);
+  void follow_scale(double before);
   template <typename T>
   void pass_to_all_stages(const char* what, std::span<T> values);
   template <typename T>

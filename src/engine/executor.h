@@ -96,7 +96,7 @@ class Executor {
   // have alike; none before the first step. After a step they take in what its sums were.
   const std::vector<double>& unit_squares() const { return unit_squares_; }
   void set_unit_squares(std::vector<double> squares) { unit_squares_ = std::move(squares); }
-  void take_unit_squares();
+  void take_unit_squares(double loss_scale);
 
   // The scratch arena, whose size a dry run has measured, and that of each unit whose backward is
   // computed in two parts; without them, arenas that measure.
@@ -263,7 +263,7 @@ class Executor {
   };
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
   // The formats of this step.
-  void set_formats();
+  void set_formats(double loss_scale);
   void take_momentum_scales();
   PackedMessage packed_message(int unit, const Message& message) const;
   // Of a gradient, or of parameters, wherever they are.

@@ -43,11 +43,14 @@ void Executor::Packing::set(const WireFormat& now) {
   wire = now.none() ? nullptr : make_wire(now);
 }
 
-// A plan is of a step among others.
-void Executor::set_formats() {
+// A plan is of a step among others. The least magnitude that is sent is a gradient's, and what
+// travels is multiplied by the loss scale.
+void Executor::set_formats(double loss_scale) {
   const CompressionOptions& compression = options_.compression;
-  reduces_.set(device_.dry() ? compression.gradients
-                             : compression.gradients_after(updates_, options_.optimizer));
+  WireFormat now = device_.dry() ? compression.gradients
+                                 : compression.gradients_after(updates_, options_.optimizer);
+  now.least *= loss_scale;
+  reduces_.set(now);
   take_momentum_scales();
   unit_wires_.clear();
   if (!compression.adaptive || device_.dry() || !reduces_.wire || unit_squares_.empty()) return;
@@ -76,14 +79,18 @@ void Executor::take_momentum_scales() {
   }
 }
 
-void Executor::take_unit_squares() {
+// Without the loss scale: it may have been another when the others were taken.
+void Executor::take_unit_squares(double loss_scale) {
   if (!options_.compression.adaptive || !reduces_.calls || device_.dry()) return;
   constexpr double kKept = 0.9;
   const double* const now = scalars_.sums().f64();
   const auto units = static_cast<size_t>(state_.units());
-  if (unit_squares_.empty()) unit_squares_.assign(now, now + units);
-  for (size_t u = 0; u < units; ++u)
-    unit_squares_[u] = kKept * unit_squares_[u] + (1 - kKept) * now[u];
+  const bool first = unit_squares_.empty();
+  unit_squares_.resize(units);
+  for (size_t u = 0; u < units; ++u) {
+    const double squares = now[u] / loss_scale / loss_scale;
+    unit_squares_[u] = kKept * (first ? squares : unit_squares_[u]) + (1 - kKept) * squares;
+  }
 }
 
 Message Executor::size_of(const Action& action, int unit) const {

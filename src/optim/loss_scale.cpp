@@ -13,6 +13,16 @@ constexpr double kFactor = 2;
 LossScale::LossScale(const LossScaleConfig& config) : config_(config) {
   state_.scale = config.dynamic() ? std::ldexp(1.0, config.initial_power) : config.fixed;
   state_.hysteresis = config.hysteresis;
+  state_.followed = config.dynamic();
+}
+
+void LossScale::resume(const State& state) {
+  const State begun = state_;
+  state_ = state;
+  if (begun.followed && state.followed) return;
+  state_.scale = begun.scale;
+  state_.hysteresis = begun.hysteresis;
+  state_.followed = begun.followed;
 }
 
 bool LossScale::update(bool overflow) {

@@ -28,6 +28,7 @@ class LossScale {
     int64_t last_overflow = -1;  // the step
     int64_t hysteresis = 1;      // overflows that are left, the halving one included
     int64_t skipped = 0;         // steps that overflowed
+    bool followed = false;       // whether the scale has followed gradients
     bool operator==(const State&) const = default;
   };
 
@@ -35,7 +36,9 @@ class LossScale {
 
   double scale() const { return state_.scale; }
   const State& state() const { return state_; }
-  void resume(const State& state) { state_ = state; }
+  // As it is configured now: a fixed scale is that one, and one that follows gradients begins anew
+  // where the one before did not.
+  void resume(const State& state);
 
   // After every step. False: gradients overflow at the least scale, and there is no way on.
   [[nodiscard]] bool update(bool overflow);

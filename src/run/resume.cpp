@@ -148,6 +148,8 @@ std::optional<LossScale::State> saved_scale(const Json& run) {
   state.hysteresis = in.require<int64_t>("hysteresis");
   state.skipped = in.require<int64_t>("skipped");
   in.finish();
+  // The configuration has it as 0.
+  state.followed = run.value("/configuration/fp16/loss_scale"_json_pointer, Json(1)) == 0;
   return state;
 }
 

@@ -317,15 +317,20 @@ TEST(CompressionPrecision, GradientsOf16BitsHaveTheSameBitsAtEveryStage) {
 }
 
 // A loss scale that doubles on its way has the bits of one that does not: what is kept, of
-// gradients and of momentum, follows it.
+// gradients and of momentum, follows it, and so do the least magnitude that is sent and the squares
+// that densities are by.
 TEST(CompressionLossScale, DoesNotChangeBitsWhereItChanges) {
-  CompressionOptions sign, momentum;
+  CompressionOptions sign, momentum, least, densities;
+  least.gradients = {.type = Type::threshold, .density = 0.5, .least = 1e-2};
+  densities.gradients = {.type = Type::topk, .density = 0.02};
+  densities.adaptive = true;
   sign.gradients = {.type = Type::sign};
   momentum.gradients = {.type = Type::topk, .density = 0.1};
   momentum.corrects_momentum = true;
   momentum.correction = {.momentum = 0.9f, .share = 1.0f, .masks = true};
-  for (const CompressionOptions& compression : {sign, momentum})
+  for (const CompressionOptions& compression : {sign, momentum, least, densities})
     for (const int stage : {0, 2}) {
+      SCOPED_TRACE(describe(compression.gradients));
       EngineOptions options = packed_options(compression, stage);
       if (compression.corrects_momentum) options.optimizer = {.type = OptimizerSpec::Type::sgd};
       options.skip_overflow = true;

@@ -21,6 +21,14 @@ ModelSpec local_model() {
   return spec;
 }
 
+ModelSpec local_mixture() {
+  ModelSpec spec = spec_from_preset("mixtral-tiny", "test");
+  spec.vocab_size = 101;
+  spec.experts.balance_loss = 5;
+  spec.experts.z_loss = 1;
+  return spec;
+}
+
 EngineOptions local_options(const LocalOptions& local, double clipping = 0.5) {
   EngineOptions options{.threads = 1, .micro_batch = 1, .sequence = 11, .clipping = clipping};
   options.local = local;
@@ -28,15 +36,15 @@ EngineOptions local_options(const LocalOptions& local, double clipping = 0.5) {
 }
 
 // What a rank of many would learn alone: by itself, of its own rows.
-Weights learned_alone(int rank, int ranks, int steps, const std::optional<Weights>& from,
-                      int64_t done = 0) {
+Weights learned_alone(const ModelSpec& spec, int rank, int ranks, int steps,
+                      const std::optional<Weights>& from, int64_t done = 0) {
   EngineOptions options = local_options({});
   options.optimizer = {.type = OptimizerSpec::Type::sgd};
   if (from)
     options.initial = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
       std::copy_n(from->at(param.name).begin() + first, dst.size(), dst.begin());
     };
-  Engine engine(local_model(), options);
+  Engine engine(spec, options);
   for (int step = 0; step < steps; ++step) {
     test::OwnedBatch batch =
         test::random_rows((done + step) * ranks + rank, options, engine.model().spec.vocab_size);
@@ -46,33 +54,36 @@ Weights learned_alone(int rank, int ranks, int steps, const std::optional<Weight
   return test::weights_of(engine);
 }
 
-// Two intervals of three steps of SGD with clipping, and Nesterov's outer momentum, in double.
+// Two intervals of three steps of SGD with clipping, and Nesterov's outer momentum, in double. What
+// routers learn is of the rank's own tokens, too.
 TEST(LocalSteps, AreAveragedByTheOuterRule) {
   constexpr int kRanks = 3, kSteps = 3;
   const LocalOptions local{.steps = kSteps, .rate = 0.7f, .momentum = 0.9f, .nesterov = true};
   EngineOptions options = local_options(local);
   options.optimizer = {.type = OptimizerSpec::Type::sgd};
-  Weights anchor = learned_alone(0, 1, 0, {});
-  std::map<std::string, std::vector<double>> momentum;
-  for (int interval = 0; interval < 2; ++interval) {
-    std::vector<Weights> ends;
-    for (int rank = 0; rank < kRanks; ++rank)
-      ends.push_back(learned_alone(rank, kRanks, kSteps, anchor, interval * kSteps));
-    for (auto& [name, values] : anchor) {
-      momentum[name].resize(values.size());
-      for (size_t i = 0; i < values.size(); ++i) {
-        double gradient = 0;
-        for (const Weights& end : ends) gradient += double{values[i]} - double{end.at(name)[i]};
-        gradient /= kRanks;
-        double& m = momentum[name][i];
-        m = 0.9 * m + gradient;
-        values[i] = static_cast<float>(values[i] - 0.7 * (gradient + 0.9 * m));
+  for (const ModelSpec& spec : {local_model(), local_mixture()}) {
+    Weights anchor = learned_alone(spec, 0, 1, 0, {});
+    std::map<std::string, std::vector<double>> momentum;
+    for (int interval = 0; interval < 2; ++interval) {
+      std::vector<Weights> ends;
+      for (int rank = 0; rank < kRanks; ++rank)
+        ends.push_back(learned_alone(spec, rank, kRanks, kSteps, anchor, interval * kSteps));
+      for (auto& [name, values] : anchor) {
+        momentum[name].resize(values.size());
+        for (size_t i = 0; i < values.size(); ++i) {
+          double gradient = 0;
+          for (const Weights& end : ends) gradient += double{values[i]} - double{end.at(name)[i]};
+          gradient /= kRanks;
+          double& m = momentum[name][i];
+          m = 0.9 * m + gradient;
+          values[i] = static_cast<float>(values[i] - 0.7 * (gradient + 0.9 * m));
+        }
       }
+      const RankRun run = train_on_ranks(spec, options, kRanks, kSteps * (interval + 1));
+      for (const auto& [name, values] : run.weights)
+        for (size_t i = 0; i < values.size(); ++i)
+          ASSERT_NEAR(values[i], anchor.at(name)[i], 2e-6) << name << ", interval " << interval;
     }
-    const RankRun run = train_on_ranks(local_model(), options, kRanks, kSteps * (interval + 1));
-    for (const auto& [name, values] : run.weights)
-      for (size_t i = 0; i < values.size(); ++i)
-        ASSERT_NEAR(values[i], anchor.at(name)[i], 2e-6) << name << ", interval " << interval;
   }
 }
 

@@ -54,6 +54,24 @@ TEST(LossScale, StopsAtTheLeast) {
   EXPECT_EQ(scales(config, "oo"), (std::vector<double>{1, 0.75}));
 }
 
+// What is configured now holds; what was counted stays.
+TEST(LossScale, GoesOnAsItIsConfigured) {
+  LossScale followed(dynamic(6, 3, 1));
+  for (const char step : std::string("o...")) ASSERT_TRUE(followed.update(step == 'o'));
+  ASSERT_EQ(followed.scale(), 64);
+  LossScale fixed({.fixed = 128});
+  fixed.resume(followed.state());
+  EXPECT_EQ(fixed.scale(), 128);
+  EXPECT_EQ(fixed.state().skipped, 1);
+  ASSERT_TRUE(fixed.update(true));
+  LossScale again(dynamic(9, 3, 2));
+  again.resume(fixed.state());
+  EXPECT_EQ(again.scale(), 512);
+  EXPECT_EQ(again.state().hysteresis, 2);
+  EXPECT_EQ(again.state().skipped, 2);
+  EXPECT_EQ(again.state().steps, 5);
+}
+
 TEST(LossScale, GoesOnFromItsState) {
   const LossScaleConfig config = dynamic(6, 3, 2);
   const std::string steps = "o.o..o....o..oo.....";
