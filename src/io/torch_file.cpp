@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "io/crc32.h"
 #include "io/torch_pickle.h"
 
 namespace onefold {
@@ -126,9 +127,7 @@ void TorchFile::verify(const Member& member) const {
       check.state.wait(Check::kUnknown);
       break;
     }
-    const auto block = block_of(i);
-    check.sums[i] = static_cast<uint32_t>(
-        ::crc32_z(0, reinterpret_cast<const Bytef*>(block.data()), block.size()));
+    check.sums[i] = crc32_of(block_of(i));
     if (++check.done < blocks) continue;
     uLong crc = check.sums[0];
     for (size_t next = 1; next < blocks; ++next)
