@@ -31,8 +31,8 @@ EngineOptions engine_options_of(const TrainerOptions& o, const ModelSpec& spec) 
   at_least_one(o.accumulation, "accumulation");
   at_least_one(o.sequence_length, "sequence_length");
   if (o.sequence_length > spec.max_sequence_length)
-    user_error("TrainerOptions::sequence_length is {}; the model has {} positions",
-               o.sequence_length, spec.max_sequence_length);
+    user_error("TrainerOptions::sequence_length is {}; the model has {}", o.sequence_length,
+               spec.positions_text());
   check_step_sizes(
       spec, {.micro_batch = o.micro_batch, .micros = o.accumulation, .sequence = o.sequence_length},
       {.micro_batch = "TrainerOptions::micro_batch",

@@ -72,20 +72,23 @@ std::string with_links_followed(const std::string& path) {
   user_error("cannot write {}: too many links lead from it", path);
 }
 
+void refuse_special(const std::string& path) {
+  if (status_of(path).kind == Files::Kind::special)
+    user_error("{} is a pipe, a socket or a device, where a file is needed", path);
+}
+
 }  // namespace
 
-namespace {
-
-// What a clone without Git LFS leaves in place of a large file: three short lines.
 void refuse_lfs_pointer(std::string_view content, const std::string& path) {
-  if (!content.starts_with("version https://git-lfs.github.com/spec/")) return;
+  constexpr size_t kPointerBytes = 1024;  // the longest by its specification
+  if (content.size() > kPointerBytes ||
+      !content.starts_with("version https://git-lfs.github.com/spec/"))
+    return;
   user_error(
       "{} is a pointer of Git LFS, not the file: run \"git lfs pull\" in its folder, or download "
       "the file itself",
       path);
 }
-
-}  // namespace
 
 std::string read_file(const std::string& path) {
   InputFile file(path);
@@ -95,6 +98,11 @@ std::string read_file(const std::string& path) {
     content.append(reinterpret_cast<const char*>(block), count);
   refuse_lfs_pointer(content, path);
   return content;
+}
+
+std::string read_plain_file(const std::string& path) {
+  refuse_special(path);
+  return read_file(path);
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
@@ -206,6 +214,7 @@ void GrowingFile::append(std::string_view text) {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
+  refuse_special(path);
   const std::error_code error = files().map(path, map_);
   check(error, error == std::errc::is_a_directory ? "read" : "open", path);
   const std::span<const std::byte> content = bytes();

@@ -15,6 +15,10 @@
 namespace onefold {
 
 std::string read_file(const std::string& path);
+// The same of what must be a file: to open a pipe would wait for its writer, for ever perhaps.
+std::string read_plain_file(const std::string& path);
+// UserError if this is what a clone without Git LFS leaves in place of a large file: three lines.
+void refuse_lfs_pointer(std::string_view content, const std::string& path);
 
 // A file that is read from its beginning, or from where it is told to go on.
 class InputFile {
@@ -83,7 +87,8 @@ class GrowingFile {
   std::unique_ptr<Files::Output> file_;
 };
 
-// A read-only view of a whole file. An empty file gives an empty span.
+// A read-only view of a whole file, which is no pipe and no device. An empty file gives an empty
+// span.
 class MappedFile {
  public:
   MappedFile() = default;

@@ -202,6 +202,7 @@ Json parse_json(std::string_view text, const std::string& source) {
 }
 
 Json read_json(const std::string& path) { return parse_json(read_file(path), path); }
+Json read_plain_json(const std::string& path) { return parse_json(read_plain_file(path), path); }
 
 std::string brief_json(const Json& value) {
   constexpr size_t kLongest = 60;

@@ -25,6 +25,7 @@ using Json = nlohmann::ordered_json;
 // it: not for tables of many keys.
 Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
+Json read_plain_json(const std::string& path);  // of what must be a file: read_plain_file
 
 // The parser does not recurse, but copying, comparing and printing a value do, once for each level:
 // a deeper document would end the process. No file that Onefold reads has ten levels.

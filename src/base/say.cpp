@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/text.h"
+
 namespace onefold {
 namespace {
 
 constexpr std::string_view kBold = "\x1b[1m", kRed = "\x1b[1;31m", kYellow = "\x1b[1;33m",
                            kPlain = "\x1b[0m";
+constexpr std::string_view kLineAnew = "\r\x1b[K";
 constexpr std::string_view kName = "onefold: ";
 
 std::atomic<Colours> chosen = Colours::automatic;
@@ -29,6 +32,27 @@ std::string coloured(std::string_view text) {
         return fmt::format("{}{}{}{}", mark.colour, text.substr(0, end), kPlain, text.substr(end));
       }
   return std::string(text);
+}
+
+// Names and reasons out of files may hold anything. What stays are a line that begins anew, and
+// bold headings where there are colours.
+std::string shown(std::string_view text) {
+  std::string result;
+  if (text.starts_with(kLineAnew)) {
+    result = kLineAnew;
+    text.remove_prefix(kLineAnew.size());
+  }
+  const bool bold = colours_on(Stream::err);
+  while (bold && !text.empty()) {
+    const size_t begin = text.find(kBold), end = text.find(kPlain, begin);
+    if (end == std::string_view::npos) break;
+    result += printable_lines(text.substr(0, begin));
+    result += fmt::format(
+        "{}{}{}", kBold,
+        printable_lines(text.substr(begin + kBold.size(), end - begin - kBold.size())), kPlain);
+    text.remove_prefix(end + kPlain.size());
+  }
+  return result + printable_lines(text);
 }
 
 // A heading is a word in a column of nine characters: "memory   1.20 GiB".
@@ -68,8 +92,9 @@ std::string with_headings(std::string_view text, Stream stream) {
 }
 
 void say_text(std::string_view text) {
-  const std::string shown = colours_on(Stream::err) ? coloured(text) : std::string(text);
-  (void)std::fwrite(shown.data(), 1, shown.size(), stderr);
+  std::string message = shown(text);
+  if (colours_on(Stream::err)) message = coloured(message);
+  (void)std::fwrite(message.data(), 1, message.size(), stderr);
   (void)std::fflush(stderr);
 }
 

@@ -23,7 +23,8 @@ bool colours_on(Stream stream);
 // ("memory   1.20 GiB planned: ..."); as it is without colours.
 std::string with_headings(std::string_view text, Stream stream);
 
-// A message that begins with "onefold: error:" or the like has that in colour.
+// A message that begins with "onefold: error:" or the like has that in colour. Control characters
+// become what printable_lines() makes of them: names out of files must not steer the terminal.
 void say_text(std::string_view text);
 
 template <typename... Args>

@@ -39,6 +39,24 @@ std::string scaled(double value, double base, std::span<const std::string_view> 
   return fmt::format("{:.{}f}{}{}", value, value < 10 ? 2 : 1, separator, suffixes[i]);
 }
 
+std::string without_controls(std::string_view text, std::string_view allowed) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((byte < 0x20 || byte == 0x7F) && allowed.find(text[i]) == std::string_view::npos) {
+      result += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F
+      result += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string format_bytes(int64_t bytes) {
@@ -112,6 +130,9 @@ std::vector<std::string> split(std::string_view text, char separator) {
 std::string join(std::span<const std::string> parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
 }
+
+std::string printable(std::string_view text) { return without_controls(text, ""); }
+std::string printable_lines(std::string_view text) { return without_controls(text, "\n\t"); }
 
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&

@@ -26,6 +26,11 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 
+// A name out of a file, as a terminal may show it: control characters become "\x1b", "\u009b".
+std::string printable(std::string_view text);
+// The same of a text of several lines: line breaks and tabs stay.
+std::string printable_lines(std::string_view text);
+
 // Whether a name read from a file names a file in a folder, and cannot lead out of it.
 bool is_plain_file_name(std::string_view name);
 

@@ -90,7 +90,8 @@ int64_t sequence_of(const EvalArguments& arguments, const ModelFolder& model, Ev
   constexpr int64_t kDefault = 1024;
   const int64_t most = model.spec().max_sequence_length;
   if (arguments.sequence > most)
-    user_error("--sequence is {}, and the model has {} positions", arguments.sequence, most);
+    user_error("--sequence is {}, and the model has {}", arguments.sequence,
+               model.spec().positions_text());
   if (arguments.sequence > 0) return arguments.sequence;
   if (task != EvalTask::kLoss) return most;
   return model.sequence_length > 0 ? std::min(model.sequence_length, most)

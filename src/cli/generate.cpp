@@ -84,7 +84,7 @@ Answer answer(const GenerateTokens& generate_tokens, const ModelFolder& model,
 // Why fewer tokens came than were asked for, if the model had no room for more.
 void note_full(const ModelFolder& model, const Answer& made) {
   if (made.finish == std::string_view("positions"))
-    say("note: stopped at the model's {} positions\n", model.spec().max_sequence_length);
+    say("note: stopped at the model's {}\n", model.spec().positions_text());
 }
 
 Json answer_json(const Prompt& prompt, size_t prompt_tokens, const Answer& made,
@@ -273,9 +273,9 @@ class ChatSession {
       cut = true;
     }
     if (cut)
-      say("note: the conversation is longer than the model's {} positions; its oldest messages are "
-          "left out\n",
-          positions);
+      say("note: the oldest messages of the conversation are left out; it is longer than the "
+          "model's {}\n",
+          model_.spec().positions_text());
     return tokens;
   }
 

@@ -49,7 +49,7 @@ bool is_run(const std::string& folder) {
 // A new run that begins with the weights that another one has trained.
 void read_model_of_run(const std::string& folder, Config& config) {
   const std::string file = (fs::path(folder) / kRunModelFile).string();
-  config.model = spec_from_json(read_json(file), fmt::format("model ({})", file));
+  config.model = spec_from_json(read_plain_json(file), fmt::format("model ({})", file));
   config.model_source = file;
   config.model_weights = folder;
   std::error_code ignored;
@@ -95,8 +95,10 @@ void read_named_model(const std::string& name, Config& config) {
     if (!fs::exists(file, ignored)) user_error("model: the folder {} has no config.json", name);
   }
   config.model_source = file.string();
-  config.model =
-      spec_from_hf_config(read_json(file.string()), fmt::format("model ({})", file.string()));
+  // A description that is named by itself may come through a pipe.
+  const Json described =
+      file == fs::path(name) ? read_json(name) : read_plain_json(config.model_source);
+  config.model = spec_from_hf_config(described, fmt::format("model ({})", config.model_source));
 }
 
 DataFormat format_by_extension(JsonObject& data, std::string_view key, const std::string& path) {
@@ -239,18 +241,22 @@ void read_model(JsonObject& root, Config& config) {
   if (!config.model_weights.empty()) take_tokenizer(config.model_weights, config);
   Json fields = in.unread().value();
   config.model_source = "inline";
+  std::string shortened;
   if (in.has("weights") && !model.contains("preset")) {  // fields over those of the folder
     const bool run = is_run(config.model_weights);
     config.model_source = gguf ? config.model_weights
                                : config.model_weights + "/" + (run ? kRunModelFile : "config.json");
-    const Json saved =
-        gguf ? hf_config_of_gguf(GgufFile(config.model_source)) : read_json(config.model_source);
+    const Json saved = gguf ? hf_config_of_gguf(GgufFile(config.model_source))
+                            : read_plain_json(config.model_source);
     const std::string where = fmt::format("model ({})", config.model_source);
-    Json all = (run ? spec_from_json(saved, where) : spec_from_hf_config(saved, where)).to_json();
+    const ModelSpec given = run ? spec_from_json(saved, where) : spec_from_hf_config(saved, where);
+    Json all = given.to_json();
     all.update(fields);
     fields = std::move(all);
+    if (!model.contains("max_sequence_length")) shortened = given.shortened;
   }
   config.model = spec_from_json(fields, "model");
+  config.model.shortened = shortened;
   if (model.contains("preset")) config.model_source = model["preset"].get<std::string>();
 }
 
@@ -272,9 +278,10 @@ void read_data(JsonObject& root, Config& config) {
   data.sequence_length =
       in.at_least("sequence_length", 1, std::min(longest, kDefaultSequenceLength));
   if (config.model.hidden_size > 0 && data.sequence_length > longest)  // else there is no model
-    in.refuse(Group::conflict, "sequence_length",
-              fmt::format("is {}, but the model's max_sequence_length is {}", data.sequence_length,
-                          longest));
+    in.refuse(
+        Group::conflict, "sequence_length",
+        fmt::format("is {}, but the model's max_sequence_length is {}{}{}", data.sequence_length,
+                    longest, config.model.shortened.empty() ? "" : ": ", config.model.shortened));
   data.documents = parse_document_mode(
       in.choice("documents", {"packed", "isolated", "separated"}, "packed"), in.path("documents"));
   data.shuffle = in.get<bool>("shuffle", true);

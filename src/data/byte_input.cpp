@@ -140,6 +140,7 @@ ByteInput::ByteInput(const std::string& path)
       block_(block_bytes(system_path(path)), '\0') {
   refill();
   const std::string_view begin(rest_.data(), rest_.size());
+  refuse_lfs_pointer(begin, name_);  // shorter than a block: it is here whole
   if (begin.starts_with(kGzipMagic)) decoder_ = std::make_unique<GzipDecoder>();
   if (begin.starts_with(kZstdMagic)) decoder_ = std::make_unique<ZstdDecoder>();
   for (const auto& [extension, kind] : {std::pair(".gz", "gzip"), std::pair(".zst", "zstd")})

@@ -47,7 +47,7 @@ std::string in(const std::string& folder, std::string_view name) {
 Json object_in(const std::string& folder, std::string_view name) {
   const std::string path = in(folder, name);
   if (!path_exists(path)) return Json::object();
-  Json object = read_json(path);
+  Json object = read_plain_json(path);
   if (!object.is_object())
     user_error("{} holds {} where an object is needed", path, json_kind(object));
   return object;
@@ -139,7 +139,7 @@ class VocabularyFolder {
   void read_vocabulary() {
     const std::string path = in(folder_, kVocab);
     try {
-      vocab_ = nlohmann::json::parse(read_file(path));
+      vocab_ = nlohmann::json::parse(read_plain_file(path));
     } catch (const nlohmann::json::exception& error) {
       user_error("{} is not a vocabulary: {}", path, json_reason(error.what()));
     }
@@ -148,7 +148,7 @@ class VocabularyFolder {
 
   // "a b" on each line, after one that names the version.
   nlohmann::json merges() const {
-    const std::string path = in(folder_, kMerges), text = read_file(path);
+    const std::string path = in(folder_, kMerges), text = read_plain_file(path);
     nlohmann::json list = nlohmann::json::array();
     std::string_view rest = text;
     for (int64_t line = 1; !rest.empty(); ++line) {
@@ -299,7 +299,7 @@ class VocabularyFolder {
 
 // Tokens that a folder adds to the model are not in the file, and would change ids if left out.
 Tokenizer load_sentencepiece(const std::string& path, const std::string& folder) {
-  const std::string content = read_file(path);
+  const std::string content = read_plain_file(path);
   if (is_tiktoken(content))  // Llama 3's
     return Tokenizer::parse(tokenizer_json_of_tiktoken(content, kSentencePiece, path), path);
   Tokenizer tokenizer = Tokenizer::parse(tokenizer_json_of_sentencepiece(content, path), path);
@@ -319,9 +319,10 @@ std::string name_of(const std::string& path) {
 Tokenizer load_file(const std::string& path, const std::string& folder) {
   if (path.ends_with(".model")) return load_sentencepiece(path, folder);
   if (path.ends_with(kTiktoken))
-    return Tokenizer::parse(tokenizer_json_of_tiktoken(read_file(path), name_of(path), path), path);
+    return Tokenizer::parse(tokenizer_json_of_tiktoken(read_plain_file(path), name_of(path), path),
+                            path);
   if (name_of(path) == kTekken)
-    return Tokenizer::parse(tokenizer_json_of_tekken(read_file(path), path), path);
+    return Tokenizer::parse(tokenizer_json_of_tekken(read_plain_file(path), path), path);
   return Tokenizer::load(path);
 }
 
@@ -426,7 +427,7 @@ Tokenizer load_tokenizer(const std::string& path) {
 void take_chat_template(const std::string& folder, Tokenizer& tokenizer) {
   std::map<std::string, std::string> files;
   for (const char* name : {kChatTemplate, kChatTemplateJson, kTokenizerConfig})
-    if (path_exists(in(folder, name))) files[name] = read_file(in(folder, name));
+    if (path_exists(in(folder, name))) files[name] = read_plain_file(in(folder, name));
   ChatTemplateText text{chat_template_of(files), in(folder, kTokenizerConfig), Json::object()};
   if (text.text.empty()) return;
   if (files.contains(kChatTemplate)) text.source = in(folder, kChatTemplate);
@@ -452,11 +453,11 @@ std::map<std::string, std::string> tokenizer_companions(const std::string& path)
     const std::string file = in(folder, name);
     const bool generic = name == kVocab || name == kMerges || name == kSentencePiece;
     if (name == kTokenizerJson || (generic && !described) || !is_plain_file(file)) continue;
-    files[std::string(name)] = read_file(file);
+    files[std::string(name)] = read_plain_file(file);
   }
   const std::string json = is_folder(path) ? tokenizer_in_folder(path) : path;
   if (is_plain_file(json) && json.ends_with(".json") && name_of(json) != kTekken)
-    files[kTokenizerJson] = read_file(json);
+    files[kTokenizerJson] = read_plain_file(json);
   return files;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -105,10 +106,13 @@ Tokenizer::Tokenizer(TokenizerParts parts)
   for (size_t id = 0; id < parts_->tokens.size(); ++id) {
     if (!parts_->tokens[id].empty()) ids_.emplace(parts_->tokens[id], static_cast<int32_t>(id));
   }
+  std::set<std::string_view> specials;  // `tokenizers` knows a special token by its text alone
+  for (const AddedToken& token : parts_->added)
+    if (token.special) specials.insert(token.text);
   for (const AddedToken& token : parts_->added) {
     const std::string shown = parts_->shown(token);
     (token.normalized ? normalized_added_ : raw_added_).add(token, shown);
-    shown_[token.id] = {shown, token.special};
+    shown_[token.id] = {shown, specials.contains(shown)};
   }
   for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"),
                                       std::string_view("</s>"), std::string_view("<eos>")}) {
@@ -140,7 +144,7 @@ void Tokenizer::set_end_of_text(int32_t id, std::string source) {
   end_of_text_source_ = std::move(source);
 }
 
-Tokenizer Tokenizer::load(const std::string& path) { return parse(read_file(path), path); }
+Tokenizer Tokenizer::load(const std::string& path) { return parse(read_plain_file(path), path); }
 
 void Tokenizer::save(const std::string& path) const { write_file(path, to_json()); }
 

@@ -162,7 +162,7 @@ class Tokenizer {
   std::unordered_map<std::string_view, int32_t> ids_;  // views into parts_
   struct Shown {
     std::string text;
-    bool special;
+    bool special;  // by this text: one that the normalizer changes is none any more
   };
   std::unordered_map<int32_t, Shown> shown_;  // the added tokens
   bool cuts_before_spaces_ = false;

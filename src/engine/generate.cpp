@@ -171,8 +171,7 @@ int64_t checked_count(const Engine& engine, std::span<const int32_t> prompt,
     if (token < 0 || token >= spec.vocab_size)
       user_error("prompt token {} is outside the model's vocabulary of {}", token, spec.vocab_size);
   if (length >= spec.max_sequence_length)
-    user_error("the prompt has {} tokens; the model has {} positions", length,
-               spec.max_sequence_length);
+    user_error("the prompt has {} tokens; the model has {}", length, spec.positions_text());
   const int64_t piece = piece_of(engine);
   if (options.beams < 1 || options.beams > piece)
     user_error("{} beams; from 1 to {} are possible", options.beams, piece);

@@ -182,12 +182,12 @@ std::string lines(std::string_view title, const std::string& path,
                   const std::vector<std::string>& names) {
   if (names.empty()) return "";
   std::string text = fmt::format("{} {}: {}\n", title, path, names.size());
-  for (const std::string& name : names) text += fmt::format("  {}\n", name);
+  for (const std::string& name : names) text += fmt::format("  {}\n", printable(name));
   return text;
 }
 
 std::string difference_line(const TensorDifference& d) {
-  std::string text = fmt::format("  {}  ", d.name);
+  std::string text = fmt::format("  {}  ", printable(d.name));
   if (!d.same_shape())
     return text + fmt::format("{} {} and {} {}\n", d.dtype_a, shape_text(d.shape_a), d.dtype_b,
                               shape_text(d.shape_b));

@@ -25,7 +25,7 @@ void read_model(const std::string& path, Located& located) {
     }
     const bool gguf = located.kind == PathKind::gguf;
     if (!gguf && !path_exists(path + "/config.json")) return;
-    const Json config = gguf ? read_model_config(path) : read_json(path + "/config.json");
+    const Json config = gguf ? read_model_config(path) : read_plain_json(path + "/config.json");
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       located.model_type = config["model_type"].get<std::string>();
     located.model = spec_from_hf_config(config, gguf ? path : "config.json");
@@ -221,7 +221,7 @@ std::vector<Location> places_of(const std::vector<TensorStats>& tensors) {
   std::vector<Location> places;
   std::map<std::string, size_t> order;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    places.push_back(place_of(tensors[i].name, i));
+    places.push_back(place_of(printable(tensors[i].name), i));
     order.emplace(places.back().stem, i);
   }
   std::stable_sort(places.begin(), places.end(), [&](const Location& a, const Location& b) {

@@ -63,7 +63,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const ModelSpec& spec) 
 ModelExtras run_extras(const SavedRun& run, const ModelSpec& spec) {
   ModelExtras extras;
   Json kept = Json::object();
-  if (path_exists(run.file(kHfConfigKept))) kept = read_json(run.file(kHfConfigKept));
+  if (path_exists(run.file(kHfConfigKept))) kept = read_plain_json(run.file(kHfConfigKept));
   if (kept.is_object() && kept.contains("model_type") && kept["model_type"].is_string()) {
     const HfFamily family =
         hf_family_named(kept["model_type"].get<std::string>(), run.file(kHfConfigKept));
@@ -75,7 +75,7 @@ ModelExtras run_extras(const SavedRun& run, const ModelSpec& spec) {
   if (!tokenizer) return extras;
   for (const std::string_view name : hf_companion_names()) {
     const std::string path = run.file(std::string(name));
-    if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
+    if (path_exists(path)) extras.files[std::string(name)] = read_plain_file(path);
   }
   if (!extras.files.contains("tokenizer_config.json"))
     extras.files["tokenizer_config.json"] = tokenizer_config(*tokenizer, spec);
@@ -107,7 +107,7 @@ ModelExtras hf_extras(const std::string& folder, HfFamily family) {
   }
   for (const std::string_view name : hf_companion_names()) {
     const std::string path = fmt::format("{}/{}", folder, name);
-    if (path_exists(path)) extras.files[std::string(name)] = read_file(path);
+    if (path_exists(path)) extras.files[std::string(name)] = read_plain_file(path);
   }
   if (!extras.files.contains("tokenizer.json")) extras.tokenizer = tokenizer_in_folder(folder);
   return extras;
@@ -337,7 +337,7 @@ std::map<std::string, std::string> files_to_keep(const std::string& tokenizer,
   const auto config_of = [](const std::string& path) {
     try {
       if (path_exists(path) && GgufFile::is_named(path)) return read_model_config(path);
-      Json config = path_exists(path) ? read_json(path) : Json();
+      Json config = is_plain_file(path) ? read_plain_json(path) : Json();
       if (config.is_object() && config.contains("model_type")) return config;
     } catch (const UserError&) {
     }

@@ -27,7 +27,7 @@ TensorFiles open_tensors(const std::string& path) {
 
 Json read_model_config(const std::string& path) {
   if (GgufFile::is_named(path)) return hf_config_of_gguf(GgufFile(path));
-  const Json config = read_json(config_path(path));
+  const Json config = read_plain_json(config_path(path));
   if (!config.is_object() || !config.contains("model_type") || !config["model_type"].is_string())
     user_error("{} has no model_type: it is not a Hugging Face model configuration",
                config_path(path));

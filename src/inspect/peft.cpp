@@ -38,7 +38,7 @@ void require_plain(const Json& config, const std::string& where) {
 
 LoraSpec read_config(const std::string& folder, std::string& base) {
   const std::string where = folder + "/" + kPeftConfig;
-  const Json config = read_json(where);
+  const Json config = read_plain_json(where);
   if (!config.is_object() || config.value("peft_type", Json()) != "LORA")
     user_error("{}: peft_type is {}; LORA is what can be read", where,
                config.is_object() ? brief_json(config.value("peft_type", Json())) : "missing");

@@ -40,7 +40,7 @@ SavedRun::SavedRun(const std::string& path) : path_(path) {
 }
 
 ModelSpec SavedRun::model() const {
-  const Json json = read_json(file(kRunModel));
+  const Json json = read_plain_json(file(kRunModel));
   try {
     return spec_from_json(json, "model");
   } catch (const UserError& error) {
@@ -50,7 +50,7 @@ ModelSpec SavedRun::model() const {
 
 std::optional<LoraRecord> SavedRun::lora() const {
   if (!present(file(kRunLora))) return std::nullopt;
-  return LoraRecord::from_json(read_json(file(kRunLora)), file(kRunLora));
+  return LoraRecord::from_json(read_plain_json(file(kRunLora)), file(kRunLora));
 }
 
 // What the run itself holds.

@@ -29,7 +29,7 @@ struct WeightMap {
 };
 
 WeightMap read_index(const std::string& index) {
-  const Json root = read_json(index);
+  const Json root = read_plain_json(index);
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object())
     user_error("{} has no object \"weight_map\": it is not the index of a model", index);
   WeightMap map;

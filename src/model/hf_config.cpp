@@ -157,6 +157,16 @@ void read_rope(JsonObject& in, ModelSpec& spec, float default_theta, double defa
                         spec.rotary_dim, head_dim));
 }
 
+// Up to the window's length it makes no difference which blocks have it.
+void shorten_to(int64_t window, ModelSpec& spec) {
+  if (window >= spec.max_sequence_length) return;
+  spec.shortened = fmt::format(
+      "its description says {}, but its blocks without a window do not lie at equal distances, and "
+      "the longest sequence is the window of the others, {}, up to which that makes no difference",
+      spec.max_sequence_length, window);
+  spec.max_sequence_length = window;
+}
+
 void set_windows(JsonObject& in, ModelSpec& spec, int64_t window, const std::vector<bool>& slides) {
   refuse_if(in, "sliding_window", window < 1, "a window holds a token at least");
   const auto full = std::find(slides.begin(), slides.end(), false) - slides.begin();
@@ -169,7 +179,7 @@ void set_windows(JsonObject& in, ModelSpec& spec, int64_t window, const std::vec
   if (fits)
     spec = with;
   else
-    spec.max_sequence_length = std::min(spec.max_sequence_length, window);
+    shorten_to(window, spec);
 }
 
 void read_windows(JsonObject& in, ModelSpec& spec, int64_t default_window, int64_t full_every) {
@@ -288,7 +298,7 @@ void read_qwen_windows(JsonObject& in, ModelSpec& spec) {
   if (first <= 0)
     spec.sliding_window = window;
   else
-    spec.max_sequence_length = std::min(spec.max_sequence_length, window);
+    shorten_to(window, spec);
 }
 
 ModelSpec read_qwen2(JsonObject& in) {

@@ -317,6 +317,11 @@ void ModelSpec::check_options(const std::string& where) const {
     fail("parallel", "takes norms before the branches alone; set norm_place to before");
 }
 
+std::string ModelSpec::positions_text() const {
+  return fmt::format("{} position{}{}{}", max_sequence_length, max_sequence_length == 1 ? "" : "s",
+                     shortened.empty() ? "" : ": ", shortened);
+}
+
 void ModelSpec::complete(const std::string& where) {
   const auto fail = [&](std::string_view field, const std::string& message) {
     user_error("{}.{} {}", where, field, message);

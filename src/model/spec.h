@@ -142,6 +142,9 @@ struct ModelSpec {
   float dropout = 0.0f;
   float init_std = 0.02f;
   LoraSpec lora;  // no part of the architecture and its JSON: "lora" of a configuration
+  // Why max_sequence_length is less than the model's own description says; "": it is not. No part
+  // of its JSON either.
+  std::string shortened;
 
   // Whether queries and keys of this block are turned by their positions.
   bool rotates(int block) const {
@@ -165,6 +168,9 @@ struct ModelSpec {
   int64_t query_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return query_size() + 2 * kv_size(); }
+
+  // "5 positions", and why there are no more where that is known.
+  std::string positions_text() const;
 
   // Fills defaults and throws UserError, naming `where` and the field, if the sizes make no model.
   void complete(const std::string& where);

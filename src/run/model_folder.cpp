@@ -18,7 +18,7 @@ bool is_hf_folder(const std::string& path) {
   if (!is_folder(path) || path_exists(path + "/" + kRunModel) ||
       !path_exists(path + "/config.json"))
     return false;
-  const Json config = read_json(path + "/config.json");
+  const Json config = read_plain_json(path + "/config.json");
   return config.is_object() && config.contains("model_type");
 }
 
@@ -33,7 +33,7 @@ void add_end_tokens(const Json& json, std::vector<int32_t>& ends) {
 // How the run was trained, of its config.json; that of a later version may not be readable.
 void read_training(const std::string& path, ModelFolder& model) {
   if (!path_exists(path)) return;
-  const Json config = read_json(path);
+  const Json config = read_plain_json(path);
   const Json data = config.is_object() ? config.value("data", Json()) : Json();
   if (!data.is_object()) return;
   const Json length = data.value("sequence_length", Json()), mode = data.value("documents", Json());
@@ -52,7 +52,7 @@ void open_run(const std::string& path, ModelFolder& model) {
 void open_hf(const std::string& path, ModelFolder& model) {
   for (const char* name : {"generation_config.json", "config.json"})
     if (const std::string file = path + "/" + name; path_exists(file))
-      add_end_tokens(read_json(file), model.text_ends);
+      add_end_tokens(read_plain_json(file), model.text_ends);
   const std::string tokenizer = tokenizer_in_folder(path);
   if (tokenizer.empty()) return;
   // Whichever token ends a text, the files above have said it.

@@ -173,6 +173,29 @@ TEST_F(File, APipeGetsTheBytesAndStaysAPipe) {
   EXPECT_TRUE(fs::is_fifo(at("pipe")));
 }
 
+// To open a pipe waits for a writer, who may never come.
+TEST_F(File, WhatMustBeAFileIsNoPipe) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  fs::create_symlink("pipe", at("link"));
+  for (const std::string& path : {at("pipe"), at("link"), std::string("/dev/null")}) {
+    const std::string read = user_error_of([&] { (void)read_plain_file(path); }),
+                      mapped = user_error_of([&] { (void)MappedFile(path); });
+    for (const std::string& error : {read, mapped})
+      EXPECT_EQ(error, path + " is a pipe, a socket or a device, where a file is needed");
+  }
+  write_file(at("file"), "x");
+  EXPECT_EQ(read_plain_file(at("file")), "x");
+}
+
+TEST_F(File, ALongTextIsNoPointerOfGitLfs) {
+  const std::string begin = "version https://git-lfs.github.com/spec/v1\n";
+  write_file(at("file"), begin);
+  EXPECT_NE(user_error_of([&] { (void)read_file(at("file")); }).find("git lfs pull"),
+            std::string::npos);
+  write_file(at("file"), begin + std::string(1024, 'x'));
+  EXPECT_EQ(read_file(at("file")).size(), begin.size() + 1024);
+}
+
 TEST_F(File, ADeviceStaysADevice) {
   if (::mknod(at("null").c_str(), S_IFCHR | 0600, ::makedev(1, 3)) != 0)
     GTEST_SKIP() << "this user may not make devices";

@@ -79,6 +79,21 @@ TEST_F(Say, AChoiceComesBeforeTheEnvironment) {
   EXPECT_EQ(on_a_terminal(complain), "onefold: error: model is missing\r\n");
 }
 
+TEST_F(Say, WhatIsOutOfAFileSteersNoTerminal) {
+  const auto name = [] { say("onefold: error: no \x1b[31mtensor\r\x1b[K\u009b\x7f\n"); };
+  const std::string shown = "no \\x1b[31mtensor\\x0d\\x1b[K\\u009b\\x7f";
+  EXPECT_EQ(in_a_file(name), "onefold: error: " + shown + "\n");
+  EXPECT_EQ(on_a_terminal(name), "\x1b[1;31monefold: error:\x1b[0m " + shown + "\r\n");
+}
+
+TEST_F(Say, ProgressAndHeadingsStayAsTheyAre) {
+  EXPECT_EQ(in_a_file([] { say("\r\x1b[Kstep 1\tof\x07 2\n"); }), "\r\x1b[Kstep 1\tof\\x07 2\n");
+  set_colours(Colours::always);
+  const std::string plan = with_headings("model    a\x1b[2J\nmemory   b\n", Stream::err);
+  EXPECT_EQ(in_a_file([&] { say("{}", plan); }),
+            "\x1b[1mmodel\x1b[0m    a\\x1b[2J\n\x1b[1mmemory\x1b[0m   b\n");
+}
+
 TEST_F(Say, HeadingsAreTheWordsInTheFirstColumn) {
   const std::string plan =
       "model    gpt2: 124.4M\nof no consequence here: a\n\n  table\nmemory   1 B";

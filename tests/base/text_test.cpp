@@ -15,6 +15,12 @@ TEST(Text, BytesAreWrittenInBinaryUnits) {
   EXPECT_EQ(format_bytes(int64_t{24} << 30), "24.0 GiB");
 }
 
+TEST(Text, NamesAreShownWithoutControlCharacters) {
+  const std::string name = std::string("a\0b", 3) + "\n\t\x1b[0m\x7f\u0080\u009f\u00a0é\xc2";
+  EXPECT_EQ(printable(name), "a\\x00b\\x0a\\x09\\x1b[0m\\x7f\\u0080\\u009f\u00a0é\xc2");
+  EXPECT_EQ(printable_lines("a\n\tb\r"), "a\n\tb\\x0d");
+}
+
 TEST(Text, CountsAreWrittenInThousands) {
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(124'439'808), "124.4M");

@@ -125,6 +125,19 @@ TEST_F(HuggingFaceFolder, AnotherTokenizerBringsItsOwnFiles) {
   EXPECT_EQ(Json::parse(read("out/tokenizer_config.json"))["eos_token"], "<|endoftext|>");
 }
 
+// To open a pipe would wait for a writer: `timeout` ends what does.
+TEST_F(HuggingFaceFolder, APipeInItIsRefusedByName) {
+  make_folder("hf", kGpt2, "gpt2");
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    const Outcome outcome =
+        shell(fmt::format("cp -r hf odd && rm odd/{0} && mkfifo odd/{0} && "
+                          "timeout 60 $onefold generate odd --prompt x --tokens 1; code=$?; "
+                          "rm -r odd; exit $code",
+                          name));
+    expect_error(outcome, 1, {name, "is a pipe"});
+  }
+}
+
 // Pretrained weights are never trained on raw bytes without a word.
 TEST_F(HuggingFaceFolder, WeightsAreTrainedWithTheirOwnTokenizer) {
   make_folder("hf", kGpt2, "gpt2");

@@ -36,6 +36,18 @@ TEST_F(Cli, InspectShowsWhatIsNotFinite) {
   expect_in(headers.out, {"F32 [2]"});
 }
 
+TEST_F(Cli, InspectShowsNamesThatSteerNoTerminal) {
+  const auto write = [&](const char* file, float value) {
+    SafetensorsWriter writer(folder_.path(file), {{"w\x1b[2J\n", "F32", {1}, 0, 0}});
+    writer.write("w\x1b[2J\n", std::span(&value, 1));
+    writer.commit();
+  };
+  write("x.safetensors", 1);
+  write("y.safetensors", 2);
+  expect_in(onefold({"inspect", "x.safetensors"}).out, {"  w\\x1b[2J\\x0a  F32 [1]"});
+  expect_in(onefold({"diff", "x.safetensors", "y.safetensors"}).out, {"  w\\x1b[2J\\x0a  F32"});
+}
+
 TEST_F(Cli, InspectSaysWhatItLookedFor) {
   expect_error(onefold({"inspect", "nowhere"}), 1, {"nowhere is not there"});
   expect_error(onefold({"inspect", "."}), 1, {"has no weights"});

@@ -116,6 +116,15 @@ TEST(ByteInput, ReadsAPipe) {
   EXPECT_EQ(read, text);
 }
 
+TEST(ByteInput, APointerOfGitLfsIsNoText) {
+  const ScratchFolder folder;
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  expect_in(user_error_of([&] { ByteInput input(folder.write("book.txt", pointer)); }),
+            {"book.txt is a pointer of Git LFS", "git lfs pull"});
+  EXPECT_EQ(all_of(folder.write("long.txt", pointer + long_text())), pointer + long_text());
+}
+
 TEST(LineReader, KeepsEndsAndPositionsApart) {
   const ScratchFolder folder;
   ByteInput input(folder.write("a", "one\r\n\ntwo\nthree\r"));

@@ -109,6 +109,17 @@ TEST(Tokenizer, AddedWhiteSpaceIsTakenOnce) {
   EXPECT_EQ(right.encode("a\n \n\n"), (std::vector<int32_t>{66, 701, 701, 701}));
 }
 
+// `tokenizers` knows a special token by the text that it decodes.
+TEST(Tokenizer, ASpecialTokenThatTheNormalizerChangesIsNotSkipped) {
+  const Json lower = {{"type", "Lowercase"}};
+  const auto decoded = [&](const Json& options) {
+    return with_added("<END>", options, lower).decode_text(std::vector<int32_t>{66, 701}, true);
+  };
+  EXPECT_EQ(decoded({{"special", true}, {"normalized", true}}), "a<end>");
+  EXPECT_EQ(decoded({{"special", true}, {"normalized", false}}), "a");
+  EXPECT_EQ(decoded({{"special", false}, {"normalized", true}}), "a<end>");
+}
+
 // A word of its own is looked for with the space that the normalizer puts before it, so that what
 // is before that space matters.
 TEST(Tokenizer, IsNotCutBeforeAnAddedWord) {

@@ -1,6 +1,7 @@
 #include "io/hf_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -86,6 +87,14 @@ TEST_F(HfFolder, WhatStandsForAFileIsNamed) {
   }
   folder_.write("tokenizer.json", pointer);
   EXPECT_ERROR(read_file(folder_.path("tokenizer.json")), "tokenizer.json is a pointer");
+}
+
+TEST_F(HfFolder, APipeIsNoFileOfAModel) {
+  for (const char* name : {"model.safetensors", "pytorch_model.bin", kHfIndex}) {
+    ASSERT_EQ(::mkfifo(folder_.path(name).c_str(), 0600), 0);
+    EXPECT_ERROR(open(), name, "is a pipe");
+    std::filesystem::remove(folder_.path(name));
+  }
 }
 
 TEST_F(HfFolder, AnIndexIsNotTrusted) {

@@ -3,9 +3,12 @@
 #include "io/torch_file.h"
 
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "data/scratch.h"
 #include "error_text.h"
@@ -161,6 +164,84 @@ TEST(TorchFile, OrInShardsWithAnIndex) {
   std::vector<float> two(2);
   tensors.read("model.weight", 0, two);
   EXPECT_EQ(two, (std::vector<float>{1, 2}));
+}
+
+std::string little(uint64_t value, size_t bytes) {
+  return std::string(reinterpret_cast<const char*>(&value), bytes);
+}
+
+// As torch.save lays them out, but that members are not aligned. Without sums: as it writes them
+// with torch.serialization.set_crc32_options(False).
+std::string archive(const std::vector<std::pair<std::string, std::string>>& members, bool sums) {
+  std::string all, directory;
+  for (const auto& [name, content] : members) {
+    const auto* const bytes = reinterpret_cast<const Bytef*>(content.data());
+    const uint64_t crc = sums ? ::crc32_z(0, bytes, content.size()) : 0;
+    const std::string sizes = little(crc, 4) + little(content.size(), 4) +
+                              little(content.size(), 4) + little(name.size(), 2) + little(0, 2);
+    directory += "PK\x01\x02" + little(0, 2) + little(0, 10) + sizes + little(0, 10) +
+                 little(all.size(), 4) + name;
+    all += "PK\x03\x04" + little(0, 10) + sizes + name + content;
+  }
+  return all + directory + "PK\x05\x06" + little(0, 4) + little(members.size(), 2) +
+         little(members.size(), 2) + little(directory.size(), 4) + little(all.size(), 4) +
+         little(0, 2);
+}
+
+constexpr size_t kDamagedElems = 3'000'001;  // 12 MB: checked in several blocks
+
+// One tensor w, all of whose elements are 0.
+std::string archive_of_zeros(bool sums) {
+  const auto text = [](const std::string& letters) {
+    return "X" + little(letters.size(), 4) + letters;
+  };
+  const std::string count = "J" + little(kDamagedElems, 4);
+  const std::string pickle = "\x80\x02}" + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" +
+                             text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") +
+                             count + "tQK" + '\0' + count + "\x85K\x01\x85tRs.";
+  return archive({{"m/data.pkl", pickle}, {"m/data/0", std::string(4 * kDamagedElems, '\0')}},
+                 sums);
+}
+
+TEST(TorchFile, DamagedElementsAreNotRead) {
+  const ScratchFolder folder;
+  const std::string whole = archive_of_zeros(true);
+  const size_t data = whole.find("m/data/0") + 8;
+  for (const size_t at : {size_t{0}, 2 * kDamagedElems, 4 * kDamagedElems - 1}) {
+    std::string damaged = whole;
+    damaged[data + at] ^= 1;
+    const TorchFile file(folder.write("w.bin", damaged));  // its headers can be looked at
+    for (int again = 0; again < 2; ++again)
+      EXPECT_ERROR(file.bytes(file.entries()[0]), "w.bin: its member m/data/0 is damaged",
+                   "download");
+  }
+  std::string description = whole;
+  description[description.find("FloatStorage") + 13] ^= 1;
+  EXPECT_ERROR(TorchFile(folder.write("w.bin", description)), "m/data.pkl is damaged");
+}
+
+TEST(TorchFile, ThreadsCheckAStorageTogether) {
+  const ScratchFolder folder;
+  std::string bytes = archive_of_zeros(true);
+  for (const bool damaged : {false, true}) {
+    if (damaged) bytes[bytes.find("m/data/0") + 8 + 11'999'999] ^= 4;
+    const TorchFile file(folder.write("w.bin", bytes));
+    std::atomic<int> errors = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i)
+      threads.emplace_back(
+          [&] { errors += error_text([&] { (void)file.bytes(file.entries()[0]); }) != ""; });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(errors, damaged ? 8 : 0);
+  }
+}
+
+TEST(TorchFile, WithoutSumsElementsAreTakenAsTheyAre) {
+  const ScratchFolder folder;
+  std::string bytes = archive_of_zeros(false);
+  bytes[bytes.find("m/data/0") + 8 + 3] = 0x3f;
+  const TorchFile file(folder.write("w.bin", bytes));
+  EXPECT_EQ(values(file, "w")[0], 0.5);
 }
 
 // By the definition of the types: all 256 values of each.

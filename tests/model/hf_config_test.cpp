@@ -93,6 +93,23 @@ TEST(HfSizes, HaveAGeneralNameToo) {
   EXPECT_ERROR(read(config), "config.num_hidden_layers is 2", "n_layer says the same, and is 3");
 }
 
+TEST(HfWindows, SequencesAreShorterWhereTheyFollowNoPattern) {
+  Json config = config_of("ministral", {{"sliding_window", 5},
+                                        {"layer_types", {"full_attention", "sliding_attention"}}});
+  const ModelSpec spec = read(config);
+  EXPECT_EQ(spec.max_sequence_length, 5);
+  EXPECT_EQ(spec.positions_text(),
+            "5 positions: its description says 96, but its blocks without a window do not lie at "
+            "equal distances, and the longest sequence is the window of the others, 5, up to which "
+            "that makes no difference");
+  config["sliding_window"] = 96;
+  EXPECT_EQ(read(config).positions_text(), "96 positions");
+  config = config_of(
+      "qwen2", {{"sliding_window", 7}, {"use_sliding_window", true}, {"max_window_layers", 1}});
+  EXPECT_TRUE(read(config).positions_text().starts_with("7 positions: "));
+  EXPECT_FALSE(read(config).to_json().contains("shortened"));
+}
+
 // transformers has it in the families whose blocks are of two kinds alone.
 TEST(HfWindows, KindsOfBlocksAreRefusedWhereTheyAreNotHeeded) {
   const Json kinds = {{"sliding_window", 5},
