@@ -94,7 +94,8 @@ std::string kind_table(const RankPlan& plan) {
   return text;
 }
 
-std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Remedy>& remedies) {
+std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Remedy>& remedies,
+                     const std::string& stopped) {
   if (plan.peak_bytes <= limit)
     return fmt::format("\nit fits: {} of {} on each rank\n", format_bytes(plan.peak_bytes),
                        format_bytes(limit));
@@ -103,11 +104,11 @@ std::string fit_text(const RankPlan& plan, int64_t limit, const std::vector<Reme
       format_bytes(plan.peak_bytes), format_bytes(limit));
   for (const Remedy& remedy : remedies)
     text += fmt::format("  {}  ({})\n", remedy.change, format_bytes(remedy.peak_bytes));
-  return remedies.empty()
-             ? text +
-                   "  nothing that keeps the result; take a smaller model or a shorter "
-                   "data.sequence_length\n"
-             : text;
+  if (remedies.empty())
+    text +=
+        "  nothing that keeps the result; take a smaller model or a shorter data.sequence_length\n";
+  if (!stopped.empty()) text += fmt::format("  ({})\n", stopped);
+  return text;
 }
 
 Json stages_json(const std::vector<StageRow>& rows) {
@@ -236,8 +237,9 @@ int run_plan(PlanArguments arguments) {
   const int64_t limit =
       config.run.memory_bytes > 0 ? config.run.memory_bytes : hardware.available_bytes();
   const bool fits = limit == 0 || plan.peak_bytes <= limit;
+  std::string stopped;
   const std::vector<Remedy> ways =
-      fits ? std::vector<Remedy>{} : remedies(spec, options, context, limit);
+      fits ? std::vector<Remedy>{} : remedies(spec, options, context, limit, &stopped);
   const auto stages = stage_rows(spec, options, ranks);
   if (arguments.json) {
     Json json = {{"configuration", config.effective()},
@@ -251,6 +253,7 @@ int run_plan(PlanArguments arguments) {
     json["would_fit"] = Json::array();
     for (const Remedy& way : ways)
       json["would_fit"].push_back({{"change", way.change}, {"planned_peak_bytes", way.peak_bytes}});
+    if (!stopped.empty()) json["would_fit_stopped"] = stopped;
     const int places = options.pipeline.ranks;
     for (int place = 0; arguments.program && place < places; ++place) {
       const Json program = program_json(program_lines(spec, options, ranks, place));
@@ -274,7 +277,7 @@ int run_plan(PlanArguments arguments) {
     fmt::print("{}", program_text(program_lines(spec, options, ranks, place),
                                   plan.staged() ? fmt::format(" at place {}", place) : ""));
   if (together) fmt::print("{}", schedule_text(*together));
-  if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways));
+  if (limit > 0) fmt::print("{}", fit_text(plan, limit, ways, stopped));
   return fits ? kOk : kUserError;
 }
 

@@ -101,7 +101,10 @@ int run_fit(const FitQuestion& question) {
                 {"layouts", layouts},
                 {"why", why_first(found)},
                 {"least_bytes", found.least.device_bytes},
-                {"plans", found.plans}});
+                {"plans", found.plans},
+                {"meshes", found.meshes},
+                {"meshes_looked_at", found.looked_at},
+                {"stopped", found.stopped}});
     return fits ? kOk : kUserError;
   }
   fmt::print(
@@ -112,20 +115,24 @@ int run_fit(const FitQuestion& question) {
       limit_text(question.limits.host), limit_text(question.limits.disk));
   if (context.ranks > 1 && !freedom.mesh.any() && !question.root.contains("mesh"))
     fmt::print("the mesh stays: without train_batch_size the global batch would follow from it\n");
+  const std::string stopped = stopped_text(found);
   if (!fits) {
     const Layout& least = found.least;
     const auto also = [](int64_t bytes, const char* where) {
       return bytes > 0 ? fmt::format(", {} of {}", format_bytes(bytes), where) : std::string();
     };
     fmt::print(
-        "nothing fits. The least of {} plans takes {} of the device{}{} ({}): allow more, use more "
+        "{}. The least of {} plans takes {} of the device{}{} ({}): allow more, use more "
         "ranks, or name --host-memory or --disk for what may live there\n",
-        found.plans, format_bytes(least.device_bytes), also(least.host_bytes, "the host's memory"),
+        stopped.empty() ? "nothing fits" : "nothing that fits was found", found.plans,
+        format_bytes(least.device_bytes), also(least.host_bytes, "the host's memory"),
         also(least.disk_bytes, "the disk"), layout_text(least.options, spec, context.ranks));
+    if (!stopped.empty()) fmt::print("{}\n", stopped);
     return kUserError;
   }
   fmt::print("{}\n{}\n{} plans, by the rates of {}\n", table(found, spec, context.ranks),
              why_first(found), found.plans, context.hardware.name);
+  if (!stopped.empty()) fmt::print("{}\n", stopped);
   if (!question.output.empty()) fmt::print("the first is in {}\n", question.output);
   return kOk;
 }

@@ -39,15 +39,18 @@ struct Recompute {
 };
 
 // The segment (UnitTraits) of a unit; `number` counts the units that are parts of blocks.
-inline int segment_of(const Recompute& policy, const Unit& unit, int number) {
-  if (unit.part() == BlockPart::none) return -1;
+inline int segment_of(const Recompute& policy, BlockPart part, int block, int number) {
+  if (part == BlockPart::none) return -1;
   if (policy.every > 0) return number / policy.every;
   // A unit that is both halves of its block is computed again where one of them is.
-  const int blocks = unit.part() == BlockPart::attention ? policy.attention
-                     : unit.part() == BlockPart::mlp     ? policy.mlp
-                                                         : std::max(policy.attention, policy.mlp);
-  if (unit.block() >= blocks) return -1;
-  return policy.joined ? unit.block() : number;
+  const int blocks = part == BlockPart::attention ? policy.attention
+                     : part == BlockPart::mlp     ? policy.mlp
+                                                  : std::max(policy.attention, policy.mlp);
+  if (block >= blocks) return -1;
+  return policy.joined ? block : number;
+}
+inline int segment_of(const Recompute& policy, const Unit& unit, int number) {
+  return segment_of(policy, unit.part(), unit.block(), number);
 }
 
 }  // namespace onefold

@@ -12,11 +12,20 @@
 namespace onefold {
 namespace {
 
+int64_t work_of(const PipelinePlan& plan) {
+  int64_t work = 0;
+  for (const Program& program : plan.programs)
+    work += work_of_plan(static_cast<int64_t>(program.actions.size()),
+                         static_cast<int64_t>(plan.unit_names.size()), 2);
+  return work;
+}
+
 Estimate planned_pipeline(const ModelSpec& spec, const EngineOptions& options,
                           const FitContext& context) {
   const PipelinePlan plan =
       plan_pipeline(spec, options, context.ranks, context.comm_scratch_bytes, context.hardware);
   Estimate found{.seconds = plan.times.seconds, .waits = plan.least_idle_seconds()};
+  found.work = work_of(plan);
   for (const auto& peaks : plan.peaks) {
     found.device = std::max(found.device, peaks[static_cast<size_t>(Tier::device)]);
     found.host = std::max(found.host, peaks[static_cast<size_t>(Tier::host)]);
@@ -43,24 +52,16 @@ Estimate extended(const Estimate& few, const Estimate& more, double factor) {
     return static_cast<decltype(more_have)>(static_cast<double>(more_have) +
                                             factor * static_cast<double>(more_have - few_have));
   };
-  return {add(few.device, more.device), more.host, more.disk, add(few.seconds, more.seconds),
-          add(few.waits, more.waits)};
+  return {
+      add(few.device, more.device), more.host,           more.disk, add(few.seconds, more.seconds),
+      add(few.waits, more.waits),   few.work + more.work};
 }
 
 }  // namespace
 
-int64_t held_state_bytes(const ModelSpec& spec, EngineOptions options, int ranks) {
-  options.offload.optimizer_ratio = 1;  // which units stay behind is known by rank alone
-  const std::vector<UnitTraits> units = unit_traits(model_of(spec, options), options, ranks);
-  const Pipeline pipeline = pipeline_of(spec, options, 0);
-  std::vector<int64_t> held(static_cast<size_t>(pipeline.ranks), 0);
-  int stage = 0;
-  for (size_t u = 0; u < units.size(); ++u) {
-    while (pipeline.ranks > 1 && static_cast<int>(u) >= pipeline.end(stage)) ++stage;
-    held[static_cast<size_t>(stage % pipeline.ranks)] +=
-        state_bytes({units[u]}, options, ranks, true).total();
-  }
-  return *std::max_element(held.begin(), held.end());
+int64_t work_of_plan(int64_t actions, int64_t units, int times) {
+  constexpr int64_t kOfUnit = 8;  // its traits, slab and memory
+  return times * actions + kOfUnit * units;
 }
 
 Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
@@ -71,7 +72,10 @@ Estimate planned_step(const ModelSpec& spec, const EngineOptions& options,
   const Ledger& ledger = dry->ledger();
   Estimate found{ledger.peak_bytes(), ledger.peak_bytes(Tier::host), ledger.peak_bytes(Tier::disk),
                  dry->device().now(), dry->times().communication};
-  if (options.offload.optimizer != Tier::host) return found;
+  const bool host_steps = options.offload.optimizer == Tier::host;
+  found.work = work_of_plan(static_cast<int64_t>(dry->program().actions.size()),
+                            dry->program().units, host_steps ? 2 : 1);
+  if (!host_steps) return found;
   // What the host steps is left to the step after it: that one counts.
   const BatchView batch{.batch = options.micro_batch, .sequence = options.sequence};
   dry->train_step(std::vector(static_cast<size_t>(options.micros), batch), 0);
@@ -113,6 +117,7 @@ const LeastSeconds::Micro& LeastSeconds::micro(const EngineOptions& options) {
   alone.order = Order::micro_first;
   const int ranks = options.tensor * options.context * options.expert;
   const PipelinePlan plan = plan_pipeline(spec_, alone, ranks, 0, hardware_);
+  work_ += work_of(plan);
   // What would travel on a lane may take no time.
   EngineOptions beside = alone;
   beside.zero.overlap = true;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kMostRemedies = 6;
 constexpr int kMostRanks = 1 << 16;
+constexpr int64_t kAdviceWork = kSearchWork / 4;
 // Of a step that advice is about: a plan for it takes a few hundredths of a second, and dozens are
 // made.
 constexpr int64_t kMostUnitsAdvised = int64_t{1} << 15;
@@ -136,17 +137,24 @@ bool states_may_fit(const ModelSpec& spec, const EngineOptions& options, const F
   alone.pipeline = {};
   alone.offload = {};
   alone.zero.node_ranks = 1;
-  return held_state_bytes(spec, alone, 1) / context.ranks <= limits.device;
+  return LeastBytes(spec, 1).of_state(alone) / context.ranks <= limits.device;
 }
 
 // The fastest layout of each way out that has one, those that change little first. Of another mesh
 // too, where nothing fits on the device with this one.
 std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& options,
-                                    const FitContext& context, const TierLimits& limits) {
-  KnownSteps known(spec, context.hardware);
-  const auto best = [&](const Freedom& freedom) {
-    return search_layouts(spec, options, context, freedom, limits, 1, &known).best;
+                                    const FitContext& context, const TierLimits& limits,
+                                    std::string* stopped) {
+  KnownSteps known(spec, context.hardware, context.ranks);
+  // Half of the work is for other meshes.
+  const auto best_within = [&](const Freedom& freedom, int64_t until) {
+    const int64_t work = std::max<int64_t>(0, until - known.all_work());
+    const SearchResult found =
+        search_layouts(spec, options, context, freedom, limits, 1, &known, work);
+    if (stopped && found.stopped) *stopped = stopped_text(found);
+    return found.best;
   };
+  const auto best = [&](const Freedom& freedom) { return best_within(freedom, kAdviceWork / 2); };
   const WaysOut ways = ways_out(options);
   std::vector<Layout> fitting;
   const auto take = [&](const std::vector<Layout>& found) {
@@ -164,7 +172,7 @@ std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& 
       (fitting.empty() || states_may_fit(spec, options, context, limits))) {
     Freedom freedom = fitting.empty() ? ways.all : ways.here;
     freedom.mesh = FreeAxes::all();
-    take(best(freedom));
+    take(best_within(freedom, kAdviceWork));
   }
   return fitting;
 }
@@ -173,13 +181,14 @@ std::vector<Layout> fitting_layouts(const ModelSpec& spec, const EngineOptions& 
 
 // Beside what there is anyway, a processor has a disk, and a card the host's memory.
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
-                             const FitContext& context, int64_t limit_bytes) {
+                             const FitContext& context, int64_t limit_bytes, std::string* stopped) {
   TierLimits limits{.device = limit_bytes};
   const bool card = context.hardware.device != "cpu";
   if (card || options.offload.uses(Tier::host)) limits.host = Ledger::kNoLimit;
   if (!card) limits.disk = Ledger::kNoLimit;
   std::vector<Layout> fitting;
-  if (plannable(spec, kMicrosPlanned)) fitting = fitting_layouts(spec, options, context, limits);
+  if (plannable(spec, kMicrosPlanned))
+    fitting = fitting_layouts(spec, options, context, limits, stopped);
   std::stable_sort(fitting.begin(), fitting.end(),
                    [](const Layout& a, const Layout& b) { return a.seconds < b.seconds; });
   std::vector<Remedy> found;
@@ -204,12 +213,15 @@ void require_fits(const ModelSpec& spec, const EngineOptions& options, const Fit
   const int64_t peak = plan->ledger().peak_bytes();
   if (peak <= options.memory_limit_bytes) return;
   std::string advice;
-  for (const Remedy& remedy : remedies(spec, options, context, options.memory_limit_bytes))
+  std::string stopped;
+  for (const Remedy& remedy :
+       remedies(spec, options, context, options.memory_limit_bytes, &stopped))
     advice += fmt::format("\n    {}  ({})", remedy.change, format_bytes(remedy.peak_bytes));
   if (advice.empty())
     advice =
         "\n    nothing that keeps the result: raise run.memory, or take a smaller model or "
         "a shorter data.sequence_length";
+  if (!stopped.empty()) advice += "\n    (" + stopped + ")";
   const bool card_is_full = options.memory_limit_bytes == context.hardware.available_bytes();
   user_error("this run needs {}{} and {} {}:\n{}  what would fit:{}", format_bytes(peak),
              context.ranks > 1 ? " on each rank" : "",

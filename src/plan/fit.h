@@ -27,9 +27,11 @@ struct Remedy {
 };
 
 // Changes that keep the global batch and bring the peak of each rank to `limit_bytes` or less, the
-// fastest first (search.h). Empty: not even more ranks help.
+// fastest first (search.h). Empty: not even more ranks help. `stopped`: is told if a search ended
+// before it had looked at everything (stopped_text).
 std::vector<Remedy> remedies(const ModelSpec& spec, const EngineOptions& options,
-                             const FitContext& context, int64_t limit_bytes);
+                             const FitContext& context, int64_t limit_bytes,
+                             std::string* stopped = nullptr);
 
 // Throws UserError when a dry run of these options peaks above options.memory_limit_bytes: it says
 // by how much, where the memory goes, and which changes would fit.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "engine/lines.h"
+#include "engine/programs.h"
 #include "model/spec_limits.h"
 
 namespace onefold {
@@ -15,6 +17,35 @@ constexpr size_t kMostBatches = 8;  // sizes of a micro-batch that are tried
 constexpr int kMostInterleave = 8;
 
 }  // namespace
+
+std::string layout_key(const EngineOptions& o) {
+  const PipelineOptions& p = o.pipeline;
+  return fmt::format("{} {} {} {} {} {} {} {} {}|", o.tensor, o.context, int(o.context_method),
+                     o.expert, p.ranks, p.interleave, int(p.schedule), o.sequence_parallel,
+                     o.overlap_chunks) +
+         fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.zero.stage, int(o.order),
+                     o.micro_batch, o.micros, o.recompute.attention, o.recompute.mlp,
+                     o.recompute.joined, o.recompute.every,
+                     10 * int(o.offload.optimizer) + int(o.offload.parameters),
+                     o.offload.optimizer_ratio, o.zero.overlap, o.zero.prefetch_elems,
+                     o.zero.reduce_bucket_elems, o.offload.host_step_ratio);
+}
+
+EngineOptions with(EngineOptions options, const HomePair& homes, const Travel& travel) {
+  options.offload.optimizer = homes.optimizer;
+  options.offload.parameters = homes.parameters;
+  options.zero.overlap = travel.overlap;
+  options.zero.prefetch_elems = travel.prefetch_elems;
+  return options;
+}
+
+bool covered(const std::vector<TooLarge>& known, const TooLarge& one) {
+  return std::any_of(known.begin(), known.end(), [&](const TooLarge& other) {
+    return other.mesh == one.mesh && other.passing == one.passing && other.policy == one.policy &&
+           other.stage == one.stage && other.order == one.order &&
+           other.micro_batch <= one.micro_batch;
+  });
+}
 
 int distance(Tier tier) { return tier == Tier::disk ? 10 : tier == Tier::host ? 1 : 0; }
 
@@ -119,6 +150,36 @@ std::vector<Travel> LayoutChoices::travels(const EngineOptions& options) const {
       list.push_back({overlap, 0});
   }
   return list;
+}
+
+std::vector<std::function<void(EngineOptions&)>> LayoutChoices::refinements(
+    const EngineOptions& options) const {
+  std::vector<std::function<void(EngineOptions&)>> list;
+  if (options.tensor > 1 && !options.sequence_parallel && freedom_.overlap_chunks)
+    for (const int chunks : {2, 4, 8})
+      list.push_back([=](EngineOptions& o) { o.overlap_chunks = chunks; });
+  const ZeroOptions& zero = options.zero;
+  if (summing_ranks(options, context_.ranks) > 1 && freedom_.reduce_bucket)
+    for (const int64_t factor : {8, 64})
+      list.push_back([elems = factor * zero.reduce_bucket_elems](EngineOptions& o) {
+        o.zero.reduce_bucket_elems = elems;
+      });
+  if (freedom_.prefetch && zero.stage == 3 && zero.overlap && zero.prefetch_elems != 0)
+    for (const int64_t units : {2, 4})
+      list.push_back([elems = units * largest_block_unit(options)](EngineOptions& o) {
+        o.zero.prefetch_elems = elems;
+      });
+  if (freedom_.host_step && options.offload.optimizer == Tier::host)
+    for (const double share : {0.9, 0.8, 0.7, 0.6, 0.4, 0.0})
+      list.push_back([=](EngineOptions& o) { o.offload.host_step_ratio = share; });
+  return list;
+}
+
+int64_t LayoutChoices::largest_block_unit(const EngineOptions& options) const {
+  int64_t most = 0;
+  for (const UnitTraits& unit : unit_traits(model_of(spec_, options), options, context_.ranks))
+    if (!unit.is_first && !unit.has_loss) most = std::max(most, unit.elems);
+  return most;
 }
 
 EngineOptions LayoutChoices::far_from_device(EngineOptions options) const {

@@ -1,6 +1,8 @@
 // What a search may choose from, where the options of a mesh begin it.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "plan/search.h"
@@ -30,6 +32,21 @@ struct Passing {
   bool operator==(const Passing&) const = default;
 };
 
+// What is too large, at a stage and in an order: so is the same with larger micro-batches.
+struct TooLarge {
+  size_t mesh;
+  Passing passing;
+  int policy, stage;
+  Order order;
+  int64_t micro_batch;
+};
+bool covered(const std::vector<TooLarge>& known, const TooLarge& one);
+
+// All that a search may choose, of options that are alike in the rest.
+std::string layout_key(const EngineOptions& options);
+
+EngineOptions with(EngineOptions options, const HomePair& homes, const Travel& travel);
+
 class LayoutChoices {
  public:
   LayoutChoices(const ModelSpec& spec, const FitContext& context, const Freedom& freedom,
@@ -49,6 +66,10 @@ class LayoutChoices {
   std::vector<HomePair> homes(const EngineOptions& mesh) const;   // the nearest first
   std::vector<Travel> travels(const EngineOptions& options) const;
 
+  // Changes to try of the best ones, one after the other: sums of tensor groups beside computation,
+  // larger messages, and less for the host's cores to step.
+  std::vector<std::function<void(EngineOptions&)>> refinements(const EngineOptions& options) const;
+
   // With homes that leave the least on the device.
   EngineOptions far_from_device(EngineOptions options) const;
 
@@ -57,6 +78,7 @@ class LayoutChoices {
   int blocks() const { return static_cast<int>(spec_.num_layers); }
 
  private:
+  int64_t largest_block_unit(const EngineOptions& options) const;
   std::vector<Tier> tiers(bool free, Tier given) const;
 
   const ModelSpec& spec_;

@@ -1,43 +1,76 @@
 #include "plan/meshes.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "engine/lines.h"
 
 namespace onefold {
 namespace {
 
-std::vector<int> sizes(bool free, int given, int ranks) {
-  if (!free) return {given};
-  std::vector<int> list;
-  for (int size = 1; size <= ranks; ++size)
-    if (ranks % size == 0) list.push_back(size);
+std::vector<int> divisors(int ranks) {
+  std::vector<int> list, large;
+  for (int size = 1; size <= ranks / size; ++size) {
+    if (ranks % size != 0) continue;
+    list.push_back(size);
+    if (size != ranks / size) large.push_back(ranks / size);
+  }
+  list.insert(list.end(), large.rbegin(), large.rend());
   return list;
 }
 
 }  // namespace
 
 std::vector<MeshAxes> possible_meshes(int ranks, const MeshAxes& given, const FreeAxes& free,
-                                      int host_ranks, int64_t data) {
+                                      int host_ranks, int64_t data, const MeshAxes& most) {
+  const std::vector<int> all = divisors(ranks);
+  // Of an axis, where so many ranks are left.
+  const auto sizes = [&](bool is_free, int size, int largest, int left) {
+    std::vector<int> list;
+    if (!is_free) return std::vector{size};
+    for (const int one : all) {
+      if (one > largest) break;
+      if (left % one == 0) list.push_back(one);
+    }
+    return list;
+  };
   std::vector<MeshAxes> meshes;
-  for (const int expert : sizes(free.expert, given.expert, ranks))
-    for (const int context : sizes(free.context, given.context, ranks / expert))
-      for (const int pipeline : sizes(free.pipeline, given.pipeline, ranks / expert / context))
+  for (const int expert : sizes(free.expert, given.expert, most.expert, ranks)) {
+    const int beside_expert = ranks / expert;
+    for (const int context : sizes(free.context, given.context, most.context, beside_expert)) {
+      const int beside_context = beside_expert / context;
+      for (const int pipeline :
+           sizes(free.pipeline, given.pipeline, most.pipeline, beside_context)) {
         for (const int tensor :
-             sizes(free.tensor, given.tensor, ranks / expert / context / pipeline)) {
+             sizes(free.tensor, given.tensor, most.tensor, beside_context / pipeline)) {
           const int64_t others = int64_t{tensor} * pipeline * context * expert;
           if (ranks % others != 0 || (data > 0 && others * data != ranks)) continue;
           if (free.tensor && host_ranks > 0 && host_ranks % tensor != 0) continue;
           meshes.push_back(
               {.tensor = tensor, .context = context, .expert = expert, .pipeline = pipeline});
         }
+      }
+    }
+  }
   return meshes;
+}
+
+MeshAxes largest_worth_a_plan(const ModelSpec& spec, int64_t sequence) {
+  constexpr int64_t kLeastPart = 256;
+  const auto axis = [](int64_t size) {
+    return static_cast<int>(std::clamp<int64_t>(size, 1, std::numeric_limits<int>::max()));
+  };
+  return {.tensor = axis(spec.hidden_size),
+          .context = axis(sequence / kLeastPart),
+          .expert = axis(spec.experts.count),
+          .pipeline = axis(2 * spec.num_layers + 2)};
 }
 
 bool is_worth_a_plan(const ModelSpec& spec, int64_t sequence, const FreeAxes& free,
                      const MeshAxes& mesh) {
-  constexpr int64_t kLeastPart = 256;
-  if (free.context && mesh.context > 1 && sequence / mesh.context < kLeastPart) return false;
-  return mesh.pipeline <= 2 * spec.num_layers + 2 &&
-         (mesh.expert == 1 || mesh.expert <= spec.experts.count);
+  const MeshAxes most = largest_worth_a_plan(spec, sequence);
+  return (!free.context || mesh.context <= most.context) && mesh.pipeline <= most.pipeline &&
+         mesh.expert <= most.expert;
 }
 
 std::vector<EngineOptions> options_of_meshes(const ModelSpec& spec, const EngineOptions& options,
@@ -49,7 +82,8 @@ std::vector<EngineOptions> options_of_meshes(const ModelSpec& spec, const Engine
       options.context_method == ContextMethod::ring && divides_heads(spec, options);
   std::vector<EngineOptions> list;
   for (const MeshAxes& axes :
-       possible_meshes(context.ranks, given, free, context.hardware.host_ranks)) {
+       possible_meshes(context.ranks, given, free, context.hardware.host_ranks, 0,
+                       largest_worth_a_plan(spec, options.sequence))) {
     if (!is_worth_a_plan(spec, options.sequence, free, axes)) continue;
     EngineOptions one = options;
     one.tensor = axes.tensor;

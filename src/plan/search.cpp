@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <queue>
@@ -23,28 +24,9 @@ constexpr size_t kMostPassedOver = 64;
 constexpr double kFarFromRoom = 0.8;
 // Plans, after the fastest layout, of other meshes to compare it with.
 constexpr int kMostToCompare = 1000;
+// Of a search's work: what cells may take, and with refinements.
+constexpr double kToLook = 0.8, kToRefine = 0.9;
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
-
-std::string key(const EngineOptions& o) {
-  const PipelineOptions& p = o.pipeline;
-  return fmt::format("{} {} {} {} {} {} {} {} {}|", o.tensor, o.context, int(o.context_method),
-                     o.expert, p.ranks, p.interleave, int(p.schedule), o.sequence_parallel,
-                     o.overlap_chunks) +
-         fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.zero.stage, int(o.order),
-                     o.micro_batch, o.micros, o.recompute.attention, o.recompute.mlp,
-                     o.recompute.joined, o.recompute.every,
-                     10 * int(o.offload.optimizer) + int(o.offload.parameters),
-                     o.offload.optimizer_ratio, o.zero.overlap, o.zero.prefetch_elems,
-                     o.zero.reduce_bucket_elems, o.offload.host_step_ratio);
-}
-
-EngineOptions with(EngineOptions options, const HomePair& homes, const Travel& travel) {
-  options.offload.optimizer = homes.optimizer;
-  options.offload.parameters = homes.parameters;
-  options.zero.overlap = travel.overlap;
-  options.zero.prefetch_elems = travel.prefetch_elems;
-  return options;
-}
 
 void set_ratio(EngineOptions& options, int step) {
   options.offload.optimizer_ratio = static_cast<double>(step) / kRatioSteps;
@@ -54,7 +36,7 @@ class LayoutSearch {
  public:
   LayoutSearch(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                const FitContext& context, const Freedom& freedom, const TierLimits& limits,
-               size_t wanted, KnownSteps& known)
+               size_t wanted, KnownSteps& known, int64_t work)
       : spec_(spec),
         meshes_(meshes),
         context_(context),
@@ -62,17 +44,23 @@ class LayoutSearch {
         limits_(limits),
         wanted_(wanted),
         choices_(spec, context, freedom, limits),
-        known_(known) {
+        known_(known),
+        begun_(known.all_work()),
+        work_(work) {
     result_.of_meshes = meshes_.size() > 1;
+    result_.meshes = result_.looked_at = meshes_.size();
     for (EngineOptions& mesh : meshes_) mesh.memory_limit_bytes = Ledger::kNoLimit;
   }
 
   SearchResult run() {
     const int known = known_.least_seconds.plans();
-    look_at_cells();
-    refine();
+    if (!within(kToLook, [&] { look_at_cells(); })) {
+      result_.stopped = true;
+      count_meshes();
+    }
+    result_.stopped |= !within(kToRefine, [&] { refine(); });
     settle();
-    if (result_.best.empty()) plan_the_least();
+    if (result_.best.empty()) within(1, [&] { plan_the_least(); });
     result_.plans += known_.least_seconds.plans() - known;
     return std::move(result_);
   }
@@ -96,14 +84,37 @@ class LayoutSearch {
     EngineOptions options;
     Estimate estimate;
   };
-  // A cell that is too large, at a stage and in an order: so are those with larger micro-batches.
-  struct TooLarge {
-    size_t mesh;
-    Passing passing;
-    int policy, stage;
-    Order order;
-    int64_t micro_batch;
-  };
+  // Work.
+
+  struct Spent {};  // thrown where all of it is
+
+  // Whether it came to its end.
+  template <class Call>
+  bool within(double share, const Call& call) {
+    allowed_ = begun_ + static_cast<int64_t>(share * static_cast<double>(work_));
+    try {
+      call();
+    } catch (const Spent&) {
+      return false;
+    }
+    return true;
+  }
+  // Something must be planned, to be told of.
+  bool has_spent() const { return known_.all_work() >= allowed_ && result_.least.device_bytes > 0; }
+  double least_seconds_of(const EngineOptions& options) {
+    if (known_.all_work() >= allowed_) throw Spent();
+    return known_.least_seconds.of(options);
+  }
+
+  // Those of which nothing is left that might have been better.
+  void count_meshes() {
+    std::vector<bool> left(meshes_.size(), false);
+    if (current_ < left.size()) left[current_] = true;
+    for (size_t mesh = pushed_; mesh < left.size(); ++mesh) left[mesh] = true;
+    for (; !cells_.empty() && cells_.top().least_seconds <= slowest_wanted(); cells_.pop())
+      left[cells_.top().mesh] = true;
+    result_.looked_at = static_cast<size_t>(std::count(left.begin(), left.end(), false));
+  }
 
   bool fits(const Estimate& e) const {
     return e.device <= limits_.device && e.host <= limits_.host && e.disk <= limits_.disk;
@@ -114,10 +125,13 @@ class LayoutSearch {
   }
 
   const Estimate& estimate(const EngineOptions& options) {
-    const auto [place, is_new] = known_.estimates.try_emplace(key(options));
+    const auto [place, is_new] = known_.estimates.try_emplace(layout_key(options));
     if (is_new) {
-      const Estimate found = estimate_in_order(options);
-      place->second = found;
+      if (has_spent()) {
+        known_.estimates.erase(place);
+        throw Spent();
+      }
+      place->second = estimate_in_order(options);
     }
     consider_least(options, place->second);
     return place->second;
@@ -127,11 +141,17 @@ class LayoutSearch {
   Estimate estimate_in_order(EngineOptions options) {
     const bool chosen = !freedom_.order && !context_.order_is_given;
     if (chosen) options.order = Order::micro_first;
-    const Estimate first = estimated_step(spec_, options, context_, result_.plans);
+    const Estimate first = counted(options);
     if (!chosen || !has_orders(options, context_.ranks)) return first;
     options.order = Order::unit_first;
-    const Estimate other = estimated_step(spec_, options, context_, result_.plans);
+    const Estimate other = counted(options);
     return other.device <= first.device ? other : first;
+  }
+
+  Estimate counted(const EngineOptions& options) {
+    const Estimate found = estimated_step(spec_, options, context_, result_.plans);
+    known_.work += found.work;
+    return found;
   }
 
   void settle_order(EngineOptions& options) const {
@@ -169,7 +189,7 @@ class LayoutSearch {
         cell.policy < 0 && freedom_.recompute ? Recompute() : fewest_blocks(options.recompute);
     if (options.pipeline.ranks > 1) options.order = Order::micro_first;
     if (!obstacle_to_mesh(spec_, options).empty()) return;
-    cell.least_seconds = known_.least_seconds.of(options);
+    cell.least_seconds = least_seconds_of(options);
     cell.number = cells_.size() + looked_at_;
     cells_.push(cell);
   }
@@ -180,7 +200,7 @@ class LayoutSearch {
   }
 
   void look_at_cells() {
-    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh)
+    for (size_t mesh = 0; mesh < meshes_.size(); pushed_ = ++mesh)
       for (const Passing& passing : choices_.passings(meshes_[mesh]))
         if (state_has_room(mesh, passing))
           for (const int64_t micro_batch : choices_.micro_batches(meshes_[mesh]))
@@ -189,7 +209,8 @@ class LayoutSearch {
       const Cell cell = cells_.top();
       cells_.pop();
       ++looked_at_;
-      if (!has_room(cell)) continue;
+      current_ = cell.mesh;
+      if (!may_have_room(cell) || !has_room(cell)) continue;
       if (cell.policy < 0) {
         const auto policies = static_cast<int>(choices_.policies(meshes_[cell.mesh]).size());
         for (int policy = 0; policy < policies; ++policy)
@@ -205,6 +226,51 @@ class LayoutSearch {
         }
       }
     }
+    current_ = meshes_.size();
+  }
+
+  // Of the device, in the order that takes less where it is not given.
+  int64_t least_bytes(EngineOptions options) {
+    const bool chosen = !freedom_.order && !context_.order_is_given;
+    if (chosen) options.order = Order::micro_first;
+    const int64_t first = known_.least_bytes.of(options);
+    if (!chosen || !has_orders(options, context_.ranks)) return first;
+    options.order = Order::unit_first;
+    return std::min(first, known_.least_bytes.of(options));
+  }
+  bool may_fit(const EngineOptions& options) { return least_bytes(options) <= limits_.device; }
+
+  // Whether with some policy and stage; what has none is remembered.
+  bool may_have_room(const Cell& cell) {
+    if (cell.policy >= 0) return true;  // look_at() asks
+    EngineOptions options = choices_.far_from_device(options_of(cell)), least = options;
+    int64_t bytes = Ledger::kNoLimit;
+    for (const Recompute& policy : choices_.policies(options))
+      for (const int stage : choices_.stages(options)) {
+        options.recompute = policy;
+        options.zero.stage = stage;
+        for (const Order order : choices_.orders(options)) {
+          options.order = order;
+          if (const int64_t one = least_bytes(options); one < bytes) {
+            bytes = one;
+            least = options;
+          }
+          if (bytes <= limits_.device) return true;
+        }
+      }
+    refuse(least);
+    return false;
+  }
+  // What bounds leave out. A few are planned, to say of the fastest what it would need.
+  void refuse(const EngineOptions& far) {
+    passed_over_.push_back({least_bytes(far), far});
+    EngineOptions one = far;
+    one.zero.overlap = choices_.travels(far).back().overlap;
+    one.zero.prefetch_elems = choices_.travels(far).back().prefetch_elems;
+    if (refused_by_bound_ < kRefusedPlanned && is_possible(one)) {
+      ++refused_by_bound_;
+      estimate(one);
+    }
   }
 
   // Of a mesh at a stage, wherever state lives.
@@ -213,7 +279,7 @@ class LayoutSearch {
         held_.try_emplace({mesh, options.pipeline.interleave, options.zero.stage});
     if (is_new) {
       const EngineOptions far = choices_.far_from_device(options);
-      place->second = held_state_bytes(spec_, far, context_.ranks);
+      place->second = known_.least_bytes.of_state(far);
       if (place->second > limits_.device) passed_over_.push_back({place->second, far});
     }
     return place->second;
@@ -253,12 +319,12 @@ class LayoutSearch {
       for (const int stage : choices_.stages(options)) {
         options.recompute = policy;
         options.zero.stage = stage;
-        if (least_held(cell.mesh, options) > limits_.device) continue;
         for (const Order order : choices_.orders(options)) {
           options.order = order;
           const Travel way = choices_.travels(options).back();
           options.zero.overlap = way.overlap;
           options.zero.prefetch_elems = way.prefetch_elems;
+          if (!may_fit(options)) continue;
           if (!is_possible(options)) return true;
           if (kFarFromRoom * static_cast<double>(estimate(options).device) <=
               static_cast<double>(limits_.device))
@@ -281,7 +347,8 @@ class LayoutSearch {
       options.zero.prefetch_elems = travel.prefetch_elems;
       for (const Recompute& policy : choices_.policies(options)) {
         options.recompute = policy;
-        if (is_possible(options)) estimate(options);
+        const int64_t least = result_.least.device_bytes;
+        if (is_possible(options) && (least == 0 || least_bytes(options) < least)) estimate(options);
       }
     }
   }
@@ -289,10 +356,9 @@ class LayoutSearch {
   void look_at(const Cell& cell, const EngineOptions& options) {
     const TooLarge one{cell.mesh,          cell.passing,  cell.policy,
                        options.zero.stage, options.order, cell.micro_batch};
-    if (is_too_large(one)) return;
-    if (least_held(cell.mesh, options) > limits_.device) {
-      // A few, to say of the fastest what it would need.
-      if (refused_by_state_++ < kRefusedPlanned) can_fit(options);
+    if (covered(too_large_, one)) return;
+    if (const EngineOptions far = choices_.far_from_device(options); !may_fit(far)) {
+      refuse(far);
       return;
     }
     if (can_fit(options)) {
@@ -304,21 +370,13 @@ class LayoutSearch {
       look_for_room(one, cell, options, least);
   }
 
-  bool is_too_large(const TooLarge& one) const {
-    return std::any_of(too_large_.begin(), too_large_.end(), [&](const TooLarge& other) {
-      return other.mesh == one.mesh && other.passing == one.passing && other.policy == one.policy &&
-             other.stage == one.stage && other.order == one.order &&
-             other.micro_batch <= one.micro_batch;
-    });
-  }
-
   // Where the smallest micro-batch is too large, there need be no search between the two.
   void look_for_room(TooLarge one, Cell cell, const EngineOptions& given, int64_t micro_batch) {
     cell.micro_batch = one.micro_batch = micro_batch;
     EngineOptions options = options_of(cell);
     options.zero.stage = given.zero.stage;
     options.order = given.order;
-    if (!is_too_large(one) && obstacle_to_mesh(spec_, options).empty() && !can_fit(options))
+    if (!covered(too_large_, one) && obstacle_to_mesh(spec_, options).empty() && !can_fit(options))
       too_large_.push_back(one);
   }
 
@@ -353,7 +411,7 @@ class LayoutSearch {
     for (const HomePair* pair : {&pairs.back(), &pairs.front()})
       for (const Travel* way : {&ways.back(), &ways.front()}) {
         const EngineOptions one = with(options, *pair, *way);
-        if (is_possible(one) && estimate(one).device <= limits_.device) return true;
+        if (is_possible(one) && may_fit(one) && estimate(one).device <= limits_.device) return true;
       }
     return false;
   }
@@ -382,7 +440,7 @@ class LayoutSearch {
   bool keeps_all(EngineOptions options) {
     if (!freedom_.recompute || !options.recompute.any()) return false;
     options.recompute = {};
-    return fits(estimate(options));
+    return may_fit(options) && fits(estimate(options));
   }
 
   // Even with as little recomputed as the cell allows for.
@@ -402,6 +460,7 @@ class LayoutSearch {
   // All of the optimizer's state may be more than its tier has room for: the most that fits. False:
   // nothing does.
   bool take_what_the_tier_holds(EngineOptions& options) {
+    if (!may_fit(options)) return false;
     if (fits(estimate(options))) return true;
     if (!freedom_.ratio || options.offload.optimizer == Tier::device) return false;
     for (int step = kRatioSteps - 1; step > 0; --step) {
@@ -425,7 +484,7 @@ class LayoutSearch {
     while (first < last) {
       const int middle = (first + last) / 2;
       change(options, middle);
-      if (fits(estimate(options)))
+      if (may_fit(options) && fits(estimate(options)))
         last = middle;
       else
         first = middle + 1;
@@ -450,61 +509,20 @@ class LayoutSearch {
         });
   }
 
-  // Of the best ones: sums of tensor groups beside computation, larger messages, and less for the
-  // host's cores to step.
   void refine() {
     sort();
-    for (size_t i = 0; i < std::min(candidates_.size(), wanted_); ++i) {
-      sum_beside_computation(i);
-      send_more(i);
-      share_steps(i);
-    }
+    for (size_t i = 0; i < std::min(candidates_.size(), wanted_); ++i)
+      for (const auto& change : choices_.refinements(candidates_[i].options))
+        try_change(candidates_[i], change);
   }
 
-  template <class Change>
-  void try_change(size_t index, const Change& change) {
-    EngineOptions changed = candidates_[index].options;
+  void try_change(Candidate& candidate, const std::function<void(EngineOptions&)>& change) {
+    EngineOptions changed = candidate.options;
     change(changed);
     if (!is_possible(changed)) return;
     const Estimate& e = estimate(changed);
     // A gain within what a clock's rates are worth is none.
-    if (fits(e) && e.seconds < 0.99 * candidates_[index].estimate.seconds)
-      candidates_[index] = {changed, e};
-  }
-
-  void sum_beside_computation(size_t index) {
-    const EngineOptions& options = candidates_[index].options;
-    if (options.tensor > 1 && !options.sequence_parallel && freedom_.overlap_chunks)
-      for (const int chunks : {2, 4, 8})
-        try_change(index, [&](EngineOptions& o) { o.overlap_chunks = chunks; });
-  }
-
-  void share_steps(size_t index) {
-    if (!freedom_.host_step || candidates_[index].options.offload.optimizer != Tier::host) return;
-    for (const double share : {0.9, 0.8, 0.7, 0.6, 0.4, 0.0})
-      try_change(index, [&](EngineOptions& o) { o.offload.host_step_ratio = share; });
-  }
-
-  void send_more(size_t index) {
-    const EngineOptions options = candidates_[index].options;
-    const ZeroOptions& zero = options.zero;
-    if (summing_ranks(options, context_.ranks) > 1 && freedom_.reduce_bucket)
-      for (const int64_t factor : {8, 64})
-        try_change(index, [&](EngineOptions& o) {
-          o.zero.reduce_bucket_elems = factor * meshes_[0].zero.reduce_bucket_elems;
-        });
-    if (freedom_.prefetch && zero.stage == 3 && zero.overlap && zero.prefetch_elems != 0)
-      for (const int64_t units : {2, 4})
-        try_change(index, [&](EngineOptions& o) {
-          o.zero.prefetch_elems = units * largest_block_unit(options);
-        });
-  }
-
-  int64_t largest_block_unit(const EngineOptions& options) const {
-    int64_t most = 0;
-    for (const UnitTraits& unit : unit_traits(model_of(spec_, options), options, context_.ranks))
-      if (!unit.is_first && !unit.has_loss) most = std::max(most, unit.elems);
-    return most;
+    if (fits(e) && e.seconds < 0.99 * candidate.estimate.seconds) candidate = {changed, e};
   }
 
   // The fastest first; of meshes each once.
@@ -518,7 +536,7 @@ class LayoutSearch {
     for (Candidate& one : candidates_) {
       const auto stands_for = [&](const Candidate& other) {
         return meshes_.size() > 1 ? same_mesh(other.options, one.options)
-                                  : key(other.options) == key(one.options);
+                                  : layout_key(other.options) == layout_key(one.options);
       };
       if (std::none_of(kept.begin(), kept.end(), stands_for)) kept.push_back(std::move(one));
     }
@@ -530,10 +548,12 @@ class LayoutSearch {
     sort();
     for (const Candidate& candidate : candidates_) {
       if (result_.best.size() == wanted_) break;
+      if (!result_.best.empty() && known_.all_work() >= begun_ + work_) break;
       EngineOptions options = candidate.options;
       settle_order(options);
       ++result_.plans;
       const Estimate exact = planned_step(spec_, options, context_);
+      known_.work += exact.work;
       if (fits(exact)) result_.best.push_back(layout(options, exact));
     }
     std::stable_sort(result_.best.begin(), result_.best.end(),
@@ -551,6 +571,11 @@ class LayoutSearch {
   const size_t wanted_;
   const LayoutChoices choices_;
   KnownSteps& known_;
+  // Work that known_ held before, what may be added to it, and where the present part of the search
+  // must end.
+  const int64_t begun_, work_;
+  int64_t allowed_ = 0;
+  size_t pushed_ = 0, current_ = std::numeric_limits<size_t>::max();  // meshes
   std::priority_queue<Cell> cells_;
   size_t looked_at_ = 0;
   std::vector<TooLarge> too_large_;
@@ -562,7 +587,7 @@ class LayoutSearch {
     EngineOptions options;
   };
   std::vector<PassedOver> passed_over_;  // whose state alone is too large
-  int refused_by_state_ = 0;
+  int refused_by_bound_ = 0;
   double fastest_ = kUnbounded;  // of the candidates, and the plans made when it was found
   int plans_at_fastest_ = 0;
   std::vector<Candidate> candidates_;  // that fit
@@ -571,29 +596,21 @@ class LayoutSearch {
 
 }  // namespace
 
-double Layout::tokens_per_second(int ranks) const {
-  return static_cast<double>(options.micro_batch * options.micros * options.sequence *
-                             data_ranks(options, ranks)) /
-         seconds;
-}
-
-bool same_mesh(const EngineOptions& a, const EngineOptions& b) {
-  return a.tensor == b.tensor && a.context == b.context && a.expert == b.expert &&
-         a.pipeline.ranks == b.pipeline.ranks;
-}
-
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
-                            const TierLimits& limits, size_t wanted, KnownSteps* known) {
+                            const TierLimits& limits, size_t wanted, KnownSteps* known,
+                            int64_t work) {
   return search_meshes(spec, options_of_meshes(spec, options, context, freedom.mesh), context,
-                       freedom, limits, wanted, known);
+                       freedom, limits, wanted, known, work);
 }
 
 SearchResult search_meshes(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                            const FitContext& context, const Freedom& freedom,
-                           const TierLimits& limits, size_t wanted, KnownSteps* known) {
-  KnownSteps own(spec, context.hardware);
-  return LayoutSearch(spec, meshes, context, freedom, limits, wanted, known ? *known : own).run();
+                           const TierLimits& limits, size_t wanted, KnownSteps* known,
+                           int64_t work) {
+  KnownSteps own(spec, context.hardware, context.ranks);
+  return LayoutSearch(spec, meshes, context, freedom, limits, wanted, known ? *known : own, work)
+      .run();
 }
 
 }  // namespace onefold

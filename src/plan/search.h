@@ -59,7 +59,15 @@ struct SearchResult {
   Layout least;                   // of all, what takes the least of the device's memory
   int plans = 0;                  // that were made
   bool of_meshes = false;         // whether there were several
+  // Meshes there were, and those of which no layout is left that bounds do not rule out: all of
+  // them, unless the search has done its work and stopped.
+  size_t meshes = 0, looked_at = 0;
+  bool stopped = false;
 };
+
+// Work of a search (estimate.h), which then stops with the best it has found: about a minute of a
+// core.
+constexpr int64_t kSearchWork = 40'000'000;
 
 // `wanted`: so many of the best. The same arguments give the same layouts. Of a free mesh, the
 // options are those of one that there may be. `known` is for searches that differ in freedom and
@@ -67,12 +75,12 @@ struct SearchResult {
 SearchResult search_layouts(const ModelSpec& spec, const EngineOptions& options,
                             const FitContext& context, const Freedom& freedom,
                             const TierLimits& limits, size_t wanted = 6,
-                            KnownSteps* known = nullptr);
+                            KnownSteps* known = nullptr, int64_t work = kSearchWork);
 // The same from these options, each of another mesh.
 SearchResult search_meshes(const ModelSpec& spec, const std::vector<EngineOptions>& meshes,
                            const FitContext& context, const Freedom& freedom,
-                           const TierLimits& limits, size_t wanted = 6,
-                           KnownSteps* known = nullptr);
+                           const TierLimits& limits, size_t wanted = 6, KnownSteps* known = nullptr,
+                           int64_t work = kSearchWork);
 
 // Whether both divide ranks alike.
 bool same_mesh(const EngineOptions& a, const EngineOptions& b);
@@ -83,6 +91,9 @@ std::vector<std::string> layout_changes(const EngineOptions& from, const EngineO
 
 // Of a step: "18.4ms", "1.25s", "2m05s".
 std::string step_time_text(double seconds);
+
+// Says of a search that has stopped how far it came; "" of others.
+std::string stopped_text(const SearchResult& found);
 
 // A sentence on why the first is faster than the others.
 std::string why_first(const SearchResult& found);

@@ -1,7 +1,8 @@
-// What a search has found, in words.
+// What a search has found, as numbers and in words.
 #include <utility>
 
 #include "base/text.h"
+#include "engine/lines.h"
 #include "plan/recompute.h"
 #include "plan/search.h"
 
@@ -13,6 +14,17 @@ const char* device_key(Tier tier) {
 }
 
 }  // namespace
+
+double Layout::tokens_per_second(int ranks) const {
+  return static_cast<double>(options.micro_batch * options.micros * options.sequence *
+                             data_ranks(options, ranks)) /
+         seconds;
+}
+
+bool same_mesh(const EngineOptions& a, const EngineOptions& b) {
+  return a.tensor == b.tensor && a.context == b.context && a.expert == b.expert &&
+         a.pipeline.ranks == b.pipeline.ranks;
+}
 
 std::vector<std::string> layout_changes(const EngineOptions& from, const EngineOptions& to) {
   std::vector<std::string> changes;
@@ -60,6 +72,17 @@ std::vector<std::string> layout_changes(const EngineOptions& from, const EngineO
 std::string step_time_text(double seconds) {
   if (seconds < 0.1) return fmt::format("{:.1f}ms", 1e3 * seconds);
   return seconds < 10 ? fmt::format("{:.2f}s", seconds) : format_duration(seconds);
+}
+
+std::string stopped_text(const SearchResult& found) {
+  if (!found.stopped) return "";
+  const std::string begin = "the search has stopped after the work that it may do: ";
+  if (!found.of_meshes)
+    return begin + "it may have missed faster layouts; say more of the layout to search it whole";
+  if (found.looked_at == found.meshes)
+    return begin + "it has looked at all meshes, but has not refined all of the best";
+  return begin + fmt::format("it has looked at {} of {} meshes; give an axis to search it whole",
+                             found.looked_at, found.meshes);
 }
 
 std::string why_first(const SearchResult& found) {

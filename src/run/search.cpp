@@ -8,6 +8,11 @@
 #include "run/session.h"
 
 namespace onefold {
+namespace {
+
+constexpr size_t kMostMeshes = 4096;
+
+}  // namespace
 
 ModelSpec planned_model(const Config& config) {
   ModelSpec spec = config.model;
@@ -47,15 +52,22 @@ std::string axes_text(const MeshAxes& mesh) {
   return parts.empty() ? "data alone" : join(parts, ", ");
 }
 
+// A problem, and the title of the group that it is in; "" where it is alone.
+using Problem = std::pair<std::string, std::string>;
+
 // The problems that an error of a file names (config_of, JsonReport::raise): one, or a list of
-// lines.
-std::vector<std::string> problems_of(const std::string& error, const std::string& path) {
-  std::vector<std::string> problems;
+// lines under titles.
+std::vector<Problem> problems_of(const std::string& error, const std::string& path) {
+  std::vector<Problem> problems;
+  std::string title;
   for (const std::string& line : split(error, '\n'))
-    if (line.starts_with("    ")) problems.push_back(line.substr(4));
+    if (line.starts_with("    "))
+      problems.emplace_back(title, line.substr(4));
+    else if (line.starts_with("  "))
+      title = line;
   if (!problems.empty()) return problems;
   const std::string begin = path + ": ";
-  return {error.starts_with(begin) ? error.substr(begin.size()) : error};
+  return {{"", error.starts_with(begin) ? error.substr(begin.size()) : error}};
 }
 
 // Why no mesh goes. What is wrong with every mesh is none of the mesh's affair, and is said alone.
@@ -64,19 +76,28 @@ class Refusals {
   explicit Refusals(const std::string& path) : path_(path) {}
 
   void add(const MeshAxes& axes, const UserError& error) {
-    const std::vector<std::string> problems = problems_of(error.what(), path_);
+    const std::vector<Problem> problems = problems_of(error.what(), path_);
     if (first_.empty()) {
       first_ = fmt::format("The first that was tried, of {}: {}", axes_text(axes), error.what());
       common_ = problems;
     }
-    std::erase_if(common_, [&](const std::string& one) {
-      return std::find(problems.begin(), problems.end(), one) == problems.end();
+    // One mesh may have it alone, and so without a title.
+    std::erase_if(common_, [&](const Problem& one) {
+      return std::none_of(problems.begin(), problems.end(),
+                          [&](const Problem& other) { return other.second == one.second; });
     });
   }
   [[noreturn]] void raise(int ranks) const {
-    if (common_.size() == 1) user_error("{}: {}", path_, common_[0]);
-    if (!common_.empty())
-      user_error("{}: {} problems\n    {}", path_, common_.size(), join(common_, "\n    "));
+    if (common_.size() == 1) user_error("{}: {}", path_, common_[0].second);
+    if (!common_.empty()) {
+      std::string text = fmt::format("{}: {} problems", path_, common_.size()), title;
+      for (const auto& [group, problem] : common_) {
+        if (group != title) text += "\n" + group;
+        title = group;
+        text += "\n    " + problem;
+      }
+      user_error("{}", text);
+    }
     user_error(
         "no mesh of {} ranks goes with what the configuration says. {}", ranks,
         first_.empty() ? "mesh.data leaves the other axes no sizes that multiply to them" : first_);
@@ -85,8 +106,21 @@ class Refusals {
  private:
   const std::string& path_;
   std::string first_;
-  std::vector<std::string> common_;
+  std::vector<Problem> common_;
 };
+
+// Of axes, by a model that one rank has; where that does not go, by what models can have.
+MeshAxes largest(const Json& root, const std::string& path) {
+  constexpr MeshAxes kUnknown{.tensor = 64, .context = 64, .expert = 256, .pipeline = 256};
+  Json alone = root;
+  for (const char* key : {"mesh", "pipeline", "tensor_parallel"}) alone.erase(key);
+  try {
+    const Config config = config_of(alone, path, 1);
+    return largest_worth_a_plan(config.model, config.data.sequence_length);
+  } catch (const UserError&) {
+    return kUnknown;
+  }
+}
 
 }  // namespace
 
@@ -98,11 +132,13 @@ OpenConfig open_config(const Json& root, const std::string& path, int ranks, con
   }
   OpenConfig open;
   Refusals refusals(path);
-  const std::vector<MeshAxes> possible =
-      possible_meshes(ranks, given_axes(root), freedom.mesh, host_ranks, given_data(root));
+  std::vector<MeshAxes> possible = possible_meshes(
+      ranks, given_axes(root), freedom.mesh, host_ranks, given_data(root), largest(root, path));
   // An axis that is given, and does not divide the ranks, says so itself.
   if (possible.empty() && given_data(root) == 0)
     config_of(with_mesh(root, {}, freedom.mesh), path, ranks);
+  // Where so many do not go, no further one will.
+  if (possible.size() > kMostMeshes) possible.resize(kMostMeshes);
   for (const MeshAxes& axes : possible) {
     const Config& known = open.config;  // of the first one
     if (!open.meshes.empty() &&
@@ -147,6 +183,7 @@ Config settle_layout(const OpenConfig& open, const Json& root, const FitContext&
   settled.notes.remarks.push_back(fmt::format(
       "of the layouts that fit, the fastest one by the rates of {}: {}", context.hardware.name,
       layout_text(found.best[0].options, planned_model(open.config), context.ranks)));
+  if (found.stopped) settled.notes.remarks.push_back(stopped_text(found));
   return settled;
 }
 

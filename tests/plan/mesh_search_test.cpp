@@ -108,7 +108,10 @@ void expect_as_good_as_every_mesh(const ModelSpec& spec, int64_t sequence) {
   const std::vector<TriedMesh> all = try_every_mesh(spec, given, context);
   std::vector<int64_t> peaks;
   LeastSeconds least(spec, context.hardware);
+  LeastBytes least_bytes(spec, context.ranks);
   for (const TriedMesh& one : all) {
+    EXPECT_LE(least_bytes.of(one.options), one.estimate.device)
+        << join(layout_changes(given, one.options), ", ");
     peaks.push_back(one.estimate.device);
     EXPECT_LE(least.of(one.options), 1.0001 * one.estimate.seconds)
         << join(layout_changes(given, one.options), ", ");
@@ -252,8 +255,7 @@ TEST(MeshSearch, StatesThatHaveNoRoomAreNotPlanned) {
   EXPECT_LT(nothing.plans, all.plans / 4);
   ASSERT_FALSE(all.best.empty());
   EXPECT_LT(nothing.least.device_bytes, all.best[0].device_bytes);
-  EXPECT_GE(nothing.least.device_bytes,
-            held_state_bytes(spec, nothing.least.options, context.ranks));
+  EXPECT_GE(nothing.least.device_bytes, LeastBytes(spec, context.ranks).of(nothing.least.options));
 }
 
 // What a rank holds at least is less than what it takes, whatever states are kept as.
@@ -267,7 +269,7 @@ TEST(MeshSearch, StatesHeldAreLessThanStepsTake) {
           options.pipeline.ranks = stages;
           options.offload.optimizer = home;
           options.micro_batch = 2 * stages;
-          const int64_t held = held_state_bytes(spec, options, context.ranks);
+          const int64_t held = LeastBytes(spec, context.ranks).of_state(options);
           EXPECT_GT(held, 0);
           EXPECT_LE(held, planned_step(spec, options, context).device)
               << "stage " << stage << ", pipeline " << stages;
@@ -319,7 +321,7 @@ TEST(MeshSearch, KnownStepsTellHowSequencesAreDivided) {
   const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
   EngineOptions given = eight_sequences(2, 1024);
   given.context = 2;
-  KnownSteps known(spec, context.hardware);
+  KnownSteps known(spec, context.hardware, context.ranks);
   for (const ContextMethod method : {ContextMethod::ulysses, ContextMethod::ring}) {
     given.context_method = method;
     const auto best = [&](KnownSteps* shared) {
