@@ -47,7 +47,7 @@ TEST_F(Cli, ExportRefusesWhatItCannotDo) {
   expect_error(onefold({"export", "nowhere", "x"}), 1, {"nowhere"});
   expect_error(onefold({"export", ".", "x"}), 1, {"config.json has no model_type"});
   make_folders(folder_.path("empty"));
-  expect_error(onefold({"export", "empty", "x"}), 1, {"not the folder of a run"});
+  expect_error(onefold({"export", "empty", "x"}), 1, {"neither the folder of a run"});
   expect_error(onefold({"export", "run", "x", "--family", "bert"}), 1, {"--family", "llama"});
   expect_error(onefold({"export", "run", "x", "--family", "llama"}), 1,
                {"llama cannot express this model: norm is layernorm"});

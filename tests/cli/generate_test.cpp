@@ -278,7 +278,7 @@ TEST_F(Generate, SamplingOptionsOutOfRangeSayTheirRange) {
 TEST_F(Generate, WhatIsNoRunFolderIsNamed) {
   expect_error(onefold({"generate", "missing"}), 1, {"missing", "there is no such folder"});
   expect_error(onefold({"generate", "book.txt"}), 1, {"book.txt is a file", "run.output"});
-  expect_error(onefold({"generate", "."}), 1, {"not the folder of a run", "model.json"});
+  expect_error(onefold({"generate", "."}), 1, {"neither the folder of a run", "model.json"});
   std::filesystem::remove(folder_.path("run/weights.safetensors"));
   expect_error(error(), 1, {"has no weights yet"});
 }
