@@ -36,9 +36,8 @@ std::vector<std::string_view> pieces_of(std::string_view text, const Tokenizer& 
 int run_tokenizer(const TokenizerBench& b) {
   const std::string text = read_file(b.input);
   if (text.empty()) user_error("{} is empty; give a file with text", b.input);
-  const std::optional<Tokenizer> tokenizer = open_tokenizer(b.tokenizer);
-  if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
-  const std::vector<std::string_view> pieces = pieces_of(text, *tokenizer);
+  const Tokenizer tokenizer = open_tokenizer(b.tokenizer).value();
+  const std::vector<std::string_view> pieces = pieces_of(text, tokenizer);
   std::vector<double> encode, decode;
   std::vector<int32_t> ids;
   int64_t tokens = 0;
@@ -48,12 +47,12 @@ int run_tokenizer(const TokenizerBench& b) {
     tokens = 0;
     for (const std::string_view& piece : pieces) {
       ids.clear();
-      tokenizer->encode(
+      tokenizer.encode(
           piece, Tokenizer::Specials::kAsText, cache, ids,
           &piece == pieces.data() ? Tokenizer::Place::kBegin : Tokenizer::Place::kContinue);
       tokens += static_cast<int64_t>(ids.size());
       const double middle = thread_seconds();
-      tokenizer->decode(ids);
+      tokenizer.decode(ids);
       decoding += thread_seconds() - middle;
     }
     encode.push_back(thread_seconds() - begin - decoding);

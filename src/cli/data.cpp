@@ -50,6 +50,7 @@ CheckedData open_parts(const Config& config) {
   data.validation_source.paths = config.data.validation;
   data.validation_source.weights.clear();
   const Dataset held_out = open(data.validation_source);
+  held_out.require_tokenizer_of(train);
   data.validation = {held_out, {0, held_out.tokens()}};
   return data;
 }

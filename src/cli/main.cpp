@@ -13,6 +13,7 @@
 #include <exception>
 #include <iostream>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -139,6 +140,19 @@ void add_color(CLI::App& command) {
   for (CLI::App* below : command.get_subcommands({})) add_color(*below);
 }
 
+// A script's variable that is not set gives an empty argument. To go on as if its flag were not
+// there would be something else than what was asked for. (--resume alone has an empty value too.)
+void refuse_empty_arguments(const CLI::App* command) {
+  static const std::set<std::string> texts = {"text", "--prompt", "--stop", "--system", "--resume"};
+  for (const CLI::Option* option : command->get_options()) {
+    const std::string name = option->get_name();
+    if (texts.contains(name) || name.ends_with("-prefix") || name.ends_with("-suffix")) continue;
+    for (const std::string& value : option->results())
+      if (value.empty()) user_error("{} is empty; give it a value, or leave it out", name);
+  }
+  for (const CLI::App* below : command->get_subcommands()) refuse_empty_arguments(below);
+}
+
 // What was printed must have arrived: a full disk is an error like any other.
 void flush_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
@@ -258,5 +272,8 @@ int main(int argc, char** argv) {
       return kOk;
     });
   }
-  return guarded(run);
+  return guarded([&] {
+    refuse_empty_arguments(&app);
+    return run();
+  });
 }

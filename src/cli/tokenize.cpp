@@ -63,9 +63,7 @@ class ProgressBar {
 };
 
 Tokenizer tokenizer_of(const TokenizeArguments& a) {
-  std::optional<Tokenizer> tokenizer = open_tokenizer(a.tokenizer);
-  if (!tokenizer) user_error("--tokenizer is empty; name a tokenizer.json, or \"bytes\"");
-  return *std::move(tokenizer);
+  return open_tokenizer(a.tokenizer).value();
 }
 
 void check_output(const TokenizeArguments& a) {

@@ -170,6 +170,7 @@ void Dataset::append_token_file(const std::string& path, const Tokenizer* tokeni
         path, info.tokenizer_hash, tokenizer->hash());
   }
   require_alike(path, info.vocab_size, info.end_of_text);
+  require_tokenizer(path, info.tokenizer_hash);
   segment.data = file->tokens();
   segment.token_bytes = info.token_bytes;
   segment.tokens = info.tokens;
@@ -190,6 +191,29 @@ void Dataset::require_alike(const std::string& path, int64_t vocab_size, int32_t
         "must be made with the same tokenizer",
         path, vocab_size, end_of_text, segments_[0].name, vocab_size_, end_of_text_);
   }
+}
+
+// Files with as many tokens may mean other words by them. 0: unknown.
+void Dataset::require_tokenizer(const std::string& path, uint64_t hash) {
+  if (hash == 0) return;
+  if (tokenizer_hash_ == 0) {
+    tokenizer_hash_ = hash;
+    tokenizer_file_ = path;
+  } else if (hash != tokenizer_hash_) {
+    user_error(
+        "{} was made with another tokenizer (hash {:016x}) than {} ({:016x}); files that are read "
+        "together must be made with the same one",
+        path, hash, tokenizer_file_, tokenizer_hash_);
+  }
+}
+
+void Dataset::require_tokenizer_of(const Dataset& other) const {
+  if (other.tokenizer_hash_ == 0 || tokenizer_hash_ == 0) return;
+  if (tokenizer_hash_ == other.tokenizer_hash_) return;
+  user_error(
+      "{} was made with another tokenizer (hash {:016x}) than {} ({:016x}); the data of a run must "
+      "be made with one tokenizer",
+      tokenizer_file_, tokenizer_hash_, other.tokenizer_file_, other.tokenizer_hash_);
 }
 
 void Dataset::append(Segment segment) {

@@ -66,6 +66,8 @@ class Dataset {
 
   // Throws UserError unless a model with this vocabulary can read every token.
   void check_vocabulary(int64_t model_vocab_size) const;
+  // Throws UserError if token files of the two say that other tokenizers made them.
+  void require_tokenizer_of(const Dataset& other) const;
 
  private:
   struct Segment {  // one file's tokens
@@ -83,6 +85,7 @@ class Dataset {
   void append_source(const DataSource& source, const Tokenizer* tokenizer, ThreadPool& pool);
   void append_token_file(const std::string& path, const Tokenizer* tokenizer, int64_t vocab_size);
   void require_alike(const std::string& path, int64_t vocab_size, int32_t end_of_text);
+  void require_tokenizer(const std::string& path, uint64_t hash);
   template <typename Word, typename Fill>
   void append_memory(std::string name, const Fill& fill);
   const Segment& segment_of_token(int64_t token) const;
@@ -91,6 +94,8 @@ class Dataset {
   std::vector<Segment> segments_;
   int64_t tokens_ = 0, documents_ = 0, vocab_size_ = 0, memory_bytes_ = 0;
   int32_t end_of_text_ = -1;
+  uint64_t tokenizer_hash_ = 0;  // of token files; 0: none says it
+  std::string tokenizer_file_;   // the first that does
   std::vector<Group> groups_;
   DocumentReport report_;
 };

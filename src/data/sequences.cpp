@@ -33,7 +33,7 @@ SequenceSet::SequenceSet(Dataset dataset, TokenRange range, int64_t length, Docu
     index_documents(what);
   else
     index_stretches(what, keep_tail);
-  leave_out_masked(what);
+  leave_out_those_without_target(what);
 }
 
 void SequenceSet::index_stretches(const std::string& what, bool keep_tail) {
@@ -56,9 +56,25 @@ void SequenceSet::index_stretches(const std::string& what, bool keep_tail) {
                       [&](int64_t token) { targets_ -= dataset_.is_target(token) ? 1 : 0; });
 }
 
+// Whether there may be sequences without a target: of isolated documents, where as many of one
+// token as the shortest sequence has targets follow each other.
+bool SequenceSet::some_lack_targets() const {
+  if (dataset_.masked()) return true;
+  if (mode_ != DocumentMode::kIsolated) return false;
+  const int64_t predicted = range_.tokens() - 1;
+  const int64_t shortest = std::min(length_, predicted - (count_ - 1) * length_);
+  int64_t longest = 0, beginnings = 0, before = -1;
+  for_each_boundary(range_.begin + 1, range_.end, [&](int64_t token) {
+    beginnings = token == before + 1 ? beginnings + 1 : 1;
+    before = token;
+    longest = std::max(longest, beginnings);
+  });
+  return longest >= shortest;
+}
+
 // A step on nothing but such sequences would have no loss.
-void SequenceSet::leave_out_masked(const std::string& what) {
-  if (!dataset_.masked()) return;
+void SequenceSet::leave_out_those_without_target(const std::string& what) {
+  if (!some_lack_targets()) return;
   std::vector<int32_t> tokens(static_cast<size_t>(length_)), targets = tokens;
   for (int64_t number = 0; number < count_; ++number) {
     get_any(number, tokens, targets);
@@ -67,7 +83,9 @@ void SequenceSet::leave_out_masked(const std::string& what) {
       kept_.push_back(number);
   }
   if (kept_.empty())
-    user_error("the {} has nothing to train on: no token of it is an answer's", what);
+    user_error("the {} has nothing to train on: {}", what,
+               dataset_.masked() ? "no token of it is an answer's"
+                                 : "its documents are isolated, and none has a second token");
 }
 
 // Calls visit(token) for each document's first token in [begin, end).

@@ -30,7 +30,8 @@ class SequenceSet {
   SequenceSet(Dataset dataset, TokenRange range, int64_t length, DocumentMode mode,
               std::string what, bool keep_tail = false);
 
-  // Sequences; those without a target, in which all is masked, are left out.
+  // Sequences; those without a target are left out: all in them is masked, or all documents in them
+  // are isolated and of one token.
   int64_t count() const { return kept_.empty() ? count_ : static_cast<int64_t>(kept_.size()); }
   int64_t length() const { return length_; }
   // Targets that are trained on in one pass over all sequences. Packed: every token but the first,
@@ -59,7 +60,8 @@ class SequenceSet {
   int64_t read_row(int64_t begin, int64_t end, std::span<int32_t> tokens,
                    std::span<int32_t> targets) const;
   void get_any(int64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
-  void leave_out_masked(const std::string& what);
+  bool some_lack_targets() const;
+  void leave_out_those_without_target(const std::string& what);
   void get_separated(int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) const;
 
   Dataset dataset_;

@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "inspect/hf_source.h"
+#include "inspect/saved_run.h"
 #include "io/checksum.h"
 
 namespace onefold {
@@ -32,6 +34,12 @@ LoraRecord LoraRecord::from_json(const Json& json, const std::string& where) {
 }
 
 LoraRecord lora_record(const LoraSpec& lora, const std::string& base) {
+  // An adapter names its base, and who loads it (PEFT) knows no run.
+  if (path_exists(base + "/" + kRunModel))
+    user_error(
+        "lora: the base {0} is the folder of a run; export it, onefold export {0} FOLDER, and name "
+        "that folder as the model",
+        base);
   return {lora, std::filesystem::absolute(base).lexically_normal().string(),
           base_fingerprint(base)};
 }

@@ -15,11 +15,15 @@ bool is_later(const std::string& line, int64_t samples) {
   return error == std::errc() && at > samples;
 }
 
+// Whole lines up to `samples` (0: all). The last one may have been cut off, by a full disk or a
+// power cut; it would be taken for another number, and the next line would go on in it.
 void keep_lines_until(const std::string& path, int64_t samples) {
-  std::istringstream lines(read_file(path));
+  const std::string text = read_file(path);
+  if (samples == 0 && text.ends_with('\n')) return;
+  std::istringstream lines(text.substr(0, text.rfind('\n') + 1));
   std::string kept;
   for (std::string line; std::getline(lines, line);)
-    if (!is_later(line, samples)) kept += line + "\n";
+    if (samples == 0 || !is_later(line, samples)) kept += line + "\n";
   write_file(path, kept);
 }
 
@@ -35,8 +39,8 @@ GrowingFile& CsvMonitor::file(std::string_view name) {
   std::string plain(name);
   std::replace(plain.begin(), plain.end(), '/', '_');
   const std::string path = fmt::format("{}/{}.csv", folder_, plain);
-  const bool begun = path_exists(path);
-  if (begun && samples_ > 0) keep_lines_until(path, samples_);
+  if (path_exists(path)) keep_lines_until(path, samples_);
+  const bool begun = path_exists(path) && file_bytes(path) > 0;
   GrowingFile& file =
       files_.try_emplace(std::string(name), path, Files::Mode::append).first->second;
   if (!begun) file.append(fmt::format("step,{}\n", name.substr(name.rfind('/') + 1)));

@@ -29,17 +29,18 @@ void keep_lines_until(const std::string& path, int64_t step) {
 }  // namespace
 
 Records::Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn,
-                 int64_t step, bool leads)
+                 int64_t step, bool leads, int64_t origin)
     : breakdown_(config.wall_clock_breakdown),
       warn_(std::move(warn)),
-      step_samples_(config.batch.global) {
+      step_samples_(config.batch.global),
+      origin_(origin) {
   if (!leads) return;
   if (!config.run.tensorboard_folder.empty()) {
     monitor_board_.emplace(config.run.tensorboard_folder);
     if (step > 0) monitor_board_->restart(step + 1);
   }
   if (!config.run.csv_folder.empty())
-    tables_.emplace(config.run.csv_folder, step * config.batch.global);
+    tables_.emplace(config.run.csv_folder, step > 0 ? samples(step) : 0);
   if (!folder) return;
   const std::string path = folder->file("metrics.jsonl");
   if (step > 0) keep_lines_until(path, step);
@@ -116,9 +117,9 @@ void Records::step(const ProgressState& s, double seconds, const VerbTimes& time
                                    {"train/learning_rate", s.learning_rate},
                                    {"speed/tokens_per_second", s.tokens_per_second}});
     if (tables_)
-      tables_->write(s.step * step_samples_, {{"Train/Samples/train_loss", s.loss},
-                                              {"Train/Samples/gradient_norm", s.gradient_norm},
-                                              {"Train/Samples/lr", s.learning_rate}});
+      tables_->write(samples(s.step), {{"Train/Samples/train_loss", s.loss},
+                                       {"Train/Samples/gradient_norm", s.gradient_norm},
+                                       {"Train/Samples/lr", s.learning_rate}});
   });
 }
 
@@ -127,7 +128,7 @@ void Records::evaluation(int64_t step, double loss) {
     if (lines_) lines_->write({{"event", "evaluation"}, {"step", step}, {"loss", loss}});
     for (std::optional<TensorBoardWriter>* board : {&board_, &monitor_board_})
       if (*board) (*board)->scalar("validation/loss", step, loss);
-    if (tables_) tables_->write(step * step_samples_, {{"Validation/Samples/loss", loss}});
+    if (tables_) tables_->write(samples(step), {{"Validation/Samples/loss", loss}});
   });
 }
 

@@ -22,9 +22,10 @@ class Records {
  public:
   using Warn = std::function<void(const std::string&)>;
   // `step`: those that an earlier run has done; its lines and events up to there stay. Of all ranks
-  // one leads, and has the folder if there is one; the others write nothing.
+  // one leads, and has the folder if there is one; the others write nothing. `origin`: as
+  // BatchLayout has it, where earlier steps had another number of samples.
   Records(const Config& config, const std::optional<RunFolder>& folder, Warn warn, int64_t step = 0,
-          bool leads = true);
+          bool leads = true, int64_t origin = 0);
 
   // `seconds` and `times` are those of this step.
   void step(const ProgressState& state, double seconds, const VerbTimes& times);
@@ -34,12 +35,13 @@ class Records {
 
  private:
   void attempt(const std::function<void()>& write);
+  int64_t samples(int64_t step) const { return origin_ + step * step_samples_; }
 
   const bool breakdown_;  // wall_clock_breakdown
   Warn warn_;
   bool failing_ = false;
   std::optional<MetricsWriter> lines_;
-  const int64_t step_samples_;              // sequences of a step
+  const int64_t step_samples_, origin_;     // sequences of a step, and before the first
   std::optional<TensorBoardWriter> board_;  // of run.tensorboard
   std::optional<TensorBoardWriter> monitor_board_;
   std::optional<CsvMonitor> tables_;

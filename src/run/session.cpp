@@ -114,6 +114,7 @@ RunData open_data(const Config& config) {
   source.paths = data.validation;
   source.weights.clear();
   const Dataset held_out = Dataset::open(source, tokenizer, pool);
+  held_out.require_tokenizer_of(train);
   hold_out(config, held_out, {0, held_out.tokens()}, result);
   result.vocab_size = std::max(result.vocab_size, held_out.vocab_size());
   result.memory_bytes += held_out.memory_bytes();

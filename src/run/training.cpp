@@ -143,7 +143,7 @@ void Training::write_to(RunFolder folder) {
 void Training::open_records(bool writes) {
   records_.emplace(
       config_, folder_, [this](const std::string& text) { progress_.warn(text); }, state_.step,
-      writes);
+      writes, batches_.layout().origin);
 }
 
 void Training::resume_from(const std::vector<CheckpointFolder::Entry>& candidates) {

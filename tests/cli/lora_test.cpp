@@ -138,6 +138,9 @@ TEST_F(LoraCli, TrainingStartsFromAnAdapter) {
 }
 
 TEST_F(LoraCli, ErrorsSayWhatToDo) {
+  expect_error(
+      onefold({"train", "config.json", "--set", "model=untrained", "--set", "lora.rank=2"}), 1,
+      {"lora: the base untrained is the folder of a run", "onefold export untrained"});
   expect_error(onefold({"export", "base", "x", "--merge"}), 1, {"--merge", "--adapter"});
   ASSERT_EQ(adapt().code, 0);
   expect_error(onefold({"export", "run", "x", "--family", "llama"}), 1, {"--family", "--merge"});

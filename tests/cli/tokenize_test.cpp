@@ -139,7 +139,6 @@ TEST_F(Tokenize, WrongInputsAreNamed) {
   expect_error(encode({"docs.jsonl", "--document-unit", "line"}), 1, {"--document-unit has no"});
   expect_error(encode({"book.txt", "--document-unit", "lines"}), 1, {"\"line\"?"});
   expect_error(encode({"book.txt", "--format", "josnl"}), 1, {"\"jsonl\"?"});
-  expect_error(encode({"book.txt", "--tokenizer", ""}), 1, {"--tokenizer is empty", "bytes"});
   EXPECT_FALSE(exists("x.tokens"));
   expect_error(onefold({"tokenize", "train", "book.txt", "--output", "no/t.json"}), 1,
                {"cannot create no/t.json"});

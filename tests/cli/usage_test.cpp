@@ -54,6 +54,22 @@ TEST_F(Cli, VersionIsOneLine) {
   EXPECT_EQ(version.out, "onefold " ONEFOLD_VERSION "\n");
 }
 
+// A script's variable that is not set.
+TEST_F(Cli, AnEmptyArgumentIsNotPassedOver) {
+  const std::vector<std::pair<Arguments, std::string>> commands = {
+      {{"eval", "run", "--data", "book.txt", "--adapter", ""}, "--adapter"},
+      {{"eval", "run", "--data", "book.txt", "--tokenizer", ""}, "--tokenizer"},
+      {{"generate", "run", "--prompts", ""}, "--prompts"},
+      {{"info", "--save", ""}, "--save"},
+      {{"train", "config.json", "--trace", ""}, "--trace"},
+      {{"export", "run", ""}, "folder"},
+      {{"tokenize", "encode", "book.txt", "--output", "x", "--tokenizer", ""}, "--tokenizer"},
+      {{"tokenize", "encode", "book.txt", "--output", ""}, "--output"}};
+  for (const auto& [command, name] : commands)
+    expect_error(onefold(command), 1, {name + " is empty", "leave it out"});
+  EXPECT_EQ(onefold({"tokenize", "show", ""}).code, 0);
+}
+
 TEST_F(Cli, AnUnknownCommandNamesTheNearest) {
   expect_error(onefold({"trian"}), 2,
                {"no command \"trian\"", "did you mean \"train\"?", "--help"});

@@ -4,6 +4,7 @@
 
 #include "data/scratch.h"
 #include "data/sequences.h"
+#include "data/token_file.h"
 #include "data/tokenize.h"
 
 namespace onefold {
@@ -135,6 +136,32 @@ TEST(Dataset, RefusesTokensOfAnotherTokenizer) {
   const DataSource source{.paths = {path}, .format = DataFormat::kTokens};
   expect_in(user_error_of([&] { Dataset::open(source, &other, pool); }),
             {path, "another tokenizer"});
+}
+
+// Vocabularies of one size and with one end-of-text, which mean other words by their tokens.
+TEST(Dataset, RefusesFilesOfTwoTokenizers) {
+  const ScratchFolder folder;
+  const auto write = [&](const char* name, uint64_t tokenizer_hash) {
+    TokenFileWriter writer(folder.path(name), 257, 256, tokenizer_hash);
+    writer.add(std::vector<int32_t>{'a', 'b'});
+    writer.end_document();
+    writer.finish();
+    return folder.path(name);
+  };
+  const std::string one = write("one.tokens", 1), two = write("two.tokens", 2),
+                    unknown = write("unknown.tokens", 0);
+  ThreadPool pool(1);
+  const auto open = [&](std::vector<std::string> paths) {
+    return Dataset::open({.paths = std::move(paths), .format = DataFormat::kTokens}, nullptr, pool);
+  };
+  expect_in(user_error_of([&] { open({unknown, one, two}); }), {two, one, "another tokenizer"});
+  EXPECT_EQ(open({unknown, one, one}).documents(), 3);
+  const Dataset of_one = open({one}), of_two = open({two});
+  expect_in(user_error_of([&] { of_two.require_tokenizer_of(of_one); }),
+            {two, one, "another tokenizer"});
+  of_one.require_tokenizer_of(of_one);
+  of_one.require_tokenizer_of(open({unknown}));
+  open({unknown}).require_tokenizer_of(of_one);
 }
 
 TEST(Dataset, RefusesAModelWithASmallerVocabulary) {
@@ -290,6 +317,30 @@ TEST(Sequences, IsolatedCutsLikePackedAndKeepsDocumentsApart) {
   EXPECT_EQ(goal[0], kIgnoredTarget);
   EXPECT_EQ(goal[1], kIgnoredTarget);
   EXPECT_EQ(set.targets(), packed.targets() - 3);
+}
+
+// A step on nothing but such a sequence would have no loss.
+TEST(Sequences, IsolatedSequencesWithoutATargetAreLeftOut) {
+  const Dataset dataset = numbered({1, 1, 1, 1, 1, 3, 1, 1});  // targets at tokens 6 and 7
+  const TokenRange all{0, dataset.tokens()};
+  const SequenceSet set(dataset, all, 3, DocumentMode::kIsolated, "data");
+  ASSERT_EQ(set.count(), 2);
+  EXPECT_EQ(set.targets(), 2);
+  std::vector<int32_t> row(3), goal(3), starts(3);
+  set.get(0, row, goal);
+  set.get_starts(0, starts);
+  EXPECT_EQ(row, (std::vector<int32_t>{3, 4, 5}));
+  EXPECT_EQ(goal, (std::vector<int32_t>{-1, -1, 6}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 1, 2}));
+  set.get(1, row, goal);
+  EXPECT_EQ(goal, (std::vector<int32_t>{7, -1, -1}));
+  // The last sequence, which is short, has the two documents at the end alone.
+  EXPECT_EQ(SequenceSet(dataset, all, 7, DocumentMode::kIsolated, "data", true).count(), 1);
+  const Dataset ones = numbered({1, 1, 1, 1});
+  expect_in(user_error_of([&] {
+              SequenceSet(ones, {0, 4}, 2, DocumentMode::kIsolated, "training data");
+            }),
+            {"the training data has nothing to train on", "isolated", "second token"});
 }
 
 TEST(Sequences, TooFewTokensSayHowManyAreNeeded) {

@@ -26,5 +26,19 @@ TEST(CsvMonitor, ANewRunContinuesAndAResumedOneDropsWhatItWritesAgain) {
   EXPECT_EQ(read_file(file), "step,lr\n8,1\n16,3\n");
 }
 
+// "1" of 16,2 is no line of sample 1, and 24 is not written behind it.
+TEST(CsvMonitor, ALineThatWasCutOffGoes) {
+  const ScratchFolder folder;
+  const std::string file = folder.write("lr.csv", "step,lr\n8,1\n1");
+  CsvMonitor(folder.path(""), 8).write(16, {{"lr", 3}});
+  EXPECT_EQ(read_file(file), "step,lr\n8,1\n16,3\n");
+  folder.write("lr.csv", "step,lr\n8,1\n1");
+  CsvMonitor(folder.path("")).write(24, {{"lr", 3}});
+  EXPECT_EQ(read_file(file), "step,lr\n8,1\n24,3\n");
+  folder.write("lr.csv", "st");
+  CsvMonitor(folder.path("")).write(8, {{"lr", 3}});
+  EXPECT_EQ(read_file(file), "step,lr\n8,3\n");
+}
+
 }  // namespace
 }  // namespace onefold

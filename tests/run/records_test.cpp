@@ -51,6 +51,21 @@ TEST_F(RecordsTest, MonitorsNeedNoRunFolderAndOneRankThatLeads) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.path("events")));
 }
 
+// Two steps of 2 samples, and then steps of 4: origin is 4 - 2 * 4.
+TEST_F(RecordsTest, TablesCountSamplesAlsoWhereTheBatchHasChanged) {
+  Config c = config();
+  ASSERT_EQ(c.batch.global, 4);
+  c.run.csv_folder = folder_.path("csv");
+  make_folders(folder_.path("csv"));
+  folder_.write("csv/Train_Samples_train_loss.csv", "step,train_loss\n2,3\n4,2\n6,9\n");
+  Records records(c, std::nullopt, nullptr, 2, true, -4);
+  records.step({.step = 3, .loss = 1}, 0.5, {});
+  records.evaluation(3, 4);
+  EXPECT_EQ(read_file(folder_.path("csv/Train_Samples_train_loss.csv")),
+            "step,train_loss\n2,3\n4,2\n8,1\n");
+  EXPECT_EQ(read_file(folder_.path("csv/Validation_Samples_loss.csv")), "step,loss\n8,4\n");
+}
+
 // Losing a line never loses training: a warning, and the lines are there once there is room.
 TEST_F(RecordsTest, AFullDiskIsWarnedOfOnceAndCaughtUpWith) {
   const Config c = config({"run.output=x", "run.tensorboard=true"});

@@ -206,6 +206,21 @@ TEST(ChangesThatMatter, AKeyThatIsNoMoreMattersNot) {
   EXPECT_TRUE(changes_that_matter(saved, now).empty());
 }
 
+// Of files that have moved.
+TEST(ChangesThatMatter, WeightsOfFilesDo) {
+  const auto with = [](Json files) { return Json{{"data", {{"train", std::move(files)}}}}; };
+  const auto file = [](const char* path, double weight) {
+    return Json{{"path", path}, {"weight", weight}};
+  };
+  const Json saved = with({file("a", 2), file("b", 1)});
+  EXPECT_TRUE(changes_that_matter(saved, with({file("c/a", 2), file("c/b", 1)})).empty());
+  EXPECT_EQ(changes_that_matter(saved, with({file("a", 1), file("b", 2)})),
+            (std::vector<std::string>{"data.train: weights [1.0,2.0], were [2.0,1.0]"}));
+  EXPECT_EQ(changes_that_matter(saved, with({"a", "b"})),
+            (std::vector<std::string>{"data.train: weights left out, were [2.0,1.0]"}));
+  EXPECT_TRUE(changes_that_matter(with({"a", "b"}), with({"c"})).empty());
+}
+
 // In the middle of the data, where no sample of 256 sequences looks.
 TEST_F(Resume, DataThatChangedWhereNoSampleLooksIsOther) {
   std::string text;
@@ -227,6 +242,8 @@ TEST_F(Resume, DataThatChangedWhereNoSampleLooksIsOther) {
   const Json saved = {{"data", {{"fingerprint", before.fingerprint}, {"xxh3", before.hash}}}};
   EXPECT_TRUE(same_data(saved, before.hash, before.fingerprint));
   EXPECT_FALSE(same_data(saved, after.hash, after.fingerprint));
+  // The same tokens, cut into other sequences.
+  EXPECT_FALSE(same_data(saved, before.hash, "another"));
   // Checkpoints of a former version, and data too large to hash, have the fingerprint alone.
   const Json former = {{"data", {{"fingerprint", before.fingerprint}}}};
   EXPECT_TRUE(same_data(former, after.hash, after.fingerprint));
