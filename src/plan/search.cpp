@@ -57,6 +57,7 @@ class LayoutSearch {
     if (!within(kToLook, [&] { look_at_cells(); })) {
       result_.stopped = true;
       count_meshes();
+      if (candidates_.empty()) within(kToRefine, [&] { look_for_any(); });
     }
     result_.stopped |= !within(kToRefine, [&] { refine(); });
     settle();
@@ -271,6 +272,30 @@ class LayoutSearch {
       ++refused_by_bound_;
       estimate(one);
     }
+  }
+
+  // Where the work was not enough to find anything: what bounds leave much room to, the fastest
+  // first, with micro-batches as small as they can be and whole blocks recomputed.
+  void look_for_any() {
+    constexpr double kMuchRoom = 0.6;
+    std::vector<std::pair<double, EngineOptions>> likely;
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+      const int64_t micro_batch = smallest_micro_batch(mesh);
+      if (micro_batch == 0) continue;
+      const Passing passing = choices_.passings(meshes_[mesh])[0];
+      EngineOptions options =
+          choices_.far_from_device(options_of({0, 0, mesh, passing, micro_batch, -1}));
+      if (freedom_.recompute) options.recompute = true;
+      options = with(options, choices_.homes(options).back(), choices_.travels(options).back());
+      options.zero.stage = choices_.stages(options).back();
+      if (is_possible(options) && static_cast<double>(least_bytes(options)) <=
+                                      kMuchRoom * static_cast<double>(limits_.device))
+        likely.emplace_back(known_.least_seconds.of(options), options);
+    }
+    std::stable_sort(likely.begin(), likely.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [seconds, options] : likely)
+      if (fits(estimate(options))) return add(options);
   }
 
   // Of a mesh at a stage, wherever state lives.
