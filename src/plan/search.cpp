@@ -24,8 +24,9 @@ constexpr size_t kMostPassedOver = 64;
 constexpr double kFarFromRoom = 0.8;
 // Plans, after the fastest layout, of other meshes to compare it with.
 constexpr int kMostToCompare = 1000;
-// Of a search's work: what cells may take, and with refinements.
-constexpr double kToLook = 0.8, kToRefine = 0.9;
+// Of a search's work: what cells may take until one has been found that fits, in all, and with
+// refinements.
+constexpr double kToFind = 0.5, kToLook = 0.8, kToRefine = 0.9;
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 void set_ratio(EngineOptions& options, int step) {
@@ -54,10 +55,13 @@ class LayoutSearch {
 
   SearchResult run() {
     const int known = known_.least_seconds.plans();
-    if (!within(kToLook, [&] { look_at_cells(); })) {
+    may_find_ = begun_ + static_cast<int64_t>(kToFind * static_cast<double>(work_));
+    const bool done = within(kToLook, [&] { look_at_cells(); });
+    may_find_ = Ledger::kNoLimit;
+    if (!done) {
       result_.stopped = true;
       count_meshes();
-      if (candidates_.empty()) within(kToRefine, [&] { look_for_any(); });
+      if (candidates_.empty()) within(kToLook, [&] { look_for_any(); });
     }
     result_.stopped |= !within(kToRefine, [&] { refine(); });
     settle();
@@ -100,10 +104,13 @@ class LayoutSearch {
     }
     return true;
   }
+  bool is_at_end() const {
+    return known_.all_work() >= (candidates_.empty() ? std::min(allowed_, may_find_) : allowed_);
+  }
   // Something must be planned, to be told of.
-  bool has_spent() const { return known_.all_work() >= allowed_ && result_.least.device_bytes > 0; }
+  bool has_spent() const { return is_at_end() && result_.least.device_bytes > 0; }
   double least_seconds_of(const EngineOptions& options) {
-    if (known_.all_work() >= allowed_) throw Spent();
+    if (is_at_end()) throw Spent();
     return known_.least_seconds.of(options);
   }
 
@@ -599,7 +606,7 @@ class LayoutSearch {
   // Work that known_ held before, what may be added to it, and where the present part of the search
   // must end.
   const int64_t begun_, work_;
-  int64_t allowed_ = 0;
+  int64_t allowed_ = 0, may_find_ = Ledger::kNoLimit;
   size_t pushed_ = 0, current_ = std::numeric_limits<size_t>::max();  // meshes
   std::priority_queue<Cell> cells_;
   size_t looked_at_ = 0;
