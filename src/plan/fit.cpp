@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostRemedies = 6;
 constexpr int kMostRanks = 1 << 16;
-constexpr int64_t kAdviceWork = kSearchWork / 4;
+constexpr int64_t kAdviceWork = kSearchWork / 5;
 // Of a step that advice is about: a plan for it takes a few hundredths of a second, and dozens are
 // made.
 constexpr int64_t kMostUnitsAdvised = int64_t{1} << 15;

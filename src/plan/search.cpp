@@ -24,8 +24,9 @@ constexpr size_t kMostPassedOver = 64;
 constexpr double kFarFromRoom = 0.8;
 // Plans, after the fastest layout, of other meshes to compare it with.
 constexpr int kMostToCompare = 1000;
-// Of a search's work: what cells may take, and with refinements.
-constexpr double kToLook = 0.8, kToRefine = 0.9;
+// Of a search's work: what cells may take until one has been found that fits, in all, and with
+// refinements.
+constexpr double kToFind = 0.5, kToLook = 0.8, kToRefine = 0.9;
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 void set_ratio(EngineOptions& options, int step) {
@@ -54,9 +55,13 @@ class LayoutSearch {
 
   SearchResult run() {
     const int known = known_.least_seconds.plans();
-    if (!within(kToLook, [&] { look_at_cells(); })) {
+    may_find_ = begun_ + static_cast<int64_t>(kToFind * static_cast<double>(work_));
+    const bool done = within(kToLook, [&] { look_at_cells(); });
+    may_find_ = Ledger::kNoLimit;
+    if (!done) {
       result_.stopped = true;
       count_meshes();
+      if (candidates_.empty()) within(kToLook, [&] { look_for_any(); });
     }
     result_.stopped |= !within(kToRefine, [&] { refine(); });
     settle();
@@ -99,10 +104,13 @@ class LayoutSearch {
     }
     return true;
   }
+  bool is_at_end() const {
+    return known_.all_work() >= (candidates_.empty() ? std::min(allowed_, may_find_) : allowed_);
+  }
   // Something must be planned, to be told of.
-  bool has_spent() const { return known_.all_work() >= allowed_ && result_.least.device_bytes > 0; }
+  bool has_spent() const { return is_at_end() && result_.least.device_bytes > 0; }
   double least_seconds_of(const EngineOptions& options) {
-    if (known_.all_work() >= allowed_) throw Spent();
+    if (is_at_end()) throw Spent();
     return known_.least_seconds.of(options);
   }
 
@@ -271,6 +279,30 @@ class LayoutSearch {
       ++refused_by_bound_;
       estimate(one);
     }
+  }
+
+  // Where the work was not enough to find anything: what bounds leave much room to, the fastest
+  // first, with micro-batches as small as they can be and whole blocks recomputed.
+  void look_for_any() {
+    constexpr double kMuchRoom = 0.6;
+    std::vector<std::pair<double, EngineOptions>> likely;
+    for (size_t mesh = 0; mesh < meshes_.size(); ++mesh) {
+      const int64_t micro_batch = smallest_micro_batch(mesh);
+      if (micro_batch == 0) continue;
+      const Passing passing = choices_.passings(meshes_[mesh])[0];
+      EngineOptions options =
+          choices_.far_from_device(options_of({0, 0, mesh, passing, micro_batch, -1}));
+      if (freedom_.recompute) options.recompute = true;
+      options = with(options, choices_.homes(options).back(), choices_.travels(options).back());
+      options.zero.stage = choices_.stages(options).back();
+      if (is_possible(options) && static_cast<double>(least_bytes(options)) <=
+                                      kMuchRoom * static_cast<double>(limits_.device))
+        likely.emplace_back(known_.least_seconds.of(options), options);
+    }
+    std::stable_sort(likely.begin(), likely.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [seconds, options] : likely)
+      if (fits(estimate(options))) return add(options);
   }
 
   // Of a mesh at a stage, wherever state lives.
@@ -574,7 +606,7 @@ class LayoutSearch {
   // Work that known_ held before, what may be added to it, and where the present part of the search
   // must end.
   const int64_t begun_, work_;
-  int64_t allowed_ = 0;
+  int64_t allowed_ = 0, may_find_ = Ledger::kNoLimit;
   size_t pushed_ = 0, current_ = std::numeric_limits<size_t>::max();  // meshes
   std::priority_queue<Cell> cells_;
   size_t looked_at_ = 0;

@@ -67,7 +67,7 @@ struct SearchResult {
 
 // Work of a search (estimate.h), which then stops with the best it has found: about a minute of a
 // core.
-constexpr int64_t kSearchWork = 40'000'000;
+constexpr int64_t kSearchWork = 80'000'000;
 
 // `wanted`: so many of the best. The same arguments give the same layouts. Of a free mesh, the
 // options are those of one that there may be. `known` is for searches that differ in freedom and
