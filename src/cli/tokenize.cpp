@@ -62,9 +62,7 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
-Tokenizer tokenizer_of(const TokenizeArguments& a) {
-  return open_tokenizer(a.tokenizer).value();
-}
+Tokenizer tokenizer_of(const TokenizeArguments& a) { return open_tokenizer(a.tokenizer).value(); }
 
 void check_output(const TokenizeArguments& a) {
   std::vector<std::string> inputs = expanded({.paths = a.inputs}).paths;

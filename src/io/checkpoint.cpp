@@ -44,8 +44,8 @@ std::string piece_name(const std::string& state, const std::string& tensor) {
 
 Checkpoint::Checkpoint(const std::string& folder)
     : folder_(folder),
-      manifest_(
-          Manifest::from_json(read_plain_json(folder + "/" + kManifest), folder + "/" + kManifest)) {
+      manifest_(Manifest::from_json(read_plain_json(folder + "/" + kManifest),
+                                    folder + "/" + kManifest)) {
   const std::string name = (std::filesystem::absolute(folder) / "").parent_path().filename();
   if (const int64_t named = step_of_name(name); named >= 0 && named != manifest_.step)
     user_error("{} is named after step {}, and its manifest says step {}: it was renamed", folder,
