@@ -57,13 +57,13 @@ std::string agreeing_ranks(const BatchConfig& batch) {
 BatchConfig read_batch(JsonObject& root, int64_t world_size) {
   root.allow_auto(
       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"});
-  if (world_size > kMostRanks)
-    user_error("{} ranks were asked for; the largest number is {}", world_size, kMostRanks);
   BatchConfig batch;
   batch.world_size = world_size;
   batch.global = read_size(root, "train_batch_size");
   batch.micro = read_size(root, "train_micro_batch_size_per_gpu");
   batch.accumulation = read_size(root, "gradient_accumulation_steps");
+  if (world_size > kMostRanks)
+    user_error("{} ranks were asked for; the largest number is {}", world_size, kMostRanks);
 
   if (batch.global == 0 && batch.micro == 0) return batch;
   if (batch.global == 0) {
