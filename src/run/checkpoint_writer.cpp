@@ -85,7 +85,8 @@ Json to_json(const LossScale::State& state) {
           {"steps", state.steps},
           {"last_overflow", state.last_overflow},
           {"hysteresis", state.hysteresis},
-          {"skipped", state.skipped}};
+          {"skipped", state.skipped},
+          {"followed", state.followed}};
 }
 
 }  // namespace

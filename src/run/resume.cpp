@@ -160,9 +160,10 @@ std::optional<LossScale::State> saved_scale(const Json& run) {
   state.last_overflow = in.require<int64_t>("last_overflow");
   state.hysteresis = in.require<int64_t>("hysteresis");
   state.skipped = in.require<int64_t>("skipped");
+  // Earlier checkpoints have it in the configuration alone, as 0.
+  state.followed = in.get<bool>(
+      "followed", run.value("/configuration/fp16/loss_scale"_json_pointer, Json(1)) == 0);
   in.finish();
-  // The configuration has it as 0.
-  state.followed = run.value("/configuration/fp16/loss_scale"_json_pointer, Json(1)) == 0;
   return state;
 }
 

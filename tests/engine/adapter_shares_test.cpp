@@ -26,8 +26,10 @@ ModelSpec adapted(const SharesCase& c) {
   spec.head_dim = c.preset == "qwen3-tiny" ? 10 : 8;
   spec.hidden_size = spec.num_heads * spec.head_dim;
   if (c.preset == "qwen3-tiny") spec.hidden_size = 24;
-  if (c.preset == "gemma-tiny")  // as Hugging Face's, whose names adapters have
+  if (c.preset == "gemma-tiny") {  // as Hugging Face's Gemma 3, whose names adapters have
     spec.embedding_scale = std::sqrt(static_cast<float>(spec.hidden_size));
+    spec.attention_soft_cap = 0;
+  }
   spec.intermediate_size = 47;  // which nothing divides
   spec.lora = {.rank = 3, .alpha = 5, .dropout = 0.1f, .targets = c.targets};
   return spec;

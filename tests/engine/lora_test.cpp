@@ -22,6 +22,7 @@ ModelSpec adapted(const std::string& preset, std::vector<std::string> targets = 
   spec.lora = {.rank = 3, .alpha = 5, .dropout = 0.1f, .targets = std::move(targets)};
   // No Hugging Face model has both as bloom-tiny does, and adapters have the names of one.
   if (spec.positions == Positions::alibi) spec.embedding_scale = spec.alibi_scale = 1;
+  if (spec.local_rope_theta > 0) spec.attention_soft_cap = 0;  // nor these both
   return spec;
 }
 
