@@ -167,7 +167,9 @@ TEST(TorchFile, OrInShardsWithAnIndex) {
 }
 
 std::string little(uint64_t value, size_t bytes) {
-  return std::string(reinterpret_cast<const char*>(&value), bytes);
+  std::string text;
+  for (size_t i = 0; i < bytes; ++i, value >>= 8) text += static_cast<char>(value & 0xFF);
+  return text;
 }
 
 // As torch.save lays them out, but that members are not aligned. Without sums: as it writes them

@@ -258,6 +258,32 @@ TEST(MeshSearch, StatesThatHaveNoRoomAreNotPlanned) {
   EXPECT_GE(nothing.least.device_bytes, LeastBytes(spec, context.ranks).of(nothing.least.options));
 }
 
+// By work and not by time: twice the same, and said. What it has found is planned as it would run.
+TEST(MeshSearch, StopsAfterItsWorkAndSaysSo) {
+  const ModelSpec spec = model_of_four_layers();
+  const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
+  const EngineOptions given = eight_sequences(4, 32);
+  const auto search = [&](int64_t work) {
+    return search_layouts(spec, given, context, Freedom::all(), {}, 6, nullptr, work);
+  };
+  const SearchResult whole = search(kSearchWork);
+  EXPECT_FALSE(whole.stopped);
+  EXPECT_EQ(whole.looked_at, whole.meshes);
+  EXPECT_EQ(stopped_text(whole), "");
+  const SearchResult some = search(5000), again = search(5000);
+  EXPECT_TRUE(some.stopped);
+  EXPECT_LT(some.looked_at, some.meshes);
+  EXPECT_LT(some.plans, whole.plans);
+  EXPECT_EQ(stopped_text(some), fmt::format("the search has stopped after the work that it may do: "
+                                            "it has looked at {} of {} meshes; give an axis to "
+                                            "search it whole",
+                                            some.looked_at, some.meshes));
+  ASSERT_FALSE(some.best.empty());
+  EXPECT_EQ(some.best[0].seconds, again.best.at(0).seconds);
+  EXPECT_EQ(some.best[0].seconds, planned_step(spec, some.best[0].options, context).seconds);
+  EXPECT_GE(some.best[0].seconds, whole.best.at(0).seconds);
+}
+
 // What a rank holds at least is less than what it takes, whatever states are kept as.
 TEST(MeshSearch, StatesHeldAreLessThanStepsTake) {
   const FitContext context{.ranks = 4, .order_is_given = true, .hardware = slow_hosts()};
