@@ -311,6 +311,7 @@ Json entries_of(const Value& value, const Place& at) {
   if (json.is_object()) {
     for (const auto& item : json.items()) entries.push_back(item.key());
   } else if (json.is_string()) {
+    if (value.text().size() > kMostListed) at.fail("a text is too long for a list of characters");
     const std::vector<size_t> places = characters_of(value.text());
     for (size_t i = 0; i + 1 < places.size(); ++i)
       entries.push_back(value.text().substr(places[i], places[i + 1] - places[i]));

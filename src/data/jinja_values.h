@@ -16,6 +16,7 @@
 namespace onefold::jinja {
 
 inline constexpr size_t kMostBytes = size_t{64} << 20;  // of one text, and of the output
+inline constexpr size_t kMostListed = size_t{1} << 20;  // bytes of a text, as a list of characters
 inline constexpr int64_t kLongestRange = 100'000;       // Jinja's own limit
 
 struct Loop {

@@ -153,6 +153,7 @@ TEST(Jinja, IsBounded) {
                              "{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
                        "steps"));
   EXPECT_TRUE(contains(error("{{ 'x' * 999999999999 }}"), "too long"));
+  EXPECT_TRUE(contains(error("{{ ('x' * 2000000) | join(', ') }}"), "too long for a list"));
   EXPECT_TRUE(contains(error("{% set ns = namespace(l=[1]) %}{% for i in range(99) %}"
                              "{% set ns.l = [ns.l, ns.l] %}{% endfor %}"),
                        "steps"));
