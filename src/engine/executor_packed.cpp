@@ -75,7 +75,8 @@ void Executor::take_momentum_scales() {
     std::vector<SlabScale>& scales = momentum_scales_.emplace_back();
     if (own.frozen()) continue;
     for (const SlabPiece& piece : own.trained_layout().whole_pieces())
-      scales.push_back({piece.offset, piece.offset + piece.elems, own.momentum_scale(piece.param)});
+      scales.push_back(
+          {piece.offset, piece.offset + piece.elems, own.momentum_scale(device_, piece.param)});
   }
 }
 
@@ -83,7 +84,8 @@ void Executor::take_momentum_scales() {
 void Executor::take_unit_squares(double loss_scale) {
   if (!options_.compression.adaptive || !reduces_.calls || device_.dry()) return;
   constexpr double kKept = 0.9;
-  const double* const now = scalars_.sums().f64();
+  std::vector<double> now(static_cast<size_t>(scalars_.sums().elems()));
+  download(device_, scalars_.sums(), std::span(now));
   const auto units = static_cast<size_t>(state_.units());
   const bool first = unit_squares_.empty();
   unit_squares_.resize(units);
@@ -104,7 +106,6 @@ Message Executor::size_of(const Action& action, int unit) const {
 void Executor::open_packing(std::span<const Program* const> programs) {
   const CompressionOptions& compression = options_.compression;
   if (!compression.any()) return;
-  require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
   for (int u = 0; u < state_.units(); ++u)
     gaps_.push_back(gaps_of(state_.unit(u).trained_layout()));
   if (options_.local.sums_moves) return open_moved_sums();
@@ -127,7 +128,8 @@ void Executor::open_packing(std::span<const Program* const> programs) {
     if (lane == Lane::reduce && compression.adaptive)
       longest.density = std::min(1.0, CompressionOptions::kMostDensity * longest.density);
     const std::unique_ptr<Wire> wire = make_wire(longest);
-    int64_t bytes = 0;
+    const bool by_device = !device_.memory_is_the_hosts();
+    int64_t bytes = 0, packer_bytes = 0;
     for (const Program* program : programs)
       for (const Action& action : program->actions) {
         if (!action.packed || (action.verb == Verb::gather) != (lane == Lane::gather)) continue;
@@ -139,18 +141,22 @@ void Executor::open_packing(std::span<const Program* const> programs) {
                                                        : whole              ? Collective::all_reduce
                                                                : Collective::reduce_scatter,
                                                        *wire, messages, ranks));
+        if (by_device)
+          packer_bytes = std::max(packer_bytes, PackedCalls::packer_bytes(*wire, messages));
       }
     if (bytes == 0) continue;
-    own.calls = std::make_unique<PackedCalls>(channel, device_.dry(), inside);
-    own.scratch = ledger_.allocate(Kind::communication, bytes, "packets");
-    own.calls->set_scratch(own.scratch.data(), bytes);
+    RankMemory* const memory = channels_.memory(lane);
+    own.calls = std::make_unique<PackedCalls>(channel, device_.dry(), inside,
+                                              memory ? memory->packer() : nullptr);
+    own.scratch = ledger_.allocate(Kind::communication, bytes + packer_bytes, "packets");
+    own.calls->set_scratch(own.scratch.data(), bytes + packer_bytes, packer_bytes);
     if (lane == Lane::gather) own.set(compression.weights);
   }
 }
 
-const PackWork* Executor::packed(Lane lane) const {
+const PackedCalls* Executor::packed(Lane lane) const {
   const Packing& own = lane == Lane::gather ? gathers_ : reduces_;
-  return (lane == Lane::gather || lane == Lane::reduce) && own.calls ? &own.calls->work() : nullptr;
+  return lane == Lane::gather || lane == Lane::reduce ? own.calls.get() : nullptr;
 }
 
 PackedMessage Executor::packed_message(int unit, const Message& message) const {
@@ -175,7 +181,7 @@ void Executor::gather_packed(const Action& action, Walk& walk) {
       [&calls, &wire, messages](const std::string& what) {
         calls.all_gather(what, wire, messages);
       },
-      pack_seconds(gathers_.format, elems_of(sizes), elems_of(sizes) * ranks));
+      pack_cost(gathers_.format, elems_of(sizes), elems_of(sizes) * ranks));
 }
 
 void Executor::reduce_packed(const Action& action, Walk& walk) {
@@ -205,6 +211,9 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const std::vector<Message> sizes = plain(messages);
   const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(
       whole ? Collective::all_reduce : Collective::reduce_scatter, sizes, ranks));
+  const int64_t given = elems_of(sizes) * ranks.between;
+  PackCost cost = pack_cost(reduces_.format, given, given);
+  cost.core_seconds += kInsideSeconds * inside_bytes;
   communicate(
       action, walk, channel, Travel::together, bytes(wire, sizes, ranks),
       [&calls, &wire, messages, whole, correction](const std::string& what) {
@@ -213,9 +222,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
         else
           calls.reduce_scatter(what, wire, messages, correction);
       },
-      pack_seconds(reduces_.format, elems_of(sizes) * ranks.between,
-                   elems_of(sizes) * ranks.between) +
-          kInsideSeconds * inside_bytes);
+      cost);
 }
 
 }  // namespace onefold
