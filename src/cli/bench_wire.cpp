@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/thread_pool.h"
+#include "cli/bench_wire.h"
 #include "cli/cli.h"
 #include "comm/wire.h"
 #include "kernels/host_memory.h"
@@ -15,14 +16,6 @@
 
 namespace onefold::cli {
 namespace {
-
-struct WireBench {
-  std::string size = "64MiB";
-  int threads = 1, repeats = 7;
-  int64_t block = 256;
-  double density = 0.01;
-  bool stochastic = false, json = false;
-};
 
 // One thread's numbers, a copy that is written to, and a packet.
 class WireLot {
@@ -88,33 +81,6 @@ class WireLot {
   int64_t elems_;
   mutable uint32_t seen_ = 0;  // so that what is only read is read
 };
-
-// Seconds of each repeat, and of plain reads and writes in its place.
-struct Timed {
-  std::vector<double> seconds, plain;
-
-  double fraction() const { return median(plain) / median(seconds); }
-};
-
-struct WireRow {
-  WireFormat format;
-  int64_t packet_bytes = 0;
-  Timed pack, keep, unpack;  // keep: packing, and what the packet lacks
-};
-
-std::vector<WireFormat> benched_formats(const WireBench& b) {
-  using Type = WireFormat::Type;
-  std::vector<WireFormat> formats;
-  for (const std::string& name : wire_names()) {
-    WireFormat format{.type = wire_type(name), .block = b.block, .density = b.density};
-    if (format.none()) continue;
-    format.stochastic = b.stochastic && (format.type == Type::bf16 || format.type == Type::int8 ||
-                                         format.type == Type::int4);
-    format.least = std::pow(1 - b.density, 3);  // so many cubes of uniform numbers are above
-    formats.push_back(format);
-  }
-  return formats;
-}
 
 WireRow measure(const WireFormat& format, ThreadPool& pool, const std::vector<WireLot>& lots,
                 int repeats) {
@@ -183,6 +149,7 @@ int run_wire(const WireBench& b) {
     user_error("--size: {} is not a size from 4 bytes to 4 GiB", b.size);
   if (b.density <= 0 || b.density > 1)
     user_error("--density {:g}: it is a share, above 0 and at most 1", b.density);
+  if (b.device != "cpu") return run_wire_on_card(b, elems);
   const std::unique_ptr<MemorySource> memory = make_host_memory();
   Ledger ledger(*memory);
   ThreadPool pool(b.threads);
@@ -193,21 +160,10 @@ int run_wire(const WireBench& b) {
   if (!b.json) {
     fmt::print("{} of fp32 for each of {} thread{}, medians of {}; %: of plain reads and writes\n",
                format_bytes(4 * elems), b.threads, b.threads == 1 ? "" : "s", b.repeats);
-    fmt::print("{:<14} {:>10} {:>18} {:>18} {:>18}\n", "", "packet", "pack", "pack and keep",
-               "unpack");
+    print_heading();
   }
   for (const WireFormat& format : benched_formats(b)) {
-    const WireRow row = measure(format, pool, lots, b.repeats);
-    const auto rate = [&](const Timed& timed) {
-      return fmt::format("{:>5.1f} GB/s {:>4.0f} %", 4 * all / median(timed.seconds) / 1e9,
-                         100 * timed.fraction());
-    };
-    if (b.json)
-      result["results"].push_back(to_json(row, all));
-    else
-      fmt::print("{:<14} {:>8.2f} % {:>18} {:>18} {:>18}\n", wire_name(format.type),
-                 100.0 * static_cast<double>(row.packet_bytes) / static_cast<double>(4 * elems),
-                 rate(row.pack), rate(row.keep), rate(row.unpack));
+    add_row(measure(format, pool, lots, b.repeats), elems, all, b.json, result["results"]);
   }
   if (b.json) print_json(result);
   return kOk;
@@ -215,11 +171,46 @@ int run_wire(const WireBench& b) {
 
 }  // namespace
 
+double Timed::fraction() const { return median(plain) / median(seconds); }
+
+std::vector<WireFormat> benched_formats(const WireBench& b) {
+  using Type = WireFormat::Type;
+  std::vector<WireFormat> formats;
+  for (const std::string& name : wire_names()) {
+    WireFormat format{.type = wire_type(name), .block = b.block, .density = b.density};
+    if (format.none()) continue;
+    format.stochastic = b.stochastic && (format.type == Type::bf16 || format.type == Type::int8 ||
+                                         format.type == Type::int4);
+    format.least = std::pow(1 - b.density, 3);  // so many cubes of uniform numbers are above
+    formats.push_back(format);
+  }
+  return formats;
+}
+
+void print_heading() {
+  fmt::print("{:<14} {:>10} {:>18} {:>18} {:>18}\n", "", "packet", "pack", "pack and keep",
+             "unpack");
+}
+
+void add_row(const WireRow& row, int64_t row_elems, double elems, bool json, Json& results) {
+  if (json) return results.push_back(to_json(row, elems));
+  const auto rate = [&](const Timed& timed) {
+    return fmt::format("{:>5.1f} GB/s {:>4.0f} %", 4 * elems / median(timed.seconds) / 1e9,
+                       100 * timed.fraction());
+  };
+  fmt::print("{:<14} {:>8.2f} % {:>18} {:>18} {:>18}\n", wire_name(row.format.type),
+             100.0 * static_cast<double>(row.packet_bytes) / static_cast<double>(4 * row_elems),
+             rate(row.pack), rate(row.keep), rate(row.unpack));
+}
+
 void add_bench_wire(CLI::App& bench, Run& run) {
   auto options = std::make_shared<WireBench>();
   CLI::App* wire = bench.add_subcommand(
       "wire", "Packing for compressed messages, against plain reads and writes of as many bytes");
   wire->add_option("--size", options->size, "Numbers of each thread, as bytes of fp32")
+      ->capture_default_str();
+  wire->add_option("--device", options->device,
+                   "cpu, cuda or cuda:N: a card, in its memory, against copies of as many bytes")
       ->capture_default_str();
   wire->add_option("--threads", options->threads, "Threads, each with numbers of its own")
       ->check(at_least(1))

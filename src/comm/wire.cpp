@@ -22,13 +22,14 @@ constexpr std::array<Nanoseconds, 12> kNanoseconds = {
     {0.7, 0.2},    {0.7, 0.05},       {0.7, 0.05},     {0.65, 0.05},
     {0.65, 0.05},  {0.6, 0.05},       {0.65, 0.05},    {0.75, 0.05}};
 
-// On a card: numbers, what is kept before and after, the sweeps that choose, and codes.
+// On a card: an H200's time (`bench wire --device cuda`, with error feedback), as bytes at its
+// memory's rate.
 struct CardBytes {
   double pack = 0, unpack = 0;
 };
-constexpr std::array<CardBytes, 12> kCardBytes = {CardBytes{}, {14, 6}, {13, 5}, {12.5, 4.5},
-                                                  {12.2, 4.2}, {36, 4}, {24, 4}, {24, 4},
-                                                  {20, 4},     {28, 4}, {},      {}};
+constexpr std::array<CardBytes, 12> kCardBytes = {CardBytes{}, {38, 9}, {41, 7}, {43, 9},
+                                                  {43, 7},     {72, 7}, {51, 7}, {49, 5},
+                                                  {43, 7},     {40, 4}, {0, 0},  {0, 0}};
 
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;

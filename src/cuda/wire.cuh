@@ -24,10 +24,22 @@ __device__ inline uint32_t drawn_word(PhiloxKey key, int64_t number) {
   return words[static_cast<size_t>(number % 4)];
 }
 
+// Of what lies between the parts that travel multiplied: 0.
 __device__ inline float scale_at(const WireScales& scales, int64_t i) {
   for (int r = 0; r < scales.count; ++r)
     if (i >= scales.at[r].begin && i < scales.at[r].end) return scales.at[r].scale;
-  return 1.0f;
+  return 0.0f;
+}
+
+__device__ inline float unscaled(float value, const WireScales& scales, int64_t i) {
+  const float scale = scale_at(scales, i);
+  return scale == 0 ? value : value / scale;
+}
+
+// sum + value * value; the product is exact in double.
+__device__ inline double add_square(double sum, float value) {
+  const auto wide = static_cast<double>(value);
+  return fma(wide, wide, sum);
 }
 
 // The numbers of a shard. Where there is error feedback and the slab is finite, take() folds a
@@ -55,7 +67,13 @@ struct Numbers {
   __device__ float take(const WireScales& scales, int64_t i) const {
     float number = widen(values[i]);
     if (!folds) return number;
-    number *= scales.count > 0 ? share * scale_at(scales, i) : share;
+    if (scales.count > 0) {
+      const float scale = scale_at(scales, i);
+      if (scale == 0) return kept[i];
+      number *= share * scale;
+    } else {
+      number *= share;
+    }
     if (velocity != nullptr) {
       number = number + momentum * velocity[i];
       velocity[i] = is_finite(number) ? number : 0.0f;

@@ -12,10 +12,12 @@ constexpr int64_t kWholeBlock = kHeld * kWarp;
 
 __device__ float bf16_value(uint32_t code) { return __uint_as_float(code << 16); }
 
-// Codes of a format: the bytes before the codes of so many blocks; what a lane has seen of a block
-// (see(), of 32 neighbours, all lanes together), and the scale that follows from all lanes'; and,
-// for 32 neighbours, store() and value(). A lane's `in` says whether there is such a number.
+// Codes of a format: what a lane has seen of a block (see(), of 32 neighbours, all lanes together);
+// the scale that follows from all lanes'; and code(), which stores the code of number i of a block
+// whose codes begin at `codes`, and gives what it stands for, again all lanes together. A lane's
+// `in` says whether there is such a number.
 struct Bf16 {
+  static constexpr int kBits = 16;
   using Scale = int;
   struct Seen {
     __device__ void see(float, bool) {}
@@ -37,7 +39,7 @@ struct Bf16 {
     if (in) reinterpret_cast<uint16_t*>(codes)[i] = static_cast<uint16_t>(code);
     return bf16_value(code);
   }
-  __device__ static float decode(const std::byte* codes, int64_t i, Scale) {
+  __device__ static float decode(const std::byte* codes, int i, Scale) {
     return bf16_value(reinterpret_cast<const uint16_t*>(codes)[i]);
   }
 };
@@ -47,9 +49,11 @@ __device__ int32_t clamped(int32_t level, int32_t most) { return max(-most, min(
 // As wire_int.h: the scale is the largest magnitude over the most levels, rounded up to bf16.
 template <int kLevels>
 struct Int {
+  static constexpr int kBits = kLevels == 127 ? 8 : 4;
   static constexpr uint32_t kNoScale = 0x7FC0u;
   struct Scale {
     uint32_t code;
+    float inverse = 0;
     __device__ bool none() const { return code == kNoScale; }
     __device__ float unit() const { return bf16_value(code); }
   };
@@ -64,40 +68,47 @@ struct Int {
     if (most >= kInfiniteBits) return {kNoScale};
     const float scale = __uint_as_float(most) / static_cast<float>(kLevels);
     const uint32_t upper = (__float_as_uint(scale) + 0xFFFFu) >> 16;
-    if (!is_finite(static_cast<float>(kLevels) * bf16_value(upper))) return {upper - 1};
-    return {max(upper, 1u)};
+    const uint32_t code =
+        is_finite(static_cast<float>(kLevels) * bf16_value(upper)) ? max(upper, 1u) : upper - 1;
+    return {code, 1.0f / bf16_value(code)};
   }
   __device__ static void store_scale(Scale scale, uint16_t* to) {
     *to = static_cast<uint16_t>(scale.code);
   }
-  __device__ static Scale load_scale(const uint16_t* from) { return {*from}; }
+  __device__ static Scale load_scale(const uint16_t* from) { return Scale{*from}; }
   static constexpr int kScaleBytes = 2;
 
   __device__ static float code(float value, Scale scale, const uint32_t* word, bool in,
-                               std::byte* codes, int64_t i) {
+                               std::byte* codes, int i) {
     int32_t level = 0;
     if (in && !scale.none()) {
-      const float ratio = value / scale.unit();
-      if (word != nullptr) {
-        level = static_cast<int32_t>(floorf(ratio + philox_unit(*word)));
-      } else {  // the addition rounds
-        const float whole = 0x1.8p23f;
-        level = __float_as_int(ratio + whole) - __float_as_int(whole);
-      }
+      if (word != nullptr)
+        level = static_cast<int32_t>(floorf(value / scale.unit() + philox_unit(*word)));
+      else
+        level = nearest(value, scale);
       level = clamped(level, kLevels);
     }
     store(level, in, codes, i);
     return scale.none() ? value : static_cast<float>(level) * scale.unit();
   }
-  __device__ static float decode(const std::byte* codes, int64_t i, Scale scale) {
+  __device__ static float decode(const std::byte* codes, int i, Scale scale) {
     return static_cast<float>(level_of(codes, i)) * scale.unit();
   }
 
  private:
+  // The addition rounds. A product with the inverse is near enough to the quotient, but for where
+  // it is about in the middle of two levels; it is no number, or too large, where the inverse is.
+  __device__ static int32_t nearest(float value, Scale scale) {
+    const float whole = 0x1.8p23f;
+    const float ratio = value * scale.inverse;
+    float rounded = ratio + whole;
+    if (!(fabsf(ratio - (rounded - whole)) < 0.499f)) rounded = value / scale.unit() + whole;
+    return __float_as_int(rounded) - __float_as_int(whole);
+  }
   __device__ static float philox_unit(uint32_t word) {
     return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f;
   }
-  __device__ static void store(int32_t level, bool in, std::byte* codes, int64_t i) {
+  __device__ static void store(int32_t level, bool in, std::byte* codes, int i) {
     if constexpr (kLevels == 127) {
       if (in) reinterpret_cast<int8_t*>(codes)[i] = static_cast<int8_t>(level);
     } else {  // a pair of neighbours makes a byte; an odd number's last one has zero beside it
@@ -106,7 +117,7 @@ struct Int {
       if (in && i % 2 == 0) reinterpret_cast<uint8_t*>(codes)[i / 2] = own | next << 4;
     }
   }
-  __device__ static int32_t level_of(const std::byte* codes, int64_t i) {
+  __device__ static int32_t level_of(const std::byte* codes, int i) {
     if constexpr (kLevels == 127) return reinterpret_cast<const int8_t*>(codes)[i];
     const uint32_t pair = reinterpret_cast<const uint8_t*>(codes)[i / 2];
     return static_cast<int32_t>(i % 2 == 0 ? pair & 15u : pair >> 4) - 8;
@@ -116,6 +127,7 @@ struct Int {
 // As wire_sign.cpp: the mean magnitude, whose sum is in double, of every sixteenth number, added by
 // a tree.
 struct Sign {
+  static constexpr int kBits = 1;
   static constexpr uint32_t kNoMean = 0x7FC0u;
   struct Scale {
     uint32_t code;
@@ -145,7 +157,7 @@ struct Sign {
   __device__ static void store_scale(Scale scale, uint16_t* to) {
     *to = static_cast<uint16_t>(scale.code);
   }
-  __device__ static Scale load_scale(const uint16_t* from) { return {*from}; }
+  __device__ static Scale load_scale(const uint16_t* from) { return Scale{*from}; }
   static constexpr int kScaleBytes = 2;
 
   __device__ static float code(float value, Scale scale, const uint32_t*, bool in, std::byte* codes,
@@ -160,18 +172,19 @@ struct Sign {
     if (scale.none()) return value;
     return __uint_as_float(scale.code << 16 | (__float_as_uint(value) & 0x80000000u));
   }
-  __device__ static float decode(const std::byte* codes, int64_t i, Scale scale) {
+  __device__ static float decode(const std::byte* codes, int i, Scale scale) {
     const uint32_t byte = reinterpret_cast<const uint8_t*>(codes)[i / 8];
     return __uint_as_float(scale.code << 16 | (byte >> (i % 8) & 1u) << 31);
   }
 };
 
-// The numbers of a block that a warp has.
+// A block of numbers that a warp has, of which a lane has every 32nd.
 struct Block {
-  int64_t number, first, elems;
-  __device__ bool has(int step) const { return int64_t{step} * kWarp < elems; }
-  __device__ int64_t place(int step) const {
-    return int64_t{step} * kWarp + static_cast<int64_t>(threadIdx.x % kWarp);
+  int64_t number, first;
+  int elems;
+  __device__ bool has(int step) const { return step * kWarp < elems; }
+  __device__ static int place(int step) {
+    return step * kWarp + static_cast<int>(threadIdx.x % kWarp);
   }
 };
 
@@ -180,7 +193,7 @@ __device__ void each_block(int64_t elems, int64_t block, const Visit& visit) {
   const int64_t blocks = ceil_div(elems, block);
   for (int64_t b = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; b < blocks;
        b += int64_t{gridDim.x} * kWarps)
-    visit(Block{b, b * block, min(block, elems - b * block)});
+    visit(Block{b, b * block, static_cast<int>(min(block, elems - b * block))});
 }
 
 __device__ int64_t scale_bytes(int64_t elems, int64_t block, int bytes) {
@@ -192,13 +205,14 @@ __global__ void pack_kernel(__grid_constant__ const GivenShard given, int64_t bl
                             bool stochastic, PhiloxKey draw, std::byte* packet,
                             BlockSquares* partials) {
   const Numbers<T> numbers(given);
-  std::byte* const codes = packet + scale_bytes(given.elems, block, Format::kScaleBytes);
+  std::byte* const all_codes = packet + scale_bytes(given.elems, block, Format::kScaleBytes);
   double squares = 0, lost = 0;
   each_block(given.elems, block, [&](const Block& here) {
+    std::byte* const codes = all_codes + here.first * Format::kBits / 8;
     typename Format::Seen seen;
     float held[kHeld];
     const auto take = [&](int step) {
-      const int64_t i = here.place(step);
+      const int i = Block::place(step);
       const float value = i < here.elems ? numbers.take(given.scales, here.first + i) : 0.0f;
       seen.see(value, i < here.elems);
       return value;
@@ -207,34 +221,33 @@ __global__ void pack_kernel(__grid_constant__ const GivenShard given, int64_t bl
     for (int step = 0; step < kHeld; ++step) held[step] = here.has(step) ? take(step) : 0.0f;
     for (int step = kHeld; here.has(step); ++step) {
       const float value = take(step);
-      if (numbers.folds && here.place(step) < here.elems)
-        numbers.kept[here.first + here.place(step)] = value;
+      if (numbers.folds && Block::place(step) < here.elems)
+        numbers.kept[here.first + Block::place(step)] = value;
     }
     const typename Format::Scale scale = Format::scale(seen, here.elems);
     if (threadIdx.x % kWarp == 0)
       Format::store_scale(scale, reinterpret_cast<uint16_t*>(packet) + here.number);
     const auto put = [&](int step, float value) {
-      const int64_t i = here.place(step), at = here.first + i;
+      const int i = Block::place(step);
       const bool in = i < here.elems;
       uint32_t word = 0;
-      if (stochastic) word = drawn_word(draw, at);
-      const float sent = Format::code(value, scale, stochastic ? &word : nullptr, in, codes, at);
+      if (stochastic) word = drawn_word(draw, here.first + i);
+      const float sent = Format::code(value, scale, stochastic ? &word : nullptr, in, codes, i);
       if (!in) return;
       float left = value - sent;
       if (!is_finite(left)) left = 0.0f;
-      if (numbers.folds) numbers.kept[at] = left;
-      squares += static_cast<double>(value) * static_cast<double>(value);
-      lost += static_cast<double>(left) * static_cast<double>(left);
+      if (numbers.folds) numbers.kept[here.first + i] = left;
+      squares = add_square(squares, value);
+      lost = add_square(lost, left);
     };
 #pragma unroll
     for (int step = 0; step < kHeld; ++step)
       if (here.has(step)) put(step, held[step]);
     for (int step = kHeld; here.has(step); ++step) {
-      const int64_t i = here.place(step);
+      const int64_t at = here.first + Block::place(step);
       float value = 0.0f;
-      if (i < here.elems)
-        value =
-            numbers.folds ? numbers.kept[here.first + i] : widen(numbers.values[here.first + i]);
+      if (Block::place(step) < here.elems)
+        value = numbers.folds ? numbers.kept[at] : widen(numbers.values[at]);
       put(step, value);
     }
   });
@@ -247,7 +260,8 @@ __global__ void sum_kernel(__grid_constant__ const SummedShard sum,
   T* const dst = static_cast<T*>(sum.values);
   const int64_t codes_at = scale_bytes(sum.elems, block, Format::kScaleBytes);
   each_block(sum.elems, block, [&](const Block& here) {
-    for (int64_t part = 0; part < here.elems; part += kWholeBlock) {
+    const int64_t codes_here = codes_at + here.first * Format::kBits / 8;
+    for (int part = 0; part < here.elems; part += kHeld * kWarp) {
       float sums[kHeld];
       for (int source = 0; source < packets.count; ++source) {
         const std::byte* const packet = packets.first + source * packets.stride;
@@ -255,18 +269,18 @@ __global__ void sum_kernel(__grid_constant__ const SummedShard sum,
             Format::load_scale(reinterpret_cast<const uint16_t*>(packet) + here.number);
 #pragma unroll
         for (int step = 0; step < kHeld; ++step) {
-          const int64_t i = part + here.place(step);
+          const int i = part + Block::place(step);
           if (i >= here.elems) continue;
-          const float value = Format::decode(packet + codes_at, here.first + i, scale);
+          const float value = Format::decode(packet + codes_here, i, scale);
           sums[step] = source == 0 ? value : sums[step] + value;
         }
       }
 #pragma unroll
       for (int step = 0; step < kHeld; ++step) {
-        const int64_t i = part + here.place(step);
+        const int i = part + Block::place(step);
         if (i >= here.elems) continue;
         float value = sums[step];
-        if (sum.scales.count > 0) value /= scale_at(sum.scales, here.first + i);
+        if (sum.scales.count > 0) value = unscaled(value, sum.scales, here.first + i);
         dst[here.first + i] = narrow<T>(value);
       }
     }

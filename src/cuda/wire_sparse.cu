@@ -156,7 +156,7 @@ void find_cut(const Of& magnitudes, int64_t wanted, const SparseRoom& room, cuda
 
 // A warp has 16 times 32 neighbours of a tile: of each 32, which lanes are above and at the cut.
 struct Found {
-  uint32_t above[kEachLane], equal[kEachLane];
+  uint32_t above[kEachLane], equal[kEachLane], bits[kEachLane];
   uint2 counts;
 
   template <class Of>
@@ -167,6 +167,7 @@ struct Found {
       const int64_t i = first + k * kWarp + lane;
       const bool in = i < magnitudes.count;
       const uint32_t m = in ? magnitudes(i) : 0;
+      bits[k] = m;
       above[k] = __ballot_sync(~0u, in && m > cut);
       equal[k] = __ballot_sync(~0u, in && m == cut);
       counts.x += static_cast<uint32_t>(__popc(above[k]));
@@ -233,7 +234,7 @@ __global__ void scan_kernel(Of magnitudes, SparseCut* cut, uint2* tiles) {
   cut->all = sums[kScanThreads - 1].x;
 }
 
-// Calls chosen(i, position) for what is chosen, and left(i) for the rest.
+// Calls chosen(i, position) for what is chosen, and left(i, its magnitude) for the rest.
 template <class Of, class Chosen, class Left>
 __device__ void place_tile(const Of& magnitudes, int64_t tile, int64_t room, const SparseCut& cut,
                            const uint2* tiles, const Chosen& chosen, const Left& left) {
@@ -252,18 +253,20 @@ __device__ void place_tile(const Of& magnitudes, int64_t tile, int64_t room, con
 #pragma unroll
   for (int k = 0; k < kEachLane; ++k) {
     const int64_t i = first + k * kWarp + lane;
+    if ((found.above[k] | found.equal[k]) == 0) {  // mostly
+      if (i < magnitudes.count) left(i, found.bits[k]);
+      continue;
+    }
     const int64_t rank = above + __popc(found.above[k] & below);
     const int64_t ties = equal + __popc(found.equal[k] & below);
     const int64_t around = i >= cut.begin ? rank - cut.before : rank + cut.all - cut.before;
     const int64_t position = around + min(ties, cut.equal);
     const bool is_above = (found.above[k] >> lane & 1) != 0;
     const bool is_tie = (found.equal[k] >> lane & 1) != 0 && ties < cut.equal;
-    if (i < magnitudes.count) {
-      if ((is_above || is_tie) && position < room)
-        chosen(i, position);
-      else
-        left(i);
-    }
+    if ((is_above || is_tie) && position < room)
+      chosen(i, position);
+    else if (i < magnitudes.count)
+      left(i, found.bits[k]);
     above += __popc(found.above[k]);
     equal += __popc(found.equal[k]);
   }
@@ -299,13 +302,9 @@ struct Rest {
     if (masks && velocity != nullptr) velocity[i] = 0;
   }
   __device__ void left(int64_t i, float value) const {
-    if (kept != nullptr && !is_finite(value)) kept[i] = 0;
+    if (!is_finite(value) && kept != nullptr) kept[i] = 0;
   }
 };
-
-__device__ double square_of(float value) {
-  return static_cast<double>(value) * static_cast<double>(value);
-}
 
 template <class T>
 __global__ void numbers_kernel(__grid_constant__ const GivenShard given, const T* values,
@@ -314,7 +313,7 @@ __global__ void numbers_kernel(__grid_constant__ const GivenShard given, const T
   const Rest rest(given, masks);
   const Magnitudes<T> magnitudes{values, 0, 1, given.elems};
   const SparseCut cut = *at;
-  double squares = 0, lost = 0;
+  double sent = 0, lost = 0;
   for (int64_t tile = blockIdx.x; tile < ceil_div(given.elems, kTile); tile += gridDim.x)
     place_tile(
         magnitudes, tile, room, cut, tiles,
@@ -322,16 +321,15 @@ __global__ void numbers_kernel(__grid_constant__ const GivenShard given, const T
           const float value = widen(values[i]);
           entries.values[position] = value;
           entries.places[position] = static_cast<uint32_t>(i);
-          squares += square_of(value);
+          sent = add_square(sent, value);
           rest.sent(i);
         },
-        [&](int64_t i) {
-          const float value = widen(values[i]);
-          squares += square_of(value);
-          lost += square_of(value);
+        [&](int64_t i, uint32_t magnitude) {
+          const float value = __uint_as_float(magnitude);
+          lost = add_square(lost, value);
           rest.left(i, value);
         });
-  leave_squares(squares, lost, partials);
+  leave_squares(sent + lost, lost, partials);
 }
 
 __global__ void block_places_kernel(Norms norms, int64_t room, uint32_t* places,
@@ -341,7 +339,7 @@ __global__ void block_places_kernel(Norms norms, int64_t room, uint32_t* places,
     place_tile(
         norms, tile, room, cut, tiles,
         [&](int64_t b, int64_t position) { places[position] = static_cast<uint32_t>(b); },
-        [](int64_t) {});
+        [](int64_t, uint32_t) {});
 }
 
 // Afterwards norms are marks: of what is sent, all bits.
@@ -367,63 +365,90 @@ __global__ void leave_blocks_kernel(__grid_constant__ const GivenShard given, co
                                     int64_t block, bool masks, const uint32_t* marks,
                                     BlockSquares* partials) {
   const Rest rest(given, masks);
-  double squares = 0, lost = 0;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < given.elems;
-       i += int64_t{gridDim.x} * kThreads) {
-    const float value = widen(values[i]);
-    squares += square_of(value);
-    if (marks[i / block] == ~0u) {
-      rest.sent(i);
-    } else {
-      lost += square_of(value);
-      rest.left(i, value);
+  const int64_t blocks = ceil_div(given.elems, block);
+  double sent = 0, lost = 0;
+  for (int64_t b = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; b < blocks;
+       b += int64_t{gridDim.x} * kWarps) {
+    const bool goes = marks[b] == ~0u;
+    const int64_t end = min(given.elems, (b + 1) * block);
+    for (int64_t i = b * block + threadIdx.x % kWarp; i < end; i += kWarp) {
+      const float value = widen(values[i]);
+      if (goes) {
+        sent = add_square(sent, value);
+        rest.sent(i);
+      } else {
+        lost = add_square(lost, value);
+        rest.left(i, value);
+      }
     }
   }
-  leave_squares(squares, lost, partials);
+  leave_squares(sent + lost, lost, partials);
 }
 
-// Stretch s of so many: its bounds, and the number of it that is drawn.
+// Elements in equal stretches, as many as there is room for.
+struct Stretches {
+  int64_t elems, room;
+  double inverse;  // of the room
+
+  Stretches(int64_t all, int64_t count)
+      : elems(all), room(count), inverse(1.0 / static_cast<double>(count)) {}
+
+  // number * elems / room. A product with the inverse is nearly the quotient; a division of 64 bits
+  // would take longer than the rest.
+  __device__ int64_t begin(int64_t number) const {
+    const int64_t product = number * elems;
+    int64_t quotient = static_cast<int64_t>(static_cast<double>(product) * inverse);
+    int64_t rest = product - quotient * room;
+    while (rest < 0) --quotient, rest += room;
+    while (rest >= room) ++quotient, rest -= room;
+    return quotient;
+  }
+};
+
+// Of a stretch, the bounds and the number that is drawn.
 struct Stretch {
   int64_t begin, end, place;
-  __device__ Stretch(PhiloxKey key, int64_t s, int64_t room, int64_t elems)
-      : begin(s * elems / room), end((s + 1) * elems / room) {
-    place = begin + static_cast<int64_t>(drawn_word(key, s) % static_cast<uint64_t>(end - begin));
+  __device__ Stretch(PhiloxKey key, int64_t s, const Stretches& of)
+      : begin(of.begin(s)), end(of.begin(s + 1)) {
+    const uint32_t word = drawn_word(key, s), length = static_cast<uint32_t>(end - begin);
+    place = begin + word % length;
   }
 };
 
 template <class T>
 __global__ void random_kernel(__grid_constant__ const GivenShard given, const T* values,
-                              int64_t room, PhiloxKey common, bool masks, float* entries,
-                              BlockSquares* partials) {
+                              const Stretches stretches, PhiloxKey common, bool masks,
+                              float* entries, BlockSquares* partials) {
   const Rest rest(given, masks);
-  double squares = 0, lost = 0;
-  for (int64_t s = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; s < room;
+  double sent = 0, lost = 0;
+  for (int64_t s = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; s < stretches.room;
        s += int64_t{gridDim.x} * kWarps) {
-    const Stretch stretch(common, s, room, given.elems);
+    const Stretch stretch(common, s, stretches);
     for (int64_t i = stretch.begin + threadIdx.x % kWarp; i < stretch.end; i += kWarp) {
       const float value = widen(values[i]);
-      squares += square_of(value);
       if (i == stretch.place) {
         entries[s] = value;
+        sent = add_square(sent, value);
         rest.sent(i);
       } else {
-        lost += square_of(value);
+        lost = add_square(lost, value);
         rest.left(i, value);
       }
     }
   }
-  leave_squares(squares, lost, partials);
+  leave_squares(sent + lost, lost, partials);
 }
 
-// What is not finite is not lost: without room for it, the first number stands for it.
+// What is not finite is not lost: without room for it, the first number stands for it, at its own
+// place of so many if it has one, for no place occurs twice.
 __global__ void mark_not_finite_kernel(const BlockSquares* partials, int64_t blocks,
-                                       const SlabFlags* flags, Entries entries) {
+                                       const SlabFlags* flags, Entries entries, int64_t parts) {
   double lost = 0;
   for (int64_t b = threadIdx.x; b < blocks; b += kThreads) lost += partials[b].lost;
   lost = team_sum<kThreads>(lost);
   if (threadIdx.x != 0 || (isfinite(lost) && (flags == nullptr || flags->not_finite == 0))) return;
   entries.values[0] = __uint_as_float(0x7FC00000u);
-  if (entries.places != nullptr) entries.places[0] = 0;
+  if (entries.places != nullptr && entries.places[0] >= parts) entries.places[0] = 0;
 }
 
 template <class Of>
@@ -460,8 +485,8 @@ void choose(const SparsePacket& format, const GivenShard& given, const T* values
   if (format.chosen == Chosen::random) {
     entries.places = nullptr;
     blocks = wire_blocks(ceil_div(format.room, int64_t{kWarps}));
-    launch(random_kernel<T>, grid_of(blocks), kThreads, 0, stream, given, values, format.room,
-           format.common, format.masks, first, room.partials);
+    launch(random_kernel<T>, grid_of(blocks), kThreads, 0, stream, given, values,
+           Stretches(elems, format.room), format.common, format.masks, first, room.partials);
   } else if (of_blocks) {
     const Norms norms{room.norms, ceil_div(elems, format.block)};
     launch(norms_kernel<T>, grid_for(norms.count, kThreads / 16), kThreads, 0, stream, values,
@@ -474,7 +499,7 @@ void choose(const SparsePacket& format, const GivenShard& given, const T* values
            format.room, room.norms);
     launch(copy_blocks_kernel<T>, grid_for(format.room, kWarps), kThreads, 0, stream, values, elems,
            format.block, entries, format.room);
-    blocks = wire_blocks(ceil_div(elems, int64_t{kThreads} * 8));
+    blocks = wire_blocks(ceil_div(norms.count, int64_t{kWarps}));
     launch(leave_blocks_kernel<T>, grid_of(blocks), kThreads, 0, stream, given, values,
            format.block, format.masks, room.norms, room.partials);
   } else {
@@ -496,7 +521,8 @@ void choose(const SparsePacket& format, const GivenShard& given, const T* values
            format.masks, entries, room.cut, room.tiles, room.partials);
   }
   launch(mark_not_finite_kernel, grid_of(1), kThreads, 0, stream, room.partials, blocks,
-         given.kept != nullptr ? given.flags : nullptr, entries);
+         given.kept != nullptr ? given.flags : nullptr, entries,
+         of_blocks ? ceil_div(elems, format.block) : elems);
   add_squares(room.partials, blocks, room.totals, stream);
 }
 
@@ -519,11 +545,11 @@ __global__ void add_blocks_kernel(const float* values, const uint32_t* places, i
   }
 }
 
-__global__ void add_random_kernel(const float* values, int64_t room, PhiloxKey common, float* dst,
-                                  int64_t elems) {
-  for (int64_t s = int64_t{blockIdx.x} * kThreads + threadIdx.x; s < room;
+__global__ void add_random_kernel(const float* values, const Stretches stretches, PhiloxKey common,
+                                  float* dst) {
+  for (int64_t s = int64_t{blockIdx.x} * kThreads + threadIdx.x; s < stretches.room;
        s += int64_t{gridDim.x} * kThreads)
-    dst[Stretch(common, s, room, elems).place] += values[s];
+    dst[Stretch(common, s, stretches).place] += values[s];
 }
 
 template <class T>
@@ -531,7 +557,7 @@ __global__ void finish_kernel(const float* wide, __grid_constant__ const SummedS
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < sum.elems;
        i += int64_t{gridDim.x} * kThreads) {
     float value = wide[i];
-    if (sum.scales.count > 0) value /= scale_at(sum.scales, i);
+    if (sum.scales.count > 0) value = unscaled(value, sum.scales, i);
     static_cast<T*>(sum.values)[i] = narrow<T>(value);
   }
 }
@@ -563,7 +589,7 @@ void sum_sparse(const SparsePacket& format, const Received& packets, const Summe
     const auto* const places = reinterpret_cast<const uint32_t*>(values + numbers);
     if (format.chosen == Chosen::random)
       launch(add_random_kernel, grid_for(format.room, kThreads), kThreads, 0, stream, values,
-             format.room, format.common, dst, sum.elems);
+             Stretches(sum.elems, format.room), format.common, dst);
     else if (format.chosen == Chosen::blocks)
       launch(add_blocks_kernel, grid_for(format.room, kWarps), kThreads, 0, stream, values, places,
              format.room, format.block, dst, sum.elems);
