@@ -72,6 +72,7 @@ struct PackWork {
 
   double ratio() const;  // of bytes
   double error() const;  // relative norm
+  PackWork operator+(const PackWork& other) const;
 };
 
 class PackedCalls {
@@ -81,9 +82,11 @@ class PackedCalls {
   PackedCalls(Channel& channel, bool dry, Channel* inside = nullptr)
       : channel_(channel), inside_(inside), dry_(dry) {}
 
-  // Scratch of one of the three calls, aligned to 64.
+  // Scratch of one of the three calls, aligned to 64; `shorter`: of packets that are at most as
+  // long as the wire's too.
   static int64_t scratch_bytes(Collective collective, const Wire& wire,
-                               std::span<const Message> messages, PackedRanks ranks);
+                               std::span<const Message> messages, PackedRanks ranks,
+                               bool shorter = false);
   void set_scratch(void* memory, int64_t bytes) {
     scratch_ = static_cast<std::byte*>(memory);
     scratch_bytes_ = bytes;

@@ -126,6 +126,8 @@ void Executor::open_packing(std::span<const Program* const> programs) {
                              : compression.gradients_after(compression.whole_steps);
     if (lane == Lane::reduce && compression.adaptive)
       longest.density = std::min(1.0, CompressionOptions::kMostDensity * longest.density);
+    const bool varies =
+        lane == Lane::reduce && (compression.adaptive || compression.density_steps > 0);
     const std::unique_ptr<Wire> wire = make_wire(longest);
     int64_t bytes = 0;
     for (const Program* program : programs)
@@ -138,7 +140,7 @@ void Executor::open_packing(std::span<const Program* const> programs) {
             std::max(bytes, PackedCalls::scratch_bytes(lane == Lane::gather ? Collective::all_gather
                                                        : whole              ? Collective::all_reduce
                                                                : Collective::reduce_scatter,
-                                                       *wire, messages, ranks));
+                                                       *wire, messages, ranks, varies));
       }
     if (bytes == 0) continue;
     own.calls = std::make_unique<PackedCalls>(channel, device_.dry(), inside);
