@@ -54,9 +54,6 @@ void Engine::begin_own_momentum(double loss_scale) {
   if (device_->dry() || options_.compression.whole_steps == 0) return;
   executor_.settle();
   announce_change();
-  Channel& channel = channels_.of(Lane::gather);
-  const int sources = channels_.between() ? channels_.between()->ranks() : channel.ranks();
-  const auto part = static_cast<float>(loss_scale / sources);
   MomentumScales scales(options_.optimizer);
   for (int u = 0; u < state_.units(); ++u) {
     UnitState& own = state_.unit(u);
@@ -65,6 +62,7 @@ void Engine::begin_own_momentum(double loss_scale) {
     const Tensor velocity = own.own_state(1);
     const Tensor momentum = own.state(first).at_home();
     if (own.homes().optimizer.sharded) {
+      Channel& channel = channels_.of(Lane::gather, traits_[static_cast<size_t>(u)]);
       const Message message{velocity.data, momentum.data, momentum.elems(), DType::f32};
       channel.all_gather(
           fmt::format("momentum of {}", model_.units[static_cast<size_t>(u)]->name()),
@@ -78,6 +76,9 @@ void Engine::begin_own_momentum(double loss_scale) {
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.own_states() < 2) continue;
+    const int sources =
+        channels_.between() ? channels_.between()->ranks() : own.trained_layout().ranks();
+    const auto part = static_cast<float>(loss_scale / sources);
     const std::span<float> velocity = floats_of(own.own_state(1));
     for (const SlabPiece& piece : own.trained_layout().whole_pieces())
       for (float& value :

@@ -129,7 +129,8 @@ class LayoutSearch {
   }
   bool is_possible(const EngineOptions& options) const {
     return obstacle_to_mesh(spec_, options).empty() &&
-           obstacle_to_nodes(options, context_.ranks).empty();
+           obstacle_to_nodes(options, context_.ranks).empty() &&
+           obstacle_to_compression(options, context_.ranks).empty();
   }
 
   const Estimate& estimate(const EngineOptions& options) {

@@ -77,7 +77,7 @@ std::string wear_text(const Engine& engine) {
 std::string packed_text(const Engine& engine) {
   std::string text;
   for (const Lane lane : {Lane::gather, Lane::reduce})
-    if (const PackWork* work = engine.packed(lane); work && work->calls > 0)
+    if (const std::optional<PackWork> work = engine.packed(lane); work && work->calls > 0)
       text += fmt::format(
           "  {:<9}packed to {:.3g} % of {}, {:.3g} % of the norm {}, {:.3f}s for packing\n",
           lane_name(lane), 100 * work->ratio(), format_bytes(work->whole_bytes),
@@ -116,7 +116,7 @@ Json traffic_json(const Engine& engine) {
                     {"hidden", hidden_share(engine, lane)}});
   });
   for (const Lane lane : {Lane::gather, Lane::reduce})
-    if (const PackWork* work = engine.packed(lane); work && work->calls > 0)
+    if (const std::optional<PackWork> work = engine.packed(lane); work && work->calls > 0)
       list.push_back({{"lane", lane_name(lane)},
                       {"packed", work->calls},
                       {"whole_bytes", work->whole_bytes},
