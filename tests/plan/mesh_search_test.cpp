@@ -278,6 +278,14 @@ TEST(MeshSearch, StopsAfterItsWorkAndSaysSo) {
                                             "it has looked at {} of {} meshes; give an axis to "
                                             "search it whole",
                                             some.looked_at, some.meshes));
+  const Json json = search_json(some, context.ranks), all = search_json(whole, context.ranks);
+  EXPECT_EQ(json["stopped"], true);
+  EXPECT_EQ(json["meshes"], some.meshes);
+  EXPECT_EQ(json["meshes_looked_at"], some.looked_at);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["layouts"].size(), some.best.size());
+  EXPECT_EQ(all["stopped"], false);
+  EXPECT_EQ(all["meshes_looked_at"], all["meshes"]);
   ASSERT_FALSE(some.best.empty());
   EXPECT_EQ(some.best[0].seconds, again.best.at(0).seconds);
   EXPECT_EQ(some.best[0].seconds, planned_step(spec, some.best[0].options, context).seconds);
