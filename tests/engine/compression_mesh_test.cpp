@@ -2,6 +2,8 @@
 // stages too; what several ranks hold alike stays alike; the plan is the run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <mutex>
 #include <set>
@@ -279,6 +281,54 @@ TEST(CompressedCopies, OfAdaptersAreAlike) {
       const RankRun run = test::train_on_ranks(spec, options, 4, 3);
       test::expect_same_bits(run.weights, reference.weights);
       test::expect_planned(spec, options, 4, run, test::this_processor());
+    }
+  }
+}
+
+// However a step is computed, and wherever state lives.
+TEST(CompressedCopies, DoNotDependOnHowAStepIsComputed) {
+  const ModelSpec spec = mesh_model(kPackedTensor);
+  const EngineOptions first =
+      mesh_options(kPackedTensor, only_gradients_in({.type = Type::int4}), 2);
+  const RankRun reference = test::train_on_ranks(spec, first, 4, 3);
+  std::vector<EngineOptions> others(4, first);
+  others[0].offload.optimizer = Tier::host;
+  others[1].order = Order::unit_first;
+  others[2].recompute = true;
+  others[3].overlap_chunks = 2;
+  for (const EngineOptions& options : others) {
+    const RankRun run = test::train_on_ranks(spec, options, 4, 3);
+    test::expect_same_bits(run.weights, reference.weights);
+    test::expect_planned(spec, options, 4, run, test::this_processor());
+  }
+  const ModelSpec staged = mesh_model(kPackedPipeline);
+  const RankRun turns =
+      test::train_on_ranks(staged, mesh_options(kPackedPipeline, first.compression, 2), 4, 3);
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    EngineOptions options = mesh_options(kPackedPipeline, first.compression, 2);
+    options.pipeline.schedule = schedule;
+    test::expect_same_bits(test::train_on_ranks(staged, options, 4, 3).weights, turns.weights);
+  }
+}
+
+// Steps whose gradients are too large change nothing on any rank, and what is kept stays alike.
+TEST(CompressedCopies, StayAlikeWhereStepsAreSkipped) {
+  for (const PackedMesh& mesh : packed_meshes()) {
+    SCOPED_TRACE(mesh.name);
+    for (const bool momentum : {false, true}) {
+      CompressionOptions compression = only_gradients_in({.type = Type::topk, .density = 0.1});
+      compression.corrects_momentum = momentum && mesh.data > 1;
+      compression.correction = {.momentum = 0.9f, .share = 1.0f, .masks = true};
+      EngineOptions options = mesh_options(mesh, compression, 1);
+      options.skip_overflow = true;
+      options.loss_scale = {.fixed = 0, .initial_power = 136, .window = 3};
+      expect_one_value(held_after(mesh, mesh_model(mesh), options, 30));
+      if (mesh.tensor == 1 || momentum) continue;
+      const std::vector<double> norms =
+          test::train_on_ranks(mesh_model(mesh), options, mesh.ranks(), 30).norms;
+      const auto skipped = std::count_if(norms.begin(), norms.end(),
+                                         [](double norm) { return !std::isfinite(norm); });
+      EXPECT_TRUE(skipped > 3 && skipped < 25) << skipped;
     }
   }
 }
