@@ -178,12 +178,20 @@ WireDraw PackedCalls::draw_of(const PackedMessage& packed, int source, int desti
   return draw;
 }
 
+// Calls visit(part) for all that this rank packs of a slab: a shard for each destination.
+template <class Visit>
+void PackedCalls::for_each_given(const PackedMessage& packed, const Visit& visit) const {
+  const Message& message = packed.message;
+  for (int destination = 0; destination < channel_.ranks(); ++destination)
+    for_each_chunk(message, destination * stride(message), message.shard_elems,
+                   [&](int64_t, std::span<const float> part) { visit(part); });
+}
+
 // The factor of this rank's own gradient, whose norm is limited.
 float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
   if (limit <= 0) return 1;
   double squares = 0;
-  for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
-                 [&](int64_t, std::span<const float> part) { squares += measure(part).squares; });
+  for_each_given(packed, [&](std::span<const float> part) { squares += measure(part).squares; });
   const double norm = std::sqrt(squares);
   return norm > limit ? static_cast<float>(limit / norm) : 1.0f;
 }
@@ -191,21 +199,25 @@ float PackedCalls::own_scale(const PackedMessage& packed, float limit) const {
 // Whether all that this rank has of a slab is finite.
 bool PackedCalls::finite(const PackedMessage& packed) const {
   bool all = true;
-  for_each_chunk(packed.message, 0, packed.message.shard_elems * channel_.ranks(),
-                 [&](int64_t, std::span<const float> part) {
-                   all = all && largest_magnitude(part) < half::kInfinity;
-                 });
+  for_each_given(packed, [&](std::span<const float> part) {
+    all = all && largest_magnitude(part) < half::kInfinity;
+  });
   return all;
 }
 
 // What lies between parameters is nothing. A packet may hold something for it, and what it lacks
 // then is kept: it is not carried on.
-void PackedCalls::clear_gaps(const PackedMessage& packed) {
-  const int64_t size = dtype_bytes(packed.message.dtype);
+void PackedCalls::clear_gaps(const PackedMessage& packed) const {
+  const auto clear = [&](void* data, int64_t begin, int64_t end, int64_t size) {
+    std::byte* const from = bytes_at(data, begin * size);
+    if (packer_)
+      packer_->clear(from, (end - begin) * size);
+    else
+      std::fill_n(from, (end - begin) * size, std::byte{0});
+  };
   for (const SlabGap& gap : packed.gaps) {
-    std::fill_n(bytes_at(packed.message.whole, gap.begin * size), (gap.end - gap.begin) * size,
-                std::byte{0});
-    if (packed.kept) std::fill(packed.kept + gap.begin, packed.kept + gap.end, 0.0f);
+    clear(packed.message.whole, gap.begin, gap.end, dtype_bytes(packed.message.dtype));
+    if (packed.kept) clear(packed.kept, gap.begin, gap.end, int64_t{sizeof(float)});
   }
 }
 
@@ -254,10 +266,11 @@ void PackedCalls::pack(Wire& wire, const PackedMessage& packed, int destination,
 
 void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
                            const MomentumCorrection& correction) {
+  for (const PackedMessage& packed : messages) clear_gaps(packed);
+  if (packer_) return pack_by_packer(wire, messages, rooms, correction);
   std::vector<Fold> folds;
   std::vector<bool> sound;
   for (const PackedMessage& packed : messages) {
-    clear_gaps(packed);
     sound.push_back(packed.kept == nullptr || finite(packed));
     folds.push_back({correction.share * own_scale(packed, packed.kept ? correction.limit : 0),
                      correction.momentum});
@@ -280,14 +293,14 @@ void PackedCalls::pack_all(Wire& wire, std::span<const PackedMessage> messages, 
 }
 
 // dst = the packets of one destination from all ranks, in their order.
-template <class PacketOf>
 void PackedCalls::sum(Wire& wire, const PackedMessage& packed, int destination, void* dst,
-                      float* wide, const PacketOf& packet_of) {
+                      float* wide, const Packer::Packets& packets) {
+  if (packer_) return sum_by_packer(wire, packed, destination, dst, wide, packets);
   const Message& message = packed.message;
   const std::span<float> to =
       floats(message.dtype == DType::f32 ? static_cast<float*>(dst) : wide, message.shard_elems);
-  for (int source = 0; source < channel_.ranks(); ++source)
-    wire.apply(packet_of(source), draw_of(packed, source, destination),
+  for (int source = 0; source < packets.count; ++source)
+    wire.apply(packets.first + source * packets.stride, draw_of(packed, source, destination),
                source == 0 ? Apply::set : Apply::add, to);
   const int64_t first = destination * stride(message);
   for_each_scale(packed, first, message.shard_elems,
@@ -357,19 +370,16 @@ void PackedCalls::reduce_packets(std::string_view what, Wire& wire,
                                  const MomentumCorrection& correction) {
   const Rooms at = rooms(wire, messages, channel_.ranks(), channel_.ranks());
   count(wire, messages, channel_.ranks());
-  double begin = now_seconds();
-  if (!dry_) pack_all(wire, messages, at, correction);
-  work_.seconds += now_seconds() - begin;
+  timed([&] { pack_all(wire, messages, at, correction); });
   channel_.all_to_all(what, at.made, at.received, at.block_bytes);
-  if (dry_) return;
-  begin = now_seconds();
-  int64_t offset = 0;
-  for (const PackedMessage& packed : messages) {
-    sum(wire, packed, channel_.rank(), packed.message.shard, at.wide,
-        [&](int source) { return at.received + source * at.block_bytes + offset; });
-    offset += wire.packet_bytes(packed.message.shard_elems);
-  }
-  work_.seconds += now_seconds() - begin;
+  timed([&] {
+    const std::byte* packet = at.received;
+    for (const PackedMessage& packed : messages) {
+      sum(wire, packed, channel_.rank(), packed.message.shard, at.wide,
+          {packet, at.block_bytes, channel_.ranks()});
+      packet += wire.packet_bytes(packed.message.shard_elems);
+    }
+  });
 }
 
 // Packets of all destinations from all ranks, where they are less; else sums of packets.
@@ -397,63 +407,81 @@ void PackedCalls::gather_packets(std::string_view what, Wire& wire,
   const int ranks = channel_.ranks();
   const Rooms at = rooms(wire, messages, ranks, ranks * ranks);
   count(wire, messages, ranks);
-  double begin = now_seconds();
-  if (!dry_) pack_all(wire, messages, at, correction);
-  work_.seconds += now_seconds() - begin;
+  timed([&] { pack_all(wire, messages, at, correction); });
   const int64_t made = at.block_bytes * ranks;
   const Message packets{at.received, at.made, made, DType::u8};
   channel_.all_gather(what, {&packets, 1});
-  if (dry_) return;
-  begin = now_seconds();
-  for (int destination = 0; destination < ranks; ++destination) {
-    int64_t offset = destination * at.block_bytes;
-    for (const PackedMessage& packed : messages) {
-      const Message& message = packed.message;
-      sum(wire, packed, destination,
-          bytes_at(message.whole, destination * stride(message) * dtype_bytes(message.dtype)),
-          at.wide, [&](int source) { return at.received + source * made + offset; });
-      offset += wire.packet_bytes(message.shard_elems);
+  timed([&] {
+    for (int destination = 0; destination < ranks; ++destination) {
+      const std::byte* packet = at.received + destination * at.block_bytes;
+      for (const PackedMessage& packed : messages) {
+        const Message& message = packed.message;
+        sum(wire, packed, destination,
+            bytes_at(message.whole, destination * stride(message) * dtype_bytes(message.dtype)),
+            at.wide, {packet, made, ranks});
+        packet += wire.packet_bytes(message.shard_elems);
+      }
     }
-  }
-  work_.seconds += now_seconds() - begin;
+  });
 }
 
 void PackedCalls::all_gather(std::string_view what, Wire& wire,
                              std::span<const PackedMessage> messages) {
-  const int ranks = channel_.ranks();
-  const Rooms at = rooms(wire, messages, 1, ranks);
+  const Rooms at = rooms(wire, messages, 1, channel_.ranks());
   count(wire, messages, 1);
-  double begin = now_seconds();
-  std::byte* packet = at.made;
-  for (const PackedMessage& packed : messages) {
-    if (dry_) break;
-    const Message& message = packed.message;
-    const std::span<float> values =
-        as_floats(message, message.shard, 0, message.shard_elems, at.wide);
-    if (values.data() != at.wide) copy_bytes(values.data(), at.wide, message.shard_bytes());
-    pack(wire, packed, 0, packet, floats(at.wide, message.shard_elems), false);
-    packet += wire.packet_bytes(message.shard_elems);
-  }
-  work_.seconds += now_seconds() - begin;
+  timed([&] { pack_own(wire, messages, at); });
   const Message packets{at.received, at.made, at.block_bytes, DType::u8};
   channel_.all_gather(what, {&packets, 1});
-  if (dry_) return;
-  begin = now_seconds();
-  for (int source = 0; source < ranks; ++source) {
-    packet = at.received + source * at.block_bytes;
+  timed([&] { unpack_all(wire, messages, at); });
+}
+
+void PackedCalls::pack_own(Wire& wire, std::span<const PackedMessage> messages,
+                           const Rooms& rooms) {
+  if (packer_) return pack_own_by_packer(wire, messages, rooms);
+  std::byte* packet = rooms.made;
+  for (const PackedMessage& packed : messages) {
+    const Message& message = packed.message;
+    const std::span<float> values =
+        as_floats(message, message.shard, 0, message.shard_elems, rooms.wide);
+    if (values.data() != rooms.wide) copy_bytes(values.data(), rooms.wide, message.shard_bytes());
+    pack(wire, packed, 0, packet, floats(rooms.wide, message.shard_elems), false);
+    packet += wire.packet_bytes(message.shard_elems);
+  }
+}
+
+void PackedCalls::unpack_all(Wire& wire, std::span<const PackedMessage> messages,
+                             const Rooms& rooms) {
+  for (int source = 0; source < channel_.ranks(); ++source) {
+    const std::byte* packet = rooms.received + source * rooms.block_bytes;
     for (const PackedMessage& packed : messages) {
       const Message& message = packed.message;
       std::byte* const dst = bytes_at(message.whole, source * message.shard_bytes());
-      const std::span<float> to =
-          floats(message.dtype == DType::f32 ? reinterpret_cast<float*>(dst) : at.wide,
-                 message.shard_elems);
-      wire.apply(packet, draw_of(packed, source, 0), Apply::set, to);
-      if (message.dtype != DType::f32)
-        narrow(message.dtype, to, {dst, static_cast<size_t>(message.shard_bytes())});
+      if (packer_) {
+        sum_by_packer(wire, packed, 0, dst, rooms.wide, {packet, 0, 1});
+      } else {
+        const std::span<float> to =
+            floats(message.dtype == DType::f32 ? reinterpret_cast<float*>(dst) : rooms.wide,
+                   message.shard_elems);
+        wire.apply(packet, draw_of(packed, source, 0), Apply::set, to);
+        if (message.dtype != DType::f32)
+          narrow(message.dtype, to, {dst, static_cast<size_t>(message.shard_bytes())});
+      }
       packet += wire.packet_bytes(message.shard_elems);
     }
   }
-  work_.seconds += now_seconds() - begin;
+}
+
+// What packs or unpacks; a dry call moves nothing.
+template <class Work>
+void PackedCalls::timed(const Work& work) {
+  if (dry_) return;
+  if (packer_) packer_->begin();
+  const double begin = now_seconds();
+  work();
+  if (packer_)
+    packer_->end();
+  else
+    work_.seconds += now_seconds() - begin;
 }
 
 }  // namespace onefold

@@ -16,19 +16,13 @@
 
 #include "comm/communicator.h"
 #include "comm/wire.h"
+#include "kernels/packer.h"
 
 namespace onefold {
 
 // Elements [begin, end) of a slab that belong to no parameter.
 struct SlabGap {
   int64_t begin = 0, end = 0;
-};
-
-// Elements [begin, end) of a slab travel multiplied by a number, and arrive without it: numbers of
-// one size share a packet's scales better.
-struct SlabScale {
-  int64_t begin = 0, end = 0;
-  float scale = 1;
 };
 
 // Momentum before the sum, of what was not sent too: Deep Gradient Compression's (Lin et al. 2018),
@@ -78,19 +72,18 @@ struct PackWork {
 class PackedCalls {
  public:
   // Without memory (dry), calls are only counted. `inside`: a channel of the ranks of this host,
-  // where `channel` is of one rank on each.
-  PackedCalls(Channel& channel, bool dry, Channel* inside = nullptr)
-      : channel_(channel), inside_(inside), dry_(dry) {}
+  // where `channel` is of one rank on each. `packer`: of memory that the host does not reach.
+  PackedCalls(Channel& channel, bool dry, Channel* inside = nullptr,
+              std::unique_ptr<Packer> packer = nullptr)
+      : channel_(channel), inside_(inside), dry_(dry), packer_(std::move(packer)) {}
 
   // Scratch of one of the three calls, aligned to 64; `shorter`: of packets that are at most as
-  // long as the wire's too.
+  // long as the wire's too. And of a packer beside it.
   static int64_t scratch_bytes(Collective collective, const Wire& wire,
                                std::span<const Message> messages, PackedRanks ranks,
                                bool shorter = false);
-  void set_scratch(void* memory, int64_t bytes) {
-    scratch_ = static_cast<std::byte*>(memory);
-    scratch_bytes_ = bytes;
-  }
+  static int64_t packer_bytes(const Wire& wire, std::span<const Message> messages);
+  void set_scratch(void* memory, int64_t bytes, int64_t packer_bytes = 0);
 
   // As Channel's. `whole` is written where there is no feedback: its gaps become 0.
   void reduce_scatter(std::string_view what, Wire& wire, std::span<const PackedMessage> messages,
@@ -110,7 +103,8 @@ class PackedCalls {
                               PackedRanks ranks);
   static int64_t all_gather_bytes(const Wire& wire, std::span<const Message> messages, int ranks);
 
-  const PackWork& work() const { return work_; }
+  // Of a device it waits for its lane.
+  PackWork work() const;
 
  private:
   struct Rooms;
@@ -130,24 +124,37 @@ class PackedCalls {
                                         std::span<const PackedMessage> messages);
   Rooms rooms(const Wire& wire, std::span<const PackedMessage> messages, int blocks_made,
               int blocks_received);
+  template <class Visit>
+  void for_each_given(const PackedMessage& packed, const Visit& visit) const;
   bool finite(const PackedMessage& packed) const;
   float own_scale(const PackedMessage& packed, float limit) const;
-  static void clear_gaps(const PackedMessage& packed);
+  void clear_gaps(const PackedMessage& packed) const;
   std::span<float> given(const PackedMessage& packed, int destination, const Fold& fold,
                          float* wide) const;
   void pack(Wire& wire, const PackedMessage& packed, int destination, std::byte* packet,
             std::span<float> values, bool masks);
-  template <class PacketOf>
   void sum(Wire& wire, const PackedMessage& packed, int destination, void* dst, float* wide,
-           const PacketOf& packet_of);
+           const Packer::Packets& packets);
   void pack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
                 const MomentumCorrection& correction);
+  void pack_own(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms);
+  void unpack_all(Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms);
+  // The same by the packer (packed_device.cpp).
+  void pack_by_packer(const Wire& wire, std::span<const PackedMessage> messages, const Rooms& rooms,
+                      const MomentumCorrection& correction);
+  void pack_own_by_packer(const Wire& wire, std::span<const PackedMessage> messages,
+                          const Rooms& rooms);
+  void sum_by_packer(const Wire& wire, const PackedMessage& packed, int destination, void* dst,
+                     float* wide, const Packer::Packets& packets);
+  template <class Work>
+  void timed(const Work& work);
   void count(const Wire& wire, std::span<const PackedMessage> messages, int shards);
   WireDraw draw_of(const PackedMessage& packed, int source, int destination) const;
 
   Channel& channel_;
   Channel* const inside_;
   const bool dry_;
+  const std::unique_ptr<Packer> packer_;
   std::byte* scratch_ = nullptr;
   int64_t scratch_bytes_ = 0;
   PackWork work_;

@@ -22,6 +22,14 @@ constexpr std::array<Nanoseconds, 12> kNanoseconds = {
     {0.7, 0.2},    {0.7, 0.05},       {0.7, 0.05},     {0.65, 0.05},
     {0.65, 0.05},  {0.6, 0.05},       {0.65, 0.05},    {0.75, 0.05}};
 
+// On a card: numbers, what is kept before and after, the sweeps that choose, and codes.
+struct CardBytes {
+  double pack = 0, unpack = 0;
+};
+constexpr std::array<CardBytes, 12> kCardBytes = {CardBytes{}, {14, 6}, {13, 5}, {12.5, 4.5},
+                                                  {12.2, 4.2}, {36, 4}, {24, 4}, {24, 4},
+                                                  {20, 4},     {28, 4}, {},      {}};
+
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;
 
@@ -96,18 +104,15 @@ std::string describe(const WireFormat& format) {
   return text;
 }
 
-// The product is rounded up; a hundredth of a hundred is one, whatever a double makes of it.
-int64_t sent_elems(double density, int64_t elems) {
-  const auto count =
-      static_cast<int64_t>(std::ceil(density * static_cast<double>(elems) * (1 - 1e-12)));
-  return std::clamp<int64_t>(count, 1, std::max<int64_t>(elems, 1));
-}
-
-double pack_seconds(const WireFormat& format, int64_t packed, int64_t unpacked) {
-  if (format.none()) return 0;
-  const Nanoseconds& per = kNanoseconds[static_cast<size_t>(format.type)];
-  return 1e-9 * (static_cast<double>(packed) * (per.pack + (format.stochastic ? per.draw : 0)) +
-                 static_cast<double>(unpacked) * per.unpack);
+PackCost pack_cost(const WireFormat& format, int64_t packed, int64_t unpacked) {
+  if (format.none()) return {};
+  const auto type = static_cast<size_t>(format.type);
+  const Nanoseconds& per = kNanoseconds[type];
+  const auto of = [&](double pack, double unpack) {
+    return static_cast<double>(packed) * pack + static_cast<double>(unpacked) * unpack;
+  };
+  return {1e-9 * of(per.pack + (format.stochastic ? per.draw : 0), per.unpack),
+          of(kCardBytes[type].pack, kCardBytes[type].unpack)};
 }
 
 std::unique_ptr<Wire> make_wire(const WireFormat& format) {

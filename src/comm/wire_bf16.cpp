@@ -12,7 +12,8 @@ namespace {
 
 class Bf16Wire final : public DenseWire {
  public:
-  explicit Bf16Wire(const WireFormat& format) : DenseWire(1), stochastic_(format.stochastic) {}
+  explicit Bf16Wire(const WireFormat& format)
+      : DenseWire(format, 1), stochastic_(format.stochastic) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(elems * int64_t{sizeof(uint16_t)}, 4);

@@ -23,7 +23,7 @@ template <class Codes>
 class IntWire final : public DenseWire {
  public:
   explicit IntWire(const WireFormat& format)
-      : DenseWire(format.block), stochastic_(format.stochastic) {}
+      : DenseWire(format, format.block), stochastic_(format.stochastic) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(scale_bytes(elems) + Codes::bytes(elems), 4);

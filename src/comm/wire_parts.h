@@ -157,7 +157,7 @@ struct Entries {
 class DenseWire : public Wire {
  public:
   // `block`: elements that are coded together.
-  explicit DenseWire(int64_t block) : block_(block) {}
+  DenseWire(const WireFormat& format, int64_t block) : Wire(format), block_(block) {}
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final;
   void apply(const std::byte* packet, const WireDraw& draw, Apply how, std::span<float> dst) final;
   Squares pack(std::span<float> values, const WireDraw& draw, std::byte* packet) final;
@@ -185,6 +185,7 @@ class DenseWire : public Wire {
 // Formats that choose what they send: as a packet is written, it is known what is left.
 class ChoosingWire : public Wire {
  public:
+  using Wire::Wire;
   void encode(std::span<const float> values, const WireDraw& draw, std::byte* packet) final {
     write(values, draw, Lost::unmeasured, packet);
   }

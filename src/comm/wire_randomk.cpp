@@ -13,7 +13,7 @@ namespace {
 
 class RandomWire final : public Wire {
  public:
-  explicit RandomWire(const WireFormat& format) : density_(format.density) {}
+  explicit RandomWire(const WireFormat& format) : Wire(format), density_(format.density) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return Entries::bytes(sent_elems(density_, elems), 0);

@@ -12,7 +12,7 @@ namespace {
 
 class SignWire final : public DenseWire {
  public:
-  explicit SignWire(const WireFormat& format) : DenseWire(format.block) {}
+  explicit SignWire(const WireFormat& format) : DenseWire(format, format.block) {}
 
   int64_t packet_bytes(int64_t elems) const override {
     return round_up(mean_bytes(elems) + (elems + 7) / 8, 4);

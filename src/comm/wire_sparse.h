@@ -13,7 +13,7 @@ namespace onefold::wire {
 // Numbers at places of their own.
 class SparseWire : public ChoosingWire {
  public:
-  explicit SparseWire(const WireFormat& format) : density_(format.density) {}
+  explicit SparseWire(const WireFormat& format) : ChoosingWire(format), density_(format.density) {}
 
   int64_t packet_bytes(int64_t elems) const final {
     const int64_t room = sent_elems(density_, elems);

@@ -11,7 +11,8 @@ namespace onefold::wire {
 
 class WholeWire : public ChoosingWire {
  public:
-  explicit WholeWire(const WireFormat& format) : block_(format.block), density_(format.density) {}
+  explicit WholeWire(const WireFormat& format)
+      : ChoosingWire(format), block_(format.block), density_(format.density) {}
 
   int64_t packet_bytes(int64_t elems) const final {
     const Entries entries = entries_of(nullptr, elems);

@@ -80,6 +80,9 @@ std::string obstacle_to_own_momentum(const Config& config) {
     return "moments must be fp32, for they become the ranks' own";
   if (adam && config.offload.optimizer == Tier::disk)
     return "the moments of AdamW and LAMB, which become the ranks' own, cannot be on a disk";
+  if (adam && config.run.device != "cpu" && config.offload.optimizer != Tier::device)
+    return "with run.device cuda the moments of AdamW and LAMB, which become the ranks' own, must "
+           "be on the card";
   if (config.schedule.cycles_momentum())
     return "the schedule may not change momentum (cycle_momentum)";
   return "";
@@ -127,9 +130,13 @@ void check_hosts(JsonObject& in, const Config& config) {
 
 void refuse_what_is_missing(JsonObject& root, const Config& config) {
   if (config.run.device != "cpu")
-    root.refuse(Group::missing, "compression",
-                fmt::format("is made by the processor, and run.device is {}: leave it out",
-                            config.run.device));
+    for (const auto& [key, format] :
+         {std::pair("compression.gradients", &config.compression.gradients),
+          std::pair("compression.weights", &config.compression.weights)})
+      if (const std::string why = obstacle_to_packing_on_cards(*format); !why.empty())
+        root.refuse(Group::missing, key,
+                    fmt::format("is {}, which {}, and run.device is {}", wire_name(format->type),
+                                why, config.run.device));
 }
 
 }  // namespace

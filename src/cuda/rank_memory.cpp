@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cuda/check.h"
+#include "cuda/packer.h"
 #include "cuda/rank_sum.h"
 
 namespace onefold::cuda {
@@ -79,6 +80,8 @@ class CardRankMemory final : public RankMemory {
     }
     return true;
   }
+
+  std::unique_ptr<Packer> packer() override { return make_packer(card_, stream_); }
 
   void* stream() override {
     card_.use();

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <optional>
 
+#include "data/byte_level.h"
 #include "data/characters.h"
 #include "data/jinja_syntax.h"
 
@@ -34,6 +35,7 @@ class Lexer {
       : text_(with_plain_lines(text)), source_(source) {}
 
   std::vector<Token> read() {
+    require_utf8();
     bool line_starting = true;
     while (at_ < text_.size()) {
       const size_t tag = find_tag(at_);
@@ -227,6 +229,19 @@ class Lexer {
       tokens_.back().number = value;
     else
       fail(fmt::format("{} is no number that can be computed with", digits));
+  }
+
+  // Texts are cut at characters: from here on all of them are whole.
+  void require_utf8() {
+    for (size_t at = 0; at < text_.size();) {
+      const size_t bytes = utf8_sequence(std::string_view(text_).substr(at));
+      if (bytes == 0)
+        fail(fmt::format("the byte {:#04x} is no part of a character: a template is UTF-8",
+                         static_cast<unsigned char>(text_[at])));
+      line_ += text_[at] == '\n';
+      at += bytes;
+    }
+    line_ = 1;
   }
 
   void read_string(char quote) {

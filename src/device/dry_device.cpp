@@ -66,7 +66,9 @@ class VirtualLane final : public LaneQueue {
                                                            static_cast<double>(label.bytes))));
     else
       ready_ += seconds;
-    ready_ += label.core_seconds;
+    ready_ += machine_.hardware.device == "cpu"
+                  ? label.core_seconds
+                  : label.card_bytes / (machine_.hardware.memory_gb_per_s * 1e9);
     const Work& after = machine_.kernels.work();
     if (of_the_host_)  // at the rate of its memory
       ready_ = machine_.host_memory.take(ready_, memory_seconds(after.bytes - before.bytes));

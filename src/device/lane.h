@@ -36,10 +36,12 @@ struct JobLabel {
   // Between ranks of several hosts: how many of each host send at the same time, each over its own
   // link to the others; 0: it stays on one.
   int host_links = 0;
-  bool out = false;         // away from the device, where that makes a difference
-  double core_seconds = 0;  // of one core, for what the job does besides; counted by virtual time
-  std::string name = {};    // empty: not traced
-  int action = -1;          // of the program that is walked: its number; -1: none
+  bool out = false;  // away from the device, where that makes a difference
+  // For what the job does besides: of one core, and what it reads and writes of a card's memory;
+  // counted by virtual time.
+  double core_seconds = 0, card_bytes = 0;
+  std::string name = {};  // empty: not traced
+  int action = -1;        // of the program that is walked: its number; -1: none
 };
 
 // When a job ran; or (awaited set) when this lane stood still for a job of another one.

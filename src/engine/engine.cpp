@@ -16,13 +16,11 @@ namespace {
 // What ranks keep of gradients is always in the scale that the next step has, and a checkpoint
 // names that one. Ratios are powers of two (but for a least scale that is none): nothing is
 // rounded. After a step all that a checkpoint had to save of it is saved.
-void rescale_kept(RankState& state, float ratio) {
+void rescale_kept(RankState& state, Kernels& kernels, float ratio) {
   for (int u = 0; u < state.units(); ++u) {
     const UnitState& own = state.unit(u);
-    for (int i = 0; i < own.own_states(); ++i) {
-      const Tensor kept = own.own_state(i);
-      for (float& value : std::span(kept.f32(), static_cast<size_t>(kept.elems()))) value *= ratio;
-    }
+    for (int i = 0; i < own.own_states(); ++i)
+      kernels.scale(own.own_state(i), ratio, own.own_state(i));
   }
 }
 
@@ -222,7 +220,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   if (local.on() && steps_done_ == local.whole_steps) begin_local_steps();
   StepRates rates_here = rates;
   const CompressionOptions& compression = options_.compression;
-  if (packed(Lane::reduce) && compression.corrects_momentum &&
+  if (packs(Lane::reduce) && compression.corrects_momentum &&
       updates_done() >= compression.whole_steps) {
     rates_here.momentum_arrives = rates_here.squares_stay = true;
     if (updates_done() == compression.whole_steps || momentum_begins_)
@@ -386,9 +384,9 @@ void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& 
 
 // What ranks keep of gradients, from the scale that was.
 void Engine::follow_scale(double before) {
-  if (loss_scale_.scale() == before || !packed(Lane::reduce) || device_->dry()) return;
+  if (loss_scale_.scale() == before || !packs(Lane::reduce) || device_->dry()) return;
   executor_.settle();
-  rescale_kept(state_, static_cast<float>(loss_scale_.scale() / before));
+  rescale_kept(state_, device_->kernels(), static_cast<float>(loss_scale_.scale() / before));
 }
 
 // Gradients that are not finite end the run, unless it may go on without this step.

@@ -214,13 +214,14 @@ void Executor::finish_lanes() {
 // have readers that computation has been given but has not reached: the lane waits for its mark.
 void Executor::communicate(const Action& action, Walk& walk, const Channel& channel, Travel travel,
                            int64_t bytes, std::function<void(const std::string& what)> call,
-                           double core_seconds) {
+                           const PackCost& besides) {
   std::string what =
       fmt::format("{}, step {}", describe(action, unit(action.unit).name()), step_ + 1);
   LaneQueue* queue = lane(action.lane) ? lane(action.lane) : &device_.compute();
   if (queue != &device_.compute()) queue->after(device_.compute().mark());
   JobLabel label = label_of(action, bytes);
-  label.core_seconds = core_seconds;
+  label.core_seconds = besides.core_seconds;
+  label.card_bytes = besides.card_bytes;
   label.host_links =
       travel == Travel::together ? channel.host_members() : std::min(1, channel.host_members());
   if (named()) label.name = what;

@@ -90,6 +90,7 @@ class Executor {
   // these lack is kept.
   void sum_in_packets(int unit, const std::string& what, Tensor values);
   // What the lanes gather and reduce have packed; null: nothing.
+  bool packs(Lane lane) const;
   std::optional<PackWork> packed(Lane lane) const;
   // Old weights change places with the newest, which are this rank's own state meanwhile.
   void swap_stale();
@@ -230,12 +231,12 @@ class Executor {
   StepControl host_control() const;
   static constexpr int kFactorsPlace = 3;
   std::byte* host_place(int number) const;
-  // `core_seconds`: of the lane's thread, besides sending. Between hosts all members on one send
+  // `besides`: what packing takes the lane. Between hosts all members on one send
   // parts of what is gathered or summed; what goes to one rank has one link.
   enum class Travel : uint8_t { together, apart };
   void communicate(const Action& action, Walk& walk, const Channel& channel, Travel travel,
                    int64_t bytes, std::function<void(const std::string& what)> call,
-                   double core_seconds = 0);
+                   const PackCost& besides = {});
   void compute(const Action& action, const std::function<void()>& job);
 
   void add_params(int unit, std::vector<Tensor>& params) const;

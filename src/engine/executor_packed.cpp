@@ -86,7 +86,8 @@ void Executor::take_momentum_scales() {
     std::vector<SlabScale>& scales = momentum_scales_.emplace_back();
     if (own.frozen()) continue;
     for (const SlabPiece& piece : own.trained_layout().whole_pieces())
-      scales.push_back({piece.offset, piece.offset + piece.elems, own.momentum_scale(piece.param)});
+      scales.push_back(
+          {piece.offset, piece.offset + piece.elems, own.momentum_scale(device_, piece.param)});
   }
 }
 
@@ -94,7 +95,8 @@ void Executor::take_momentum_scales() {
 void Executor::take_unit_squares(double loss_scale) {
   if (!options_.compression.adaptive || !reduces_.on() || device_.dry()) return;
   constexpr double kKept = 0.9;
-  const double* const now = scalars_.sums().f64();
+  std::vector<double> now(static_cast<size_t>(scalars_.sums().elems()));
+  download(device_, scalars_.sums(), std::span(now));
   const auto units = static_cast<size_t>(state_.units());
   const bool first = unit_squares_.empty();
   unit_squares_.resize(units);
@@ -120,7 +122,6 @@ Executor::PackedLine Executor::packed_line(Lane lane, const UnitTraits& unit) co
 void Executor::open_packing(std::span<const Program* const> programs) {
   const CompressionOptions& compression = options_.compression;
   if (!compression.any()) return;
-  require(device_.memory_is_the_hosts(), "packets are made by the host, of its own memory");
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     gaps_.push_back(gaps_of(own.trained_layout()));
@@ -151,14 +152,18 @@ void Executor::open_packing(Lane lane, std::span<const Program* const> programs)
   const bool varies =
       lane == Lane::reduce && (compression.adaptive || compression.density_steps > 0);
   Packing& own = packing(lane);
-  int64_t bytes = 0, copies_bytes = 0;
+  const bool by_device = !device_.memory_is_the_hosts();
+  RankMemory* const memory = channels_.memory(lane);
+  int64_t bytes = 0, packer_bytes = 0, copies_bytes = 0;
   for (const Program* program : programs)
     for (const Action& action : program->actions) {
       if (!action.packed || (action.verb == Verb::gather) != (lane == Lane::gather)) continue;
       const UnitTraits& unit = traits(action.unit);
       const PackedLine line = packed_line(lane, unit);
       std::unique_ptr<PackedCalls>& calls = unit.ranks > 0 ? own.same_experts : own.calls;
-      if (!calls) calls = std::make_unique<PackedCalls>(line.channel, device_.dry(), line.inside);
+      if (!calls)
+        calls = std::make_unique<PackedCalls>(line.channel, device_.dry(), line.inside,
+                                              memory ? memory->packer() : nullptr);
       std::vector<Message> messages;
       std::vector<PackedMessage> packed;
       for (const int u : units_of(action)) {
@@ -168,19 +173,26 @@ void Executor::open_packing(Lane lane, std::span<const Program* const> programs)
       const bool whole = !state_.unit(action.unit).homes().optimizer.sharded;
       bytes = std::max(bytes, PackedCalls::scratch_bytes(collective_of(lane, whole), *wire,
                                                          messages, line.ranks(), varies));
+      if (by_device)
+        packer_bytes = std::max(packer_bytes, PackedCalls::packer_bytes(*wire, messages));
       copies_bytes = std::max(copies_bytes, copies_call(action, packed).scratch_bytes());
     }
   if (bytes == 0) return;
-  own.scratch = ledger_.allocate(Kind::communication, bytes, "packets");
+  own.scratch = ledger_.allocate(Kind::communication, bytes + packer_bytes, "packets");
   for (const auto* calls : {&own.calls, &own.same_experts})
-    if (*calls) (*calls)->set_scratch(own.scratch.data(), bytes);
+    if (*calls) (*calls)->set_scratch(own.scratch.data(), bytes + packer_bytes, packer_bytes);
   if (copies_bytes > 0)
     own.copies = ledger_.allocate(Kind::communication, copies_bytes, "copies beside packets");
   if (lane == Lane::gather) own.set(compression.weights);
 }
 
+bool Executor::packs(Lane lane) const {
+  return (lane == Lane::gather || lane == Lane::reduce) &&
+         (lane == Lane::gather ? gathers_ : reduces_).on();
+}
+
 std::optional<PackWork> Executor::packed(Lane lane) const {
-  if (lane != Lane::gather && lane != Lane::reduce) return {};
+  if (!packs(lane)) return {};
   const Packing& own = lane == Lane::gather ? gathers_ : reduces_;
   std::optional<PackWork> work;
   for (const auto* calls : {&own.calls, &own.same_experts})
@@ -227,7 +239,7 @@ void Executor::gather_packed(const Action& action, Walk& walk) {
         calls.all_gather(what, wire, messages);
         copies.put(true);
       },
-      pack_seconds(gathers_.format, elems_of(sizes), elems_of(sizes) * ranks));
+      pack_cost(gathers_.format, elems_of(sizes), elems_of(sizes) * ranks));
 }
 
 void Executor::reduce_packed(const Action& action, Walk& walk) {
@@ -258,6 +270,9 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
   const auto inside_bytes = static_cast<double>(PackedCalls::inside_bytes(
       whole ? Collective::all_reduce : Collective::reduce_scatter, sizes, ranks));
   const CopiesCall copies = copies_call(action, messages);
+  const int64_t given = elems_of(sizes) * ranks.between;
+  PackCost cost = pack_cost(reduces_.format, given, given);
+  cost.core_seconds += kInsideSeconds * inside_bytes;
   communicate(
       action, walk, channel, Travel::together, bytes(wire, sizes, ranks) + copies.sent_bytes(),
       [&calls, &wire, messages, whole, correction, copies](const std::string& what) {
@@ -269,9 +284,7 @@ void Executor::reduce_packed(const Action& action, Walk& walk) {
           calls.reduce_scatter(what, wire, messages, correction);
         copies.put(whole);
       },
-      pack_seconds(reduces_.format, elems_of(sizes) * ranks.between,
-                   elems_of(sizes) * ranks.between) +
-          kInsideSeconds * inside_bytes);
+      cost);
 }
 
 }  // namespace onefold

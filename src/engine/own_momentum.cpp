@@ -29,12 +29,12 @@ class MomentumScales {
     }
   }
 
-  void set() const {
+  void set(Device& device) const {
     double sum = 0;
     for (const Size& one : sizes_) sum += one.size;
     const double mean = sum / static_cast<double>(sizes_.size());
     for (const Size& one : sizes_)
-      one.unit->set_momentum_scale(one.param, static_cast<float>(mean / one.size));
+      one.unit->set_momentum_scale(device, one.param, static_cast<float>(mean / one.size));
   }
 
  private:
@@ -54,6 +54,7 @@ void Engine::begin_own_momentum(double loss_scale) {
   if (device_->dry() || options_.compression.whole_steps == 0) return;
   executor_.settle();
   announce_change();
+  device_->compute().wait(device_->compute().mark().number);
   MomentumScales scales(options_.optimizer);
   for (int u = 0; u < state_.units(); ++u) {
     UnitState& own = state_.unit(u);
@@ -68,22 +69,26 @@ void Engine::begin_own_momentum(double loss_scale) {
           fmt::format("momentum of {}", model_.units[static_cast<size_t>(u)]->name()),
           {&message, 1});
     } else {
-      std::copy_n(momentum.f32(), momentum.elems(), velocity.f32());
+      device_->kernels().copy(momentum, velocity);
     }
-    if (options_.optimizer.frozen_trust) scales.add(own, floats_of(velocity));
+    if (RankMemory* const memory = channels_.memory(Lane::gather)) memory->finish();
+    if (!options_.optimizer.frozen_trust) continue;
+    std::vector<float> values(static_cast<size_t>(velocity.elems()));
+    download(*device_, velocity, std::span(values));
+    scales.add(own, values);
   }
-  scales.set();
+  scales.set(*device_);
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.own_states() < 2) continue;
     const int sources =
         channels_.between() ? channels_.between()->ranks() : own.trained_layout().ranks();
     const auto part = static_cast<float>(loss_scale / sources);
-    const std::span<float> velocity = floats_of(own.own_state(1));
-    for (const SlabPiece& piece : own.trained_layout().whole_pieces())
-      for (float& value :
-           velocity.subspan(static_cast<size_t>(piece.offset), static_cast<size_t>(piece.elems)))
-        value *= part * own.momentum_scale(piece.param);
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces()) {
+      const Tensor velocity = own.own_state(1).col_range(piece.offset, piece.elems);
+      device_->kernels().scale(velocity, part * own.momentum_scale(*device_, piece.param),
+                               velocity);
+    }
   }
 }
 

@@ -128,20 +128,25 @@ Tensor UnitState::part_of(int index, Tensor slab, const SlabPiece& piece) const 
   return slab.col_range(vectors_layout_.offset(piece.param) + piece.first, piece.elems);
 }
 
-float* UnitState::momentum_scale_of(int param) const {
+Tensor UnitState::momentum_scale_of(int param) const {
   for (int i = 0; i < states(); ++i)
-    if (kept(i).of == OptimizerState::Of::ratios)
-      return part_of(i, state(i).at_home(), {.param = param}).f32() + kMomentumScale;
-  return nullptr;
+    if (kept(i).of == OptimizerState::Of::ratios) {
+      const Tensor ratios = part_of(i, state(i).at_home(), {.param = param});
+      return ratios.data == nullptr ? Tensor{} : ratios.flat().col_range(kMomentumScale, 1);
+    }
+  return {};
 }
 
-float UnitState::momentum_scale(int param) const {
-  const float* const scale = momentum_scale_of(param);
-  return scale == nullptr || *scale == 0 ? 1.0f : *scale;
+float UnitState::momentum_scale(Device& device, int param) const {
+  const Tensor place = momentum_scale_of(param);
+  float scale = 0;
+  if (place.data != nullptr) download(device, place, std::span(&scale, 1));
+  return scale == 0 ? 1.0f : scale;
 }
 
-void UnitState::set_momentum_scale(int param, float scale) {
-  if (float* const place = momentum_scale_of(param)) *place = scale;
+void UnitState::set_momentum_scale(Device& device, int param, float scale) {
+  const Tensor place = momentum_scale_of(param);
+  if (place.data != nullptr) upload(device, std::span<const float>(&scale, 1), place);
 }
 
 Message UnitState::node_message() const {

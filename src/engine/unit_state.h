@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/device.h"
 #include "engine/slab.h"
 #include "optim/optimizer.h"
 #include "program/program.h"
@@ -138,8 +139,8 @@ class UnitState {
 
   // What a parameter's momentum is multiplied by where it travels: a place in LAMB's ratios, which
   // is at home in the host's memory where momentum travels. 1 where it has none yet.
-  float momentum_scale(int param) const;
-  void set_momentum_scale(int param, float scale);
+  float momentum_scale(Device& device, int param) const;
+  void set_momentum_scale(Device& device, int param, float scale);
 
   // States that are this rank's own, and no other's: f32, of all that is trained, on the device.
   int own_states() const { return static_cast<int>(own_.size()); }
@@ -150,7 +151,7 @@ class UnitState {
 
  private:
   std::vector<Slab*> slabs(State state);
-  float* momentum_scale_of(int param) const;
+  Tensor momentum_scale_of(int param) const;
   const SlabLayout& layout_of(const OptimizerState& state) const;
   std::vector<SlabPiece> pieces(const SlabLayout& layout, bool shard) const {
     return shard ? layout.shard_pieces(rank_) : layout.whole_pieces();

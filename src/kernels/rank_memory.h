@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
+#include "kernels/packer.h"
 #include "tensor/tensor.h"
 
 namespace onefold {
@@ -26,6 +28,8 @@ class RankMemory {
   // A place in the lane's order, and whether it has been reached.
   virtual int64_t mark() { return 0; }
   virtual bool reached(int64_t /*mark*/) { return true; }
+  // Makes packets of it in the same order; null: the host does.
+  virtual std::unique_ptr<Packer> packer() { return nullptr; }
   // What a library puts its own work on: the lane's stream; null for the host.
   virtual void* stream() { return nullptr; }
 };

@@ -73,17 +73,20 @@ std::string wear_text(const Engine& engine) {
       kWarrantedBytes / a_step);
 }
 
+PackWork work_of(const Engine& engine, Lane lane) {
+  return engine.packed(lane).value_or(PackWork{});
+}
+
 // What was packed before it was sent, and what packets lacked.
 std::string packed_text(const Engine& engine) {
   std::string text;
   for (const Lane lane : {Lane::gather, Lane::reduce})
-    if (const std::optional<PackWork> work = engine.packed(lane); work && work->calls > 0)
+    if (const PackWork work = work_of(engine, lane); work.calls > 0)
       text += fmt::format(
           "  {:<9}packed to {:.3g} % of {}, {:.3g} % of the norm {}, {:.3f}s for packing\n",
-          lane_name(lane), 100 * work->ratio(), format_bytes(work->whole_bytes),
-          100 * work->error(),
+          lane_name(lane), 100 * work.ratio(), format_bytes(work.whole_bytes), 100 * work.error(),
           lane == Lane::reduce && engine.options().compression.feedback ? "kept back" : "lost",
-          work->seconds);
+          work.seconds);
   return text;
 }
 
@@ -116,14 +119,14 @@ Json traffic_json(const Engine& engine) {
                     {"hidden", hidden_share(engine, lane)}});
   });
   for (const Lane lane : {Lane::gather, Lane::reduce})
-    if (const std::optional<PackWork> work = engine.packed(lane); work && work->calls > 0)
+    if (const PackWork work = work_of(engine, lane); work.calls > 0)
       list.push_back({{"lane", lane_name(lane)},
-                      {"packed", work->calls},
-                      {"whole_bytes", work->whole_bytes},
-                      {"packed_bytes", work->packed_bytes},
-                      {"ratio", work->ratio()},
-                      {"error", work->error()},
-                      {"seconds", work->seconds}});
+                      {"packed", work.calls},
+                      {"whole_bytes", work.whole_bytes},
+                      {"packed_bytes", work.packed_bytes},
+                      {"ratio", work.ratio()},
+                      {"error", work.error()},
+                      {"seconds", work.seconds}});
   for (const Lane lane : {Lane::fetch, Lane::spill})
     if (const CopyWork& copies = engine.copies(lane); copies.count > 0)
       list.push_back({{"lane", lane_name(lane)},

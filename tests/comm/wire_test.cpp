@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/half.h"
+#include "comm/hard_data.h"
 #include "kernels/support.h"
 #include "tensor/tensor.h"
 #include "unwatched.h"
@@ -21,7 +22,7 @@ namespace {
 using Type = WireFormat::Type;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kMost = std::numeric_limits<float>::max();
+constexpr float kMost = test::kMostFloat;
 
 // Every format, with blocks that divide nothing too.
 std::vector<WireFormat> wire_formats() {
@@ -47,38 +48,10 @@ std::vector<WireFormat> wire_formats() {
   return formats;
 }
 
-struct HardData {
-  const char* name;
-  std::function<float(int64_t)> value;
-};
-
-// Uniform in [-1, 1).
-float drawn_number(int64_t i) {
-  return 2 * philox_uniform(philox_word(philox_key(3, Draw::test), static_cast<uint64_t>(i))) - 1;
-}
-
-std::vector<HardData> hard_data() {
-  return {
-      {"ordinary", drawn_number},
-      {"zeros", [](int64_t) { return 0.0f; }},
-      {"one spike", [](int64_t i) { return i == 5 ? 1e30f : 1e-8f * drawn_number(i); }},
-      {"many spikes", [](int64_t i) { return drawn_number(i) * (i % 97 == 0 ? 1e6f : 1.0f); }},
-      {"denormals", [](int64_t i) { return drawn_number(i) * 0x1p-140f; }},
-      {"least denormals", [](int64_t i) { return i % 3 == 0 ? 0x1p-149f : -0.0f; }},
-      {"ranges of 2^60", [](int64_t i) { return std::ldexp(drawn_number(i), int(i % 61) - 30); }},
-      {"all sizes", [](int64_t i) { return std::ldexp(drawn_number(i), int(i % 250) - 125); }},
-      {"the largest", [](int64_t i) { return i % 2 == 0 ? kMost : -kMost; }},
-      {"nearly the largest", [](int64_t i) { return drawn_number(i) * kMost; }},
-      {"equal", [](int64_t) { return -0.75f; }},
-      {"alternating", [](int64_t i) { return i % 2 == 0 ? 1.0f : -1.0f; }},
-  };
-}
-
-std::vector<float> values_of(const HardData& data, int64_t elems) {
-  std::vector<float> values(static_cast<size_t>(elems));
-  for (int64_t i = 0; i < elems; ++i) values[static_cast<size_t>(i)] = data.value(i);
-  return values;
-}
+using test::drawn_number;
+using test::hard_data;
+using test::HardData;
+using test::values_of;
 
 constexpr int64_t kSizes[] = {1, 2, 7, 16, 37, 255, 256, 257, 1024, 4099};
 

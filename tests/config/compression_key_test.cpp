@@ -157,8 +157,20 @@ TEST(CompressionKeys, ZeroPlusPlusMeansTheSame) {
 }
 
 TEST(CompressionKeys, RefuseWhatDoesNotCombine) {
-  EXPECT_ERROR(compressed({{"gradients", "int8"}}, {{"run", {{"device", "cuda"}}}}),
-               "compression is made by the processor");
+  const Json card = {{"run", {{"device", "cuda"}}}};
+  for (const char* name : {"rows", "importance"})
+    EXPECT_ERROR(compressed({{"gradients", name}}, card),
+                 fmt::format("compression.gradients is {}, which is made by the processor alone, "
+                             "and run.device is cuda",
+                             name));
+  EXPECT_ERROR(compressed({{"gradients", "int8"}, {"block_size", 12}}, card),
+               "compression.gradients is int8, which needs a block_size that is a multiple of 8");
+  for (const char* name : {"bf16", "int8", "int4", "1bit", "topk", "randomk", "blocks"})
+    EXPECT_EQ(error_text([&] { compressed({{"gradients", name}}, card); }), "") << name;
+  Json divided = card;
+  divided["mesh"] = {{"tensor", 3}};
+  EXPECT_ERROR(compressed({{"gradients", "int8"}}, divided, 6), "what several ranks hold alike",
+               "and run.device is cuda");
   EXPECT_ERROR(
       compressed({{"gradients", "topk"}, {"momentum_correction", true}, {"local_clipping", 1}},
                  {{"mesh", {{"tensor", 3}}},

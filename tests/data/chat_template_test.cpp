@@ -133,6 +133,17 @@ TEST(Jinja, WhatIsNotInterpretedIsNamedWithItsLine) {
 }
 
 // Nothing that a template does takes more than a moment, or more memory than a bound.
+// Half a character would be read beyond its end where a text is cut at characters.
+TEST(Jinja, WhatIsNoUtf8IsNamedWithItsLine) {
+  for (const std::string_view broken : {"\xFF", "\xE4", "\xE4\xB8", "\xED\xA0\x80", "\xC0\x80"})
+    for (const std::string_view before : {"", "text\n", "{{ ['\n", "{# \n", "{% raw %}\n"}) {
+      const std::string text = std::string(before) + std::string(broken);
+      EXPECT_ERROR(JinjaTemplate(text, "template"),
+                   before.empty() ? "template:1: the byte" : "template:2: the byte",
+                   "a template is UTF-8");
+    }
+}
+
 TEST(Jinja, IsBounded) {
   static constexpr std::chrono::seconds kMoment(test::kSanitized ? 200 : 20);
   const auto error = [](const std::string& text) {

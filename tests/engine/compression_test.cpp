@@ -1,5 +1,6 @@
 // Training whose gradients, or weights, travel in wire formats: the same bits at every stage and in
 // every bucket, as planned, at the volume of the formulas; and what it learns.
+// ONEFOLD_TEST_DEVICE=cuda:0 runs it on a card.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +13,6 @@
 namespace onefold {
 namespace {
 
-using test::all_compressions;
 using test::expect_same_bits;
 using test::NamedCompression;
 using test::RankRun;
@@ -27,17 +27,31 @@ ModelSpec packed_model() {
 }
 
 EngineOptions packed_options(const CompressionOptions& compression, int stage, int micros = 1) {
-  EngineOptions options{
-      .threads = 1, .micro_batch = 1, .sequence = 11, .micros = micros, .clipping = 1.0};
+  EngineOptions options{.device = test::test_device_name(),
+                        .threads = 1,
+                        .micro_batch = 1,
+                        .sequence = 11,
+                        .micros = micros,
+                        .clipping = 1.0};
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   options.compression = compression;
   return options;
 }
 
+// Those whose packets the tested device makes.
+std::vector<NamedCompression> all_compressions() {
+  std::vector<NamedCompression> all = test::all_compressions();
+  if (test::test_device_name() != "cpu")
+    std::erase_if(all, [](const NamedCompression& one) {
+      return !obstacle_to_packing_on_cards(one.options.gradients).empty();
+    });
+  return all;
+}
+
 // Traffic beyond the scratch and states of a plan is in the test of volumes.
 void expect_planned_packed(const EngineOptions& options, int ranks, const RankRun& run) {
-  test::expect_planned(packed_model(), options, ranks, run, this_machine(1));
+  test::expect_planned(packed_model(), options, ranks, run, test::test_hardware());
 }
 
 class Compression : public testing::TestWithParam<NamedCompression> {};
@@ -391,10 +405,10 @@ TEST(CompressionLossScale, StepsThatAreSkippedDoNotCount) {
       Weights weights;
       test::on_ranks(2, [&](int rank, std::shared_ptr<Communicator> communicator) {
         EngineOptions own = options;
-        const Engine* watched = nullptr;
+        Engine* watched = nullptr;
         own.before_action = [&](const Action& action) {
           if (action.verb == Verb::squares && watched->steps_done() < skipped)
-            *watched->state().unit(action.unit).gradient_shard().f32() = INFINITY;
+            test::break_gradient(*watched, action.unit);
         };
         Engine engine(packed_model(), own, std::move(communicator));
         watched = &engine;

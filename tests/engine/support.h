@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -37,6 +38,15 @@ class Combinations {
  private:
   int next_ = 0;
 };
+
+// A gradient of f32 is infinite from here on, as computation has left it.
+inline void break_gradient(Engine& engine, int unit) {
+  Device& device = engine.device();
+  device.compute().wait(device.compute().mark().number);
+  const float infinite = INFINITY;
+  upload(device, std::span(&infinite, 1),
+         std::as_const(engine).state().unit(unit).gradient_shard().flat().col_range(0, 1));
+}
 
 // A micro-batch that owns its tokens.
 struct OwnedBatch {
