@@ -84,6 +84,15 @@ double PackWork::ratio() const {
 
 double PackWork::error() const { return given > 0 ? std::sqrt(lost / given) : 0; }
 
+PackWork PackWork::operator+(const PackWork& other) const {
+  return {calls + other.calls,
+          whole_bytes + other.whole_bytes,
+          packed_bytes + other.packed_bytes,
+          seconds + other.seconds,
+          given + other.given,
+          lost + other.lost};
+}
+
 // Scratch: the packets that this rank makes, one block for each destination; those that it
 // receives, one for each source; a shard in fp32.
 struct PackedCalls::Rooms {
@@ -109,13 +118,21 @@ PackedCalls::Rooms PackedCalls::rooms(const Wire& wire, std::span<const PackedMe
 }
 
 int64_t PackedCalls::scratch_bytes(Collective collective, const Wire& wire,
-                                   std::span<const Message> messages, PackedRanks ranks) {
+                                   std::span<const Message> messages, PackedRanks ranks,
+                                   bool shorter) {
   const int64_t block = packets_bytes(wire, messages);
   const int64_t made = collective == Collective::all_gather ? 1 : ranks.between;
+  const auto bytes_of = [&](int64_t length, bool packets) {
+    return aligned(length * made) +
+           aligned(length * ranks.between * (packets ? ranks.between : 1)) + wide_bytes(messages);
+  };
   const bool packets =
       collective == Collective::all_reduce && gathers_packets(wire, messages, ranks);
-  return aligned(block * made) + aligned(block * ranks.between * (packets ? ranks.between : 1)) +
-         wide_bytes(messages);
+  const int64_t bytes = bytes_of(block, packets);
+  if (!shorter || collective != Collective::all_reduce || packets) return bytes;
+  // The longest that all ranks gather from all.
+  const int64_t most = (shards_bytes(messages) - 1) / std::max(1, ranks.between - 1);
+  return std::max(bytes, bytes_of(std::min(block, most), true));
 }
 
 bool PackedCalls::gathers_packets(const Wire& wire, std::span<const Message> messages,

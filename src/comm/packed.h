@@ -66,6 +66,7 @@ struct PackWork {
 
   double ratio() const;  // of bytes
   double error() const;  // relative norm
+  PackWork operator+(const PackWork& other) const;
 };
 
 class PackedCalls {
@@ -76,9 +77,11 @@ class PackedCalls {
               std::unique_ptr<Packer> packer = nullptr)
       : channel_(channel), inside_(inside), dry_(dry), packer_(std::move(packer)) {}
 
-  // Scratch of one of the three calls, aligned to 64; and of a packer beside it.
+  // Scratch of one of the three calls, aligned to 64; `shorter`: of packets that are at most as
+  // long as the wire's too. And of a packer beside it.
   static int64_t scratch_bytes(Collective collective, const Wire& wire,
-                               std::span<const Message> messages, PackedRanks ranks);
+                               std::span<const Message> messages, PackedRanks ranks,
+                               bool shorter = false);
   static int64_t packer_bytes(const Wire& wire, std::span<const Message> messages);
   void set_scratch(void* memory, int64_t bytes, int64_t packer_bytes = 0);
 

@@ -118,13 +118,11 @@ void read_momentum_correction(JsonObject& in, Config& config) {
 void check_hosts(JsonObject& in, const Config& config) {
   const CompressionOptions& compression = config.compression;
   if (compression.host_ranks == 1) return;
-  const int64_t ranks = config.batch.world_size;
+  const int64_t ranks = config.mesh.ranks();
   if (ranks > 1 && (ranks % compression.host_ranks != 0 || ranks == compression.host_ranks))
     in.refuse(Group::conflict, "ranks_per_host",
               fmt::format("is {}, and there are {} ranks: it must divide their number, and be less",
                           compression.host_ranks, ranks));
-  if (config.mesh.others() > 1)
-    in.refuse(Group::missing, "ranks_per_host", "does not go with other axes of the mesh yet");
   if (compression.correction.limit > 0)
     in.refuse(Group::missing, "ranks_per_host",
               "does not go with local_clipping: no rank has all of its host's gradient");
@@ -139,8 +137,6 @@ void refuse_what_is_missing(JsonObject& root, const Config& config) {
         root.refuse(Group::missing, key,
                     fmt::format("is {}, which {}, and run.device is {}", wire_name(format->type),
                                 why, config.run.device));
-  if (config.mesh.tensor > 1)
-    root.refuse(Group::missing, "compression", "does not go with mesh.tensor yet");
 }
 
 }  // namespace
@@ -190,7 +186,7 @@ void read_compression(JsonObject& root, Config& config) {
   if (compression.any()) refuse_what_is_missing(root, config);
   check_hosts(in, config);
   in.finish();
-  if (compression.any() && config.batch.world_size == 1) {
+  if (compression.any() && config.batch.world_size * config.mesh.context == 1) {
     root.idle("compression");
     compression = {};
   }

@@ -281,8 +281,10 @@ void settle_context(Config& config) {
 
 void check_mesh(const Config& config) {
   if (config.mesh.others() == 1) return;
-  const std::string why = obstacle_to_mesh(divided_model(config), engine_options(config));
-  if (!why.empty()) user_error("{}", why);
+  const EngineOptions options = engine_options(config);
+  for (const std::string& why : {obstacle_to_mesh(divided_model(config), options),
+                                 obstacle_to_compression(options, config.mesh.ranks())})
+    if (!why.empty()) user_error("{}", why);
 }
 
 Json mesh_json(const MeshConfig& mesh) {

@@ -52,8 +52,6 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
   if (spec.experts.capacity_factor > 0 && options.training)
     reasons.emplace_back(
         "a capacity of experts (capacity_factor) counts the tokens of whole sequences");
-  if (options.compression.any())
-    reasons.emplace_back("compression does not go with mesh.context yet");
   if (options.local.on())
     reasons.emplace_back("delay.local_steps does not go with mesh.context yet");
   if (reasons.empty()) return "";

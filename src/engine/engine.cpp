@@ -220,7 +220,7 @@ StepResult Engine::train_step(std::span<const BatchView> micros, const StepRates
   if (local.on() && steps_done_ == local.whole_steps) begin_local_steps();
   StepRates rates_here = rates;
   const CompressionOptions& compression = options_.compression;
-  if (packed(Lane::reduce) != nullptr && compression.corrects_momentum &&
+  if (packs(Lane::reduce) && compression.corrects_momentum &&
       updates_done() >= compression.whole_steps) {
     rates_here.momentum_arrives = rates_here.squares_stay = true;
     if (updates_done() == compression.whole_steps || momentum_begins_)
@@ -384,7 +384,7 @@ void Engine::resume_after(int64_t steps, const std::optional<LossScale::State>& 
 
 // What ranks keep of gradients, from the scale that was.
 void Engine::follow_scale(double before) {
-  if (loss_scale_.scale() == before || packed(Lane::reduce) == nullptr || device_->dry()) return;
+  if (loss_scale_.scale() == before || !packs(Lane::reduce) || device_->dry()) return;
   executor_.settle();
   rescale_kept(state_, device_->kernels(), static_cast<float>(loss_scale_.scale() / before));
 }

@@ -127,7 +127,8 @@ class Engine {
   // Of the lane exchange: along which axis.
   TrafficTable exchanged(Axis axis) const { return channels_.exchanged(axis); }
   // What a lane has packed to send it; null where nothing is.
-  const PackedCalls* packed(Lane lane) const { return executor_.packed(lane); }
+  bool packs(Lane lane) const { return executor_.packs(lane); }
+  std::optional<PackWork> packed(Lane lane) const { return executor_.packed(lane); }
   // What has travelled between the device and other tiers, and how long that took.
   const CopyWork& copies(Lane lane) const { return executor_.times().copies(lane); }
   double exposed_seconds(Lane lane) const { return executor_.times().exposed_seconds(lane); }

@@ -96,7 +96,7 @@ void Executor::run(const Program& program, Walk& walk, int64_t step) {
   updates_ = walk.updates;
   walk.held.resize(model_.units.size() * walk.micros.size());
   walk.gradients.resize(walk.micros.size());
-  if (reduces_.calls && walk.training) set_formats(walk.loss_scale);
+  if (reduces_.on() && walk.training) set_formats(walk.loss_scale);
   try {
     for (const Action& action : program.actions) {
       ledger_.moment([this, verb = action.verb, unit = action.unit, micro = action.micro,

@@ -16,6 +16,7 @@
 #include "device/host_side.h"
 #include "engine/channels.h"
 #include "engine/control.h"
+#include "engine/copies.h"
 #include "engine/expert_load.h"
 #include "engine/options.h"
 #include "engine/rank_state.h"
@@ -89,7 +90,8 @@ class Executor {
   // these lack is kept.
   void sum_in_packets(int unit, const std::string& what, Tensor values);
   // What the lanes gather and reduce have packed; null: nothing.
-  const PackedCalls* packed(Lane lane) const;
+  bool packs(Lane lane) const;
+  std::optional<PackWork> packed(Lane lane) const;
   // Old weights change places with the newest, which are this rank's own state meanwhile.
   void swap_stale();
   // Of adaptive compression: running means of the squares of each unit's gradient, which all ranks
@@ -255,13 +257,29 @@ class Executor {
   // What travels packed on one lane.
   struct Packing {
     std::unique_ptr<PackedCalls> calls;
+    // Of units whose experts are divided, among those that have the same ones; one call at a time.
+    std::unique_ptr<PackedCalls> same_experts = {};
+    Buffer copies = {};  // scratch of CopiesCall
     WireFormat format = {};
     std::unique_ptr<Wire> wire = {};  // of that format; null: this step sends numbers as they are
     Buffer scratch = {};
 
     void set(const WireFormat& now);
+    bool on() const { return calls || same_experts; }
+    PackedCalls& calls_of(const UnitTraits& unit) const {
+      return unit.ranks > 0 ? *same_experts : *calls;
+    }
   };
   Packing& packing(Lane lane) { return lane == Lane::gather ? gathers_ : reduces_; }
+  void open_packing(Lane lane, std::span<const Program* const> programs);
+  // Who exchanges the packets of a unit.
+  struct PackedLine {
+    Channel& channel;
+    Channel* inside;
+    PackedRanks ranks() const { return {channel.ranks(), inside ? inside->ranks() : 1}; }
+  };
+  PackedLine packed_line(Lane lane, const UnitTraits& unit) const;
+  CopiesCall copies_call(const Action& action, const std::vector<PackedMessage>& messages);
   // The formats of this step.
   void set_formats(double loss_scale);
   void take_momentum_scales();
@@ -288,6 +306,8 @@ class Executor {
   std::unique_ptr<StepRanks> step_ranks_;
   Packing gathers_, reduces_;
   std::vector<std::vector<SlabGap>> gaps_;  // by unit: of gradients
+  // By unit: of parameters, and of gradients.
+  std::vector<std::vector<SlabRun>> copies_, copied_gradients_;
   // By unit and shard: where rows begin; empty where the format does not ask.
   std::vector<std::vector<std::vector<int64_t>>> rows_;
   std::vector<double> unit_squares_;

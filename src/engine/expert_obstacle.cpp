@@ -20,8 +20,6 @@ std::string obstacle_to_expert_ranks(const ModelSpec& spec, const EngineOptions&
   else if (experts % options.expert != 0)
     reasons.push_back(fmt::format("there are {} experts in each", experts));
   refuse_what_knows_whole_tensors(options, reasons);
-  if (options.compression.any())
-    reasons.emplace_back("what travels is not compressed beside it yet (compression)");
   if (options.local.on())
     reasons.emplace_back("ranks that share experts cannot step by themselves (delay.local_steps)");
   if (reasons.empty()) return "";

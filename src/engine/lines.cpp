@@ -6,25 +6,23 @@
 namespace onefold {
 namespace {
 
-void add_hosts(int host_ranks, Lines& lines) {
-  const int ranks = lines.all->ranks(), rank = lines.all->rank();
-  if (ranks % host_ranks != 0 || ranks == host_ranks)
-    user_error(
-        "compression.ranks_per_host is {}, and {} ranks are no hosts of so many: it must "
-        "divide their number, and be less",
-        host_ranks, ranks);
+// Of those that sum gradients: hosts are successive ranks, and each has as many of these.
+void add_hosts(const EngineOptions& options, const std::vector<int>& summing, Lines& lines) {
+  const int ranks = lines.all->ranks();
+  if (const std::string why = obstacle_to_compression(options, ranks); !why.empty())
+    user_error("{}", why);
+  const int of_host = options.compression.host_ranks / options.tensor;
+  if (of_host == 1) return;  // packets between hosts are all there are
+  const int place = lines.data->rank();
   RankGroup inside{"host", {}}, between{"between hosts", {}};
-  for (int r = 0; r < ranks; ++r) {
-    if (r / host_ranks == rank / host_ranks) inside.members.push_back(r);
-    if (r % host_ranks == rank % host_ranks) between.members.push_back(r);
+  for (int i = 0; i < static_cast<int>(summing.size()); ++i) {
+    const int member = summing[static_cast<size_t>(i)];
+    if (i / of_host == place / of_host) inside.members.push_back(member);
+    if (i % of_host == place % of_host) between.members.push_back(member);
   }
   lines.inside = lines.all->group(inside);
   lines.between = lines.all->group(between);
 }
-
-}  // namespace
-
-namespace {
 
 // Successive ones of those that share state.
 void add_node(const EngineOptions& options, const std::vector<int>& sharing, Lines& lines) {
@@ -48,20 +46,23 @@ Lines make_lines(const ModelSpec& spec, const EngineOptions& options,
   Lines lines{.mesh = mesh_of(options, all->ranks()), .all = all, .data = all};
   const int rank = all->rank();
   if (options.local.on()) lines.data = make_dry_communicator(1);  // each rank for itself
-  if (options.training && options.compression.host_ranks > 1)
-    add_hosts(options.compression.host_ranks, lines);
+  const bool hosts = options.training && options.compression.host_ranks > 1;
   const bool nodes = options.zero.node_ranks > 1;
   if (lines.mesh.size(Axis::data) == all->ranks()) {
+    if (hosts) add_hosts(options, lines.mesh.group(Axis::data, rank).members, lines);
     if (nodes) add_node(options, lines.mesh.group(Axis::data, rank).members, lines);
     return lines;
   }
   if (const std::string why = obstacle_to_mesh(spec, options); !why.empty()) user_error("{}", why);
+  if (const std::string why = obstacle_to_compression(options, all->ranks()); !why.empty())
+    user_error("{}", why);
   std::vector<Axis> same, summing;  // axes of equal experts, and of all sums of gradients
   if (options.context > 1) same.push_back(Axis::context);
   summing = same;
   if (options.expert > 1) summing.push_back(Axis::expert);
   for (std::vector<Axis>* axes : {&same, &summing}) axes->push_back(Axis::data);
   lines.data = all->group(lines.mesh.group(summing, rank));
+  if (hosts) add_hosts(options, lines.mesh.group(summing, rank).members, lines);
   if (nodes) add_node(options, lines.mesh.group(summing, rank).members, lines);
   if (options.context > 1) lines.context = all->group(lines.mesh.group(Axis::context, rank));
   lines.method = options.context_method;

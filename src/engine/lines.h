@@ -66,6 +66,9 @@ std::string obstacle_to_context(const ModelSpec& spec, const EngineOptions& opti
 // The same of the ranks of nodes that keep what was gathered (ZeroOptions::node_ranks), among all.
 std::string obstacle_to_nodes(const EngineOptions& options, int ranks);
 
+// The same of what travels in a wire format on a mesh of so many ranks.
+std::string obstacle_to_compression(const EngineOptions& options, int ranks);
+
 // Adds a reason for each option that needs whole tensors, which are divided among ranks.
 void refuse_what_knows_whole_tensors(const EngineOptions& options,
                                      std::vector<std::string>& reasons);

@@ -55,9 +55,6 @@ void Engine::begin_own_momentum(double loss_scale) {
   executor_.settle();
   announce_change();
   device_->compute().wait(device_->compute().mark().number);
-  Channel& channel = channels_.of(Lane::gather);
-  const int sources = channels_.between() ? channels_.between()->ranks() : channel.ranks();
-  const auto part = static_cast<float>(loss_scale / sources);
   MomentumScales scales(options_.optimizer);
   for (int u = 0; u < state_.units(); ++u) {
     UnitState& own = state_.unit(u);
@@ -66,6 +63,7 @@ void Engine::begin_own_momentum(double loss_scale) {
     const Tensor velocity = own.own_state(1);
     const Tensor momentum = own.state(first).at_home();
     if (own.homes().optimizer.sharded) {
+      Channel& channel = channels_.of(Lane::gather, traits_[static_cast<size_t>(u)]);
       const Message message{velocity.data, momentum.data, momentum.elems(), DType::f32};
       channel.all_gather(
           fmt::format("momentum of {}", model_.units[static_cast<size_t>(u)]->name()),
@@ -83,6 +81,9 @@ void Engine::begin_own_momentum(double loss_scale) {
   for (int u = 0; u < state_.units(); ++u) {
     const UnitState& own = state_.unit(u);
     if (own.own_states() < 2) continue;
+    const int sources =
+        channels_.between() ? channels_.between()->ranks() : own.trained_layout().ranks();
+    const auto part = static_cast<float>(loss_scale / sources);
     for (const SlabPiece& piece : own.trained_layout().whole_pieces()) {
       const Tensor velocity = own.own_state(1).col_range(piece.offset, piece.elems);
       device_->kernels().scale(velocity, part * own.momentum_scale(*device_, piece.param),

@@ -97,15 +97,15 @@ RankState::RankState(Device& device, const Tiers& tiers, Ledger& ledger, const M
       whole_(model.spec),
       options_(options),
       traits_(traits),
-      ranks_(lines.data->ranks()),
+      all_ranks_(lines.all->ranks()),
       among_all_(lines.all->rank()) {
-  const size_t own_states = own_states_of(options, ranks_).size();
   for (size_t u = 0; u < model.units.size(); ++u) {
     const Unit& unit = *model.units[u];
     const Communicator& sharing = traits[u].ranks > 0 ? *lines.same_experts : *lines.data;
-    units_.push_back(std::make_unique<UnitState>(
-        ledger, unit.name(), params_here(unit, traits[u]), traits[u], sharing.rank(),
-        sharing.ranks(), kept_states(options, traits[u].has_hidden), own_states));
+    units_.push_back(std::make_unique<UnitState>(ledger, unit.name(), params_here(unit, traits[u]),
+                                                 traits[u], sharing.rank(), sharing.ranks(),
+                                                 kept_states(options, traits[u].has_hidden),
+                                                 own_states_of(options, sharing.ranks()).size()));
   }
 }
 
@@ -376,7 +376,7 @@ void RankState::write_state(int u, int index, const SlabPiece& piece, const Fill
 std::vector<std::string> RankState::own_states(int index) const {
   const UnitState& own = unit(index);
   if (own.own_states() == 0) return {};
-  std::vector<std::string> names = own_states_of(options_, ranks_);
+  std::vector<std::string> names = own_states_of(options_, own.layout().ranks());
   if (!options_.local.on()) return names;
   names.push_back(std::string(kLocal) + kParameters);
   for (int i = 0; i < own.states(); ++i)
@@ -394,16 +394,23 @@ Tensor RankState::own_slab(int index, size_t place) const {
   return own.state(at).at_home();
 }
 
-void RankState::write_own_states(const FillState& fill) {
+RankState::OwnPlace RankState::own_place(int index) const {
+  if (own_states_are_of_all()) return {among_all_, all_ranks_};
+  return {unit(index).rank(), unit(index).layout().ranks()};
+}
+
+void RankState::write_own_states(const FillOwnState& fill) {
   for (int u = 0; u < units(); ++u) {
     const std::vector<std::string> names = own_states(u);
     for (size_t i = 0; i < static_cast<size_t>(unit(u).own_states()); ++i)
       for (const SlabPiece& piece : unit(u).trained_layout().whole_pieces()) {
-        const ParamSpec& param = whole_params(u)[static_cast<size_t>(piece.param)];
-        const Tensor part = own_slab(u, i).col_range(piece.offset, piece.elems);
-        write_values(
-            tiers_, Tier::device, names[i], param, part, 0,
-            [&](int64_t first, std::span<float> dst) { fill(names[i], param, first, dst); });
+        const Fill fill_here = [&](const ParamSpec& param, int64_t first, std::span<float> dst) {
+          fill(names[i], own_place(u), param, first, dst);
+        };
+        write_values(tiers_, Tier::device, names[i],
+                     whole_params(u)[static_cast<size_t>(piece.param)],
+                     own_slab(u, i).col_range(piece.offset, piece.elems), 0,
+                     filler(u, piece.param, fill_here));
       }
   }
 }
@@ -490,16 +497,22 @@ std::vector<RankState::SavedPiece> RankState::saved_pieces(int index) const {
     for (size_t j = before; j < pieces.size(); ++j) pieces[j].whole = of_parameters;
   }
   const std::vector<std::string> names = own_states(index);
+  const bool of_all = own_states_are_of_all();
   for (size_t i = 0; i < names.size(); ++i)
-    for (const SlabPiece& piece : own.trained_layout().whole_pieces())
+    for (const SlabPiece& piece : own.trained_layout().whole_pieces()) {
+      const ParamSpec& here = own.layout().params()[static_cast<size_t>(piece.param)];
+      const int64_t elems = of_all ? piece.elems : here.own_elems();
+      if (elems == 0) continue;  // what others hold too is saved by the first of them
       pieces.push_back({.param = &whole_params(index)[static_cast<size_t>(piece.param)],
-                        .state = own_state_name(names[i], among_all_),
+                        .state = own_state_name(names[i], own_place(index).rank),
                         .first = 0,
-                        .elems = piece.elems,
-                        .boxes = {},
+                        .elems = elems,
+                        .boxes = here.boxes.empty() ? std::vector<Box>{} : boxes_of(here, 0, elems),
                         .tier = Tier::device,
-                        .data = own_slab(index, i).col_range(piece.offset, piece.elems),
-                        .whole = true});
+                        .data = own_slab(index, i).col_range(piece.offset, elems),
+                        .whole = of_all,
+                        .own = !of_all});
+    }
   return pieces;
 }
 

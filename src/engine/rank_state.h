@@ -67,12 +67,20 @@ class RankState {
                                        std::span<float> dst)>;
   void write_optimizer(const FillState& fill);
 
-  // The same of this rank's own states (CompressionOptions::own_states), by name, of whole
-  // parameters.
-  void write_own_states(const FillState& fill);
+  // Whose a rank's own states are: its place among those that sum a unit's gradients, of whom
+  // others have the other parts of it; or among all, where ranks step by themselves.
+  struct OwnPlace {
+    int rank = 0, ranks = 1;
+  };
+  // The same of this rank's own states (CompressionOptions::own_states), by name and place.
+  using FillOwnState = std::function<void(const std::string& state, const OwnPlace& place,
+                                          const ParamSpec&, int64_t first, std::span<float> dst)>;
+  void write_own_states(const FillOwnState& fill);
   // Those of a unit; with local steps also everything else, as this rank alone has it, under names
   // that begin with kLocal.
   std::vector<std::string> own_states(int unit) const;
+  // Whether these are of each rank, whatever it has of a unit.
+  bool own_states_are_of_all() const { return options_.local.on() || options_.stale.on(); }
 
   // What this rank alone puts into a checkpoint of a unit: its share of parameters and optimizer
   // state. It stays as it is until the unit's next step action.
@@ -83,8 +91,9 @@ class RankState {
     std::vector<Box> boxes;  // the same of a divided one, as boxes of the whole; else none
     Tier tier;
     Tensor data;
-    bool whole = false;  // of rows and columns, of ratios, or of its own: `data` is all there is of
-                         // the state
+    bool whole = false;  // of rows and columns, of ratios, or of its own where that is one of all:
+                         // `data` is all there is of the state
+    bool own = false;    // else of its own: cut by itself
     // Of codes of a divided parameter, whose blocks are of what is here: their scales. The values
     // that they stand for are saved, which any other division can read.
     Tensor scales = {};
@@ -109,6 +118,7 @@ class RankState {
   }
   void visit_slab(int unit, Slab& slab, const SlabLayout& layout, Channel& gather,
                   const VisitWhole& visit) const;
+  OwnPlace own_place(int unit) const;
   // Slabs of all of its trained parameters, whole, by own_states().
   Tensor own_slab(int unit, size_t index) const;
   // Whether a run keeps anything of the unit.
@@ -143,7 +153,7 @@ class RankState {
   const Model whole_;
   const EngineOptions& options_;
   const std::vector<UnitTraits>& traits_;
-  const int ranks_;      // that share the state of most units
+  const int all_ranks_;
   const int among_all_;  // the rank's number among all ranks
   Channel *shares_ = nullptr, *holders_ = nullptr, *same_experts_ = nullptr, *stages_ = nullptr;
   std::vector<std::shared_ptr<void>> kept_to_the_end_;

@@ -146,8 +146,6 @@ std::string obstacle_to_pipeline(const ModelSpec& spec, const EngineOptions& opt
         "gradients of tied embeddings, which the first and the last stage sum, cannot live on "
         "another tier yet (zero_optimization.offload_optimizer); untie them "
         "(model.tie_embeddings false) or leave the optimizer on the device");
-  if (options.compression.any())
-    reasons.emplace_back("compression does not go with a pipeline yet");
   if (options.local.on()) reasons.emplace_back("delay.local_steps does not go with a pipeline yet");
   if (reasons.empty()) return "";
   return fmt::format("mesh.pipeline is {}, and the run cannot be divided so: {}", given.ranks,

@@ -123,7 +123,8 @@ std::vector<CheckpointPiece> read_pieces(JsonObject& in, int64_t rows, int64_t c
   return pieces;
 }
 
-CheckpointState read_state(JsonObject in, int64_t tensor_elems, size_t files) {
+CheckpointState read_state(JsonObject in, const CheckpointTensor& tensor, size_t files) {
+  const int64_t tensor_elems = tensor.elems();
   CheckpointState state{.name = in.require<std::string>("name"),
                         .dtype = in.require<std::string>("dtype"),
                         .elems = count_of(in.require<Json>("elements")),
@@ -138,7 +139,10 @@ CheckpointState read_state(JsonObject in, int64_t tensor_elems, size_t files) {
   if (state.elems != expected)
     in.fail("elements",
             fmt::format("must be {}: one for each {} of {}", expected, state.block, tensor_elems));
-  if (state.block != 1) state.pieces = read_pieces(in, 1, state.elems, files);
+  if (state.block != 1)
+    state.pieces = read_pieces(in, 1, state.elems, files);
+  else if (in.has("pieces"))
+    state.pieces = read_pieces(in, tensor.rows(), tensor.cols(), files);
   in.finish();
   return state;
 }
@@ -149,14 +153,16 @@ void check_states(const JsonObject& in, const std::vector<CheckpointState>& stat
   if (names.size() != states.size() || states.empty() || states[0].name != kParameters)
     in.fail("states", fmt::format("must have distinct names, \"{}\" first", kParameters));
   if (states[0].block != 1) in.fail("states", fmt::format("has {} in blocks", kParameters));
+  if (!states[0].pieces.empty())
+    in.fail("states", fmt::format("has {} with pieces of their own", kParameters));
 }
 
 CheckpointTensor read_tensor(JsonObject in, size_t files) {
   CheckpointTensor tensor{.shape = read_shape(in), .states = {}, .pieces = {}};
   const Json states = list_of(in, "states");
   for (size_t i = 0; i < states.size(); ++i)
-    tensor.states.push_back(read_state({states[i], fmt::format("{}[{}]", in.path("states"), i)},
-                                       tensor.elems(), files));
+    tensor.states.push_back(
+        read_state({states[i], fmt::format("{}[{}]", in.path("states"), i)}, tensor, files));
   check_states(in, tensor.states);
   tensor.pieces = read_pieces(in, tensor.rows(), tensor.cols(), files);
   in.finish();
@@ -198,7 +204,7 @@ Json tensor_json(const CheckpointTensor& tensor) {
                  {"dtype", state.dtype},
                  {"elements", state.elems},
                  {"block", state.block}};
-    if (state.block != 1) item["pieces"] = pieces_json(state.pieces);
+    if (!state.pieces.empty()) item["pieces"] = pieces_json(state.pieces);
     states.push_back(std::move(item));
   }
   return {{"shape", tensor.shape}, {"states", states}, {"pieces", pieces_json(tensor.pieces)}};
@@ -233,6 +239,17 @@ void CheckpointTensor::add_boxes(int file, const std::vector<Box>& boxes) {
   int64_t offset = 0;
   for (const Box& box : boxes) {
     pieces.push_back({file, offset, box});
+    offset += box.elems();
+  }
+}
+
+void CheckpointTensor::add_own(const std::string& state, int file, const std::vector<Box>& boxes) {
+  auto found = std::find_if(states.begin(), states.end(),
+                            [&](const CheckpointState& one) { return one.name == state; });
+  if (found == states.end()) found = states.insert(states.end(), {.name = state, .elems = elems()});
+  int64_t offset = 0;
+  for (const Box& box : boxes) {
+    found->pieces.push_back({file, offset, box});
     offset += box.elems();
   }
 }

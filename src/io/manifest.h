@@ -34,7 +34,8 @@ struct CheckpointState {
   std::string dtype = "F32";  // as in safetensors files
   int64_t elems = 0;          // that are stored
   int64_t block = 1;          // successive elements of the tensor that share one of them; or kOwn
-  // Of the state as one row of `elems`. Where block is 1, none: the tensor's count.
+  // Of the state as one row of `elems`. Where block is 1, of the tensor's matrix, and mostly none:
+  // the tensor's count.
   std::vector<CheckpointPiece> pieces = {};
 
   // Codes of 8 bits (base/block8.h), whose scales are the state of this name with kScaleSuffix
@@ -56,13 +57,15 @@ struct CheckpointTensor {
 
   const CheckpointState* state(const std::string& name) const;  // null: it is not saved
   const std::vector<CheckpointPiece>& pieces_of(const CheckpointState& state) const {
-    return state.block == 1 ? pieces : state.pieces;
+    return state.pieces.empty() ? pieces : state.pieces;
   }
   // Elements [first, first + elems), row after row, are all that a file has of this tensor; `first`
   // begins a block of every state.
   void add_range(int file, int64_t first, int64_t elems);
   // These boxes, one after the other, are all that a file has of it; no state has blocks.
   void add_boxes(int file, const std::vector<Box>& boxes);
+  // These are all that a file has of a state of ranks' own, F32, which is cut by itself.
+  void add_own(const std::string& state, int file, const std::vector<Box>& boxes);
 };
 
 struct Manifest {

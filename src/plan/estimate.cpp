@@ -112,6 +112,7 @@ const LeastSeconds::Micro& LeastSeconds::micro(const EngineOptions& options) {
   alone.memory_limit_bytes = Ledger::kNoLimit;
   alone.zero = {.overlap = false};  // so that no message takes cores meanwhile
   alone.offload = {};
+  alone.compression = {};
   alone.pipeline = {};
   alone.micros = 1;
   alone.order = Order::micro_first;

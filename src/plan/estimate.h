@@ -37,7 +37,8 @@ class LeastSeconds {
   LeastSeconds(const ModelSpec& spec, const Hardware& hardware)
       : spec_(spec), hardware_(hardware) {}
 
-  // No step with these options, whatever their stage, homes and messages, is faster.
+  // No step with these options, whatever their stage, homes and messages, is faster. (Other runs of
+  // rows whose sums travel beside computation are other options: EngineOptions::overlap_chunks.)
   double of(const EngineOptions& options);
   int plans() const { return static_cast<int>(micros_.size()); }
   int64_t work() const { return work_; }

@@ -51,6 +51,8 @@ const std::vector<LeastBytes::State>& LeastBytes::states(const EngineOptions& gi
           return std::find(other.adds_to.begin(), other.adds_to.end(), unit) != other.adds_to.end();
         }))
       one.late += bytes.gradients;
+    else if (!units[u].frozen)
+      one.growing += units[u].trained_elems() * dtype_bytes(units[u].homes.gradients.dtype);
   }
   return found;
 }
@@ -156,10 +158,17 @@ int64_t LeastBytes::of_state(const EngineOptions& options) {
 int64_t LeastBytes::of(const EngineOptions& options) {
   const std::vector<State>& state = states(options);
   const std::vector<int64_t> activations = kept(options);
+  // Of several stages the gradients of one may be complete before those of another begin.
+  const bool grow =
+      options.micros > 1 && options.order == Order::micro_first && options.pipeline.interleave == 1;
+  const auto with_gradients = [&](const State& own) {
+    const int64_t made = own.whole - own.late;
+    return grow ? std::max(made, own.whole - own.gradients + own.growing) : made;
+  };
   if (options.pipeline.ranks == 1) {
     const auto [first, later] = most_under_way(options);
     return std::max({state[0].whole, state[0].whole - state[0].gradients + first * activations[0],
-                     state[0].whole + later * activations[0]});
+                     with_gradients(state[0]) + later * activations[0]});
   }
   const bool all_at_once = options.pipeline.schedule == PipelineSchedule::gpipe;
   const std::vector<int> all(static_cast<size_t>(options.pipeline.interleave), options.micros);
@@ -178,8 +187,9 @@ int64_t LeastBytes::of(const EngineOptions& options) {
       most = std::max(most, before + held(all));
     } else {
       const UnderWay& one = under_way(options)[place];
-      most = std::max({most, before + held(one.first), own.whole - own.late + held(one.later)});
+      most = std::max({most, before + held(one.first), with_gradients(own) + held(one.later)});
     }
+    if (grow) most = std::max(most, with_gradients(own));
   }
   return most;
 }

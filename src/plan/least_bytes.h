@@ -28,6 +28,9 @@ class LeastBytes {
   struct State {
     // Of the whole: what backwards make, and what is not there before the last of them.
     int64_t whole = 0, gradients = 0, late = 0;
+    // In the place of gradients, between two backwards of a unit: they are whole, and on the
+    // device, until the last one.
+    int64_t growing = 0;
   };
   struct Unit {
     int64_t saved = 0, input = 0;

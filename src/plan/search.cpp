@@ -89,11 +89,11 @@ class LayoutSearch {
     EngineOptions options;
     Estimate estimate;
   };
-  // Work.
+  // A part of the search may take a share of its work. What plans is many calls deep in it, and
+  // throws where that share is spent: the part ends there, with what it has found so far.
+  struct Spent {};
 
-  struct Spent {};  // thrown where all of it is
-
-  // Whether it came to its end.
+  // Whether the part came to its end by itself.
   template <class Call>
   bool within(double share, const Call& call) {
     allowed_ = begun_ + static_cast<int64_t>(share * static_cast<double>(work_));
@@ -129,7 +129,8 @@ class LayoutSearch {
   }
   bool is_possible(const EngineOptions& options) const {
     return obstacle_to_mesh(spec_, options).empty() &&
-           obstacle_to_nodes(options, context_.ranks).empty();
+           obstacle_to_nodes(options, context_.ranks).empty() &&
+           obstacle_to_compression(options, context_.ranks).empty();
   }
 
   const Estimate& estimate(const EngineOptions& options) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "plan/fit.h"
 #include "plan/meshes.h"
 
@@ -97,5 +98,8 @@ std::string stopped_text(const SearchResult& found);
 
 // A sentence on why the first is faster than the others.
 std::string why_first(const SearchResult& found);
+
+// What was found, and how far the search came: for --json.
+Json search_json(const SearchResult& found, int ranks);
 
 }  // namespace onefold

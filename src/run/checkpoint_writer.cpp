@@ -212,7 +212,7 @@ Json CheckpointWriter::ranges() const {
     std::map<std::string, std::map<std::string, Json>> by_state;
     for (const RankState::SavedPiece& piece :
          std::as_const(engine_).state().saved_pieces(static_cast<int>(u)))
-      if (!piece.whole) by_state[piece.state][piece.param->name] = piece_json(piece);
+      if (!piece.whole && !piece.own) by_state[piece.state][piece.param->name] = piece_json(piece);
     const auto& parameters = by_state[kParameters];
     for (const auto& [state, pieces] : by_state)
       for (const auto& [name, range] : pieces)
@@ -230,18 +230,35 @@ Json CheckpointWriter::ranges() const {
   return ranges;
 }
 
+// What it has of states of its own that others have the other parts of: the same with the state's
+// name behind the number.
+Json CheckpointWriter::own_ranges() const {
+  Json ranges = Json::array();
+  const RankState& state = std::as_const(engine_).state();
+  int64_t number = 0;
+  for (int u = 0; u < state.units(); ++u) {
+    const std::vector<ParamSpec>& params = state.whole_params(u);
+    for (const RankState::SavedPiece& piece : state.saved_pieces(u)) {
+      if (!piece.own) continue;
+      Json range = piece_json(piece);
+      range.insert(range.begin(), piece.state);
+      range.insert(range.begin(), number + (piece.param - params.data()));
+      ranges.push_back(std::move(range));
+    }
+    number += static_cast<int64_t>(params.size());
+  }
+  return ranges;
+}
+
 std::vector<std::string> CheckpointWriter::finish(const Json& run) {
   join();
   const double begin = now_seconds();
   const CheckpointFile& mine = job_->file;
-  const Json report = {{"error", job_->error},
-                       {"name", mine.name},
-                       {"bytes", mine.bytes},
-                       {"xxh3", mine.checksum},
-                       {"ranges", ranges()}};
+  const Json report = {{"error", job_->error},  {"name", mine.name},  {"bytes", mine.bytes},
+                       {"xxh3", mine.checksum}, {"ranges", ranges()}, {"own_ranges", own_ranges()}};
   std::vector<std::string> errors;
   std::vector<CheckpointFile> files;
-  std::vector<Json> ranges;
+  std::vector<Json> ranges, own_ranges;
   for (const std::string& text : engine_.control().collect("checkpoint", report.dump())) {
     Json of_rank = parse_json(text, "checkpoint");
     if (const std::string error = of_rank["error"]; !error.empty()) {
@@ -252,11 +269,12 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
     }
     files.push_back({of_rank["name"], of_rank["bytes"], of_rank["xxh3"]});
     ranges.push_back(std::move(of_rank["ranges"]));
+    own_ranges.push_back(std::move(of_rank["own_ranges"]));
   }
   std::string manifest_error;
   if (engine_.rank() == 0) {
     try {
-      if (errors.empty()) folder_.commit(manifest(files, ranges, run));
+      if (errors.empty()) folder_.commit(manifest(files, ranges, own_ranges, run));
     } catch (const UserError& error) {
       manifest_error = error.what();
     }
@@ -274,7 +292,8 @@ std::vector<std::string> CheckpointWriter::finish(const Json& run) {
 }
 
 Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
-                                    const std::vector<Json>& ranges, const Json& run) const {
+                                    const std::vector<Json>& ranges,
+                                    const std::vector<Json>& own_ranges, const Json& run) const {
   Manifest manifest{.step = job_->step, .run = run, .files = files, .tensors = {}};
   manifest.run["loss_scale"] = to_json(job_->loss_scale);
   if (!job_->norms.empty()) manifest.run["gradient_norms"] = job_->norms;
@@ -307,13 +326,22 @@ Manifest CheckpointWriter::manifest(const std::vector<CheckpointFile>& files,
       else
         tensor.add_boxes(static_cast<int>(file), boxes_of_json(range[1]));
     }
+  for (size_t file = 0; file < files.size(); ++file)
+    for (const Json& range : own_ranges[file]) {
+      CheckpointTensor& tensor = *numbered[range[0].get<size_t>()];
+      const bool boxes = range.size() == 3;
+      tensor.add_own(range[1], static_cast<int>(file),
+                     boxes ? boxes_of_json(range[2])
+                           : boxes_of_range(tensor.rows(), tensor.cols(), range[2], range[3]));
+    }
   add_own_states(manifest);
   return manifest;
 }
 
-// What each rank has of its own is whole in its file.
+// What each rank has of its own, where it is of all of them, is whole in its file.
 void CheckpointWriter::add_own_states(Manifest& manifest) const {
   const RankState& state = std::as_const(engine_).state();
+  if (!state.own_states_are_of_all()) return;
   for (int u = 0; u < state.units(); ++u) {
     const SlabLayout& layout = state.unit(u).trained_layout();
     for (const std::string& name : state.own_states(u))

@@ -46,8 +46,9 @@ class CheckpointWriter {
   struct Job;
   void write(Job& job);
   Json ranges() const;
+  Json own_ranges() const;
   Manifest manifest(const std::vector<CheckpointFile>& files, const std::vector<Json>& ranges,
-                    const Json& run) const;
+                    const std::vector<Json>& own_ranges, const Json& run) const;
   void add_own_states(Manifest& manifest) const;
   void join();
 

@@ -176,18 +176,16 @@ std::vector<double> saved_numbers(const Json& run, const char* key) {
 // Each rank's own; on another number of ranks every so manieth of the saved ones, so that their sum
 // over ranks stays what it was. Those that were not saved begin as zeros.
 void load_own_states(Engine& engine, const Checkpoint& checkpoint) {
-  const auto saved = static_cast<int>(checkpoint.manifest().files.size());
-  engine.state().write_own_states(
-      [&](const std::string& state, const ParamSpec& param, int64_t first, std::span<float> dst) {
-        std::fill(dst.begin(), dst.end(), 0.0f);
-        std::vector<float> part(dst.size());
-        for (int rank = engine.data_rank(); rank < saved; rank += engine.data_ranks()) {
-          const std::string name = own_state_name(state, rank);
-          if (!checkpoint.manifest().tensors.at(param.name).state(name)) return;
-          checkpoint.read(name, param.name, first, part);
-          for (size_t i = 0; i < dst.size(); ++i) dst[i] += part[i];
-        }
-      });
+  engine.state().write_own_states([&](const std::string& state, const RankState::OwnPlace& place,
+                                      const ParamSpec& param, int64_t first, std::span<float> dst) {
+    std::fill(dst.begin(), dst.end(), 0.0f);
+    const CheckpointTensor& tensor = checkpoint.manifest().tensors.at(param.name);
+    std::vector<float> part(dst.size());
+    for (int rank = place.rank; tensor.state(own_state_name(state, rank)); rank += place.ranks) {
+      checkpoint.read(own_state_name(state, rank), param.name, first, part);
+      for (size_t i = 0; i < dst.size(); ++i) dst[i] += part[i];
+    }
+  });
 }
 
 // Of one rank, and of a run without momentum_correction, nothing is.

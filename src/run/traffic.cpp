@@ -74,8 +74,7 @@ std::string wear_text(const Engine& engine) {
 }
 
 PackWork work_of(const Engine& engine, Lane lane) {
-  const PackedCalls* const calls = engine.packed(lane);
-  return calls != nullptr ? calls->work() : PackWork{};
+  return engine.packed(lane).value_or(PackWork{});
 }
 
 // What was packed before it was sent, and what packets lacked.

@@ -47,8 +47,9 @@ TEST(CompressionKeys, HostsAreRanksThatDivideAll) {
   EXPECT_ERROR(compressed({{"weights", "int8"}, {"ranks_per_host", 2}},
                           {{"zero_optimization", {{"stage", 3}}}}),
                "compression.ranks_per_host has no effect");
-  EXPECT_ERROR(compressed(hosts, {{"mesh", {{"pipeline", 2}}}}),
-               "compression.ranks_per_host does not go with other axes");
+  EXPECT_ERROR(compressed(hosts, {{"mesh", {{"pipeline", 2}}}}), "compression.ranks_per_host is 2",
+               "of the 2 ranks of each stage");
+  EXPECT_EQ(compressed(hosts, {{"mesh", {{"pipeline", 2}}}}, 8).compression.host_ranks, 2);
   EXPECT_ERROR(compressed({{"gradients", "topk"},
                            {"momentum_correction", true},
                            {"local_clipping", 1},
@@ -166,8 +167,29 @@ TEST(CompressionKeys, RefuseWhatDoesNotCombine) {
                "compression.gradients is int8, which needs a block_size that is a multiple of 8");
   for (const char* name : {"bf16", "int8", "int4", "1bit", "topk", "randomk", "blocks"})
     EXPECT_EQ(error_text([&] { compressed({{"gradients", name}}, card); }), "") << name;
-  EXPECT_ERROR(compressed({{"gradients", "int8"}}, {{"mesh", {{"tensor", 2}}}}),
-               "compression does not go with mesh.tensor");
+  Json divided = card;
+  divided["mesh"] = {{"tensor", 3}};
+  EXPECT_ERROR(compressed({{"gradients", "int8"}}, divided, 6), "what several ranks hold alike",
+               "and run.device is cuda");
+  EXPECT_ERROR(
+      compressed({{"gradients", "topk"}, {"momentum_correction", true}, {"local_clipping", 1}},
+                 {{"mesh", {{"tensor", 3}}},
+                  {"optimizer", {{"type", "SGD"}, {"params", {{"momentum", 0.9}}}}}},
+                 6),
+      "compression does not go with this mesh", "local_clipping");
+}
+
+TEST(CompressionKeys, GoWithEveryAxisAlongWhichGradientsAreNotSummed) {
+  for (const Json& mesh : {Json{{"tensor", 3}}, Json{{"pipeline", 2}}, Json{{"context", 3}}})
+    EXPECT_TRUE(compressed({{"gradients", "int8"}},
+                           {{"mesh", mesh}, {"data", {{"sequence_length", 12}}}}, 6)
+                    .compression.any());
+  // Nothing is summed where ranks divide all of a model, and all is where they divide sequences.
+  EXPECT_FALSE(
+      compressed({{"gradients", "int8"}}, {{"mesh", {{"tensor", 3}}}}, 3).compression.any());
+  EXPECT_TRUE(compressed({{"gradients", "int8"}},
+                         {{"mesh", {{"context", 3}}}, {"data", {{"sequence_length", 12}}}}, 3)
+                  .compression.any());
 }
 
 // What is kept follows the loss scale: test CompressionLossScale.

@@ -176,6 +176,22 @@ TEST(CompressionDensities, FollowTheNormsOfGradients) {
             std::vector<double>(5, 0.02));
 }
 
+// Where packets are long, sums of them travel at stage 0, and where they are short all packets do,
+// for which there must be room at every density between.
+TEST(CompressionDensities, HaveRoomForPacketsOfEveryLength) {
+  for (const int ranks : {3, 4, 6})
+    for (const double density : {0.02, 0.05, 0.1, 0.2})
+      for (const bool adaptive : {true, false}) {
+        CompressionOptions topk;
+        topk.gradients = {.type = Type::topk, .density = density};
+        topk.adaptive = adaptive;
+        topk.density_steps = adaptive ? 0 : 4;
+        const EngineOptions options = packed_options(topk, 0);
+        const RankRun run = train_on_ranks(packed_model(), options, ranks, 5);
+        expect_planned_packed(options, ranks, run);
+      }
+}
+
 TEST(CompressionDensities, SendNoMoreThanOneDensityAndChangeResults) {
   CompressionOptions even;
   even.gradients = {.type = Type::topk, .density = 0.02};

@@ -471,12 +471,10 @@ TEST(Context, WhatCannotBeDividedIsRefusedWithAllReasons) {
                "2 attention heads cannot be divided by 3 (of each of mesh.tensor 2 ranks)"));
   options = parted(2, 0);
   options.local.steps = 4;
-  options.compression.gradients = {.type = WireFormat::Type::int8};
   ModelSpec experts = spec;
   experts.experts.count = 4;
   experts.experts.capacity_factor = 1;
-  for (const char* reason :
-       {"delay.local_steps does not go", "compression does not go", "(capacity_factor)"})
+  for (const char* reason : {"delay.local_steps does not go", "(capacity_factor)"})
     EXPECT_TRUE(contains(text(experts, options), reason)) << reason;
   EXPECT_ERROR(test::train_on_ranks(spec, parted(4, 0), 4, 1), "mesh.context is 4");
 }

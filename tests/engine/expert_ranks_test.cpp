@@ -352,9 +352,7 @@ TEST(Experts, WhatCannotBeDividedIsRefusedWithAllReasons) {
   options.optimizer.type = OptimizerSpec::Type::lamb;
   options.clip_rule.value = 1;
   options.local.steps = 4;
-  options.compression.gradients = {.type = WireFormat::Type::int8};
-  for (const char* reason :
-       {"steps whole tensors", "single tensors", "delay.local_steps", "(compression)"})
+  for (const char* reason : {"steps whole tensors", "single tensors", "delay.local_steps"})
     EXPECT_TRUE(contains(text(mixture(), options), reason)) << reason;
   EXPECT_ERROR(Engine::plan(mixture(), options_of(3, 0), 3), "mesh.expert is 3",
                "there are 4 experts in each");

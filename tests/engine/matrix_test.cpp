@@ -51,6 +51,11 @@ TEST(CompressionMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
   compare(3, "--compressions --steps 3", 18 * 3 + 4, 240);
 }
 
+TEST(CompressionMeshMatrix, HasTheSameBitsAndPeaksOverThreadsAndMpi) {
+  if (test::kSanitized) GTEST_SKIP() << "CompressedMeshes.* run the same on threads";
+  compare(4, "--compressed-meshes --steps 3", 3 * 4 * 2, 240);
+}
+
 class WholeMatrix : public testing::TestWithParam<int> {};
 
 TEST_P(WholeMatrix, HasTheSameBitsAndPeaks) {

@@ -45,7 +45,7 @@ EngineOptions moved_options(const WireFormat& format, int64_t most = 4, int64_t 
 
 const WireFormat kSign = {.type = WireFormat::Type::sign, .block = 64};
 // Nothing is lost.
-const WireFormat kAll = {.type = WireFormat::Type::topk, .density = 1};
+const WireFormat kEverything = {.type = WireFormat::Type::topk, .density = 1};
 
 // As DeepSpeed's counters have it.
 TEST(MovedSteps, MeetAtIntervalsThatDouble) {
@@ -160,7 +160,7 @@ TEST(MovedSteps, FollowTheirRuleInDouble) {
                           std::pair(narrow, 3), std::pair(narrow, 1)}) {
     const ModelSpec& spec = one.first;
     const int ranks = one.second;
-    EngineOptions options = moved_options(ranks == 1 ? WireFormat{} : kAll);
+    EngineOptions options = moved_options(ranks == 1 ? WireFormat{} : kEverything);
     options.keep_gradients = true;
     options.optimizer.groups = {{.match = {"block.1.*norm*"}, .frozen = true},
                                 {.match = {"block.1.*"}, .rate = 0.5, .weight_decay = 0.2}};

@@ -253,7 +253,7 @@ TEST(SkippedSteps, LeaveWhatRanksKeepBack) {
         for (size_t step = 0; step < 5 + skipped.size(); ++step)
           EXPECT_EQ(trained.train_step(views, 1e-3).skipped,
                     skipped.contains(static_cast<int64_t>(step)));
-        const PackWork work = trained.packed(Lane::reduce)->work();
+        const PackWork work = *trained.packed(Lane::reduce);
         EXPECT_TRUE(work.error() > 0 && work.error() < 1) << work.error();
         const test::Weights here = test::weights_of(trained);
         if (rank == 0) weights = here;

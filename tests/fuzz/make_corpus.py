@@ -127,6 +127,16 @@ def seeds_of_checkpoints():
             "b": {"shape": [3], "states": [state("parameters", 3, "F16")],
                   "pieces": [[1, 0, 0, 2, 1, 1], [0, 0, 0, 0, 1, 2]]}}}
     put("checkpoint", "columns", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
+    # A state that is cut by itself: what two ranks keep back of their columns.
+    ranks = [safetensors({"parameters/w": ("F32", [2]), "residual.0/w": ("F32", [2])}),
+             safetensors({"parameters/w": ("F32", [2]), "residual.0/w": ("F32", [2])})]
+    manifest = manifest | {
+        "files": [entry | {"bytes": len(file)} for entry, file in zip(manifest["files"], ranks)],
+        "tensors": {"w": {"shape": [2, 2],
+                          "states": [state("parameters", 4),
+                                     state("residual.0", 4, pieces=[[0, 0, 0, 0, 2, 1], [1, 0, 0, 1, 2, 1]])],
+                          "pieces": [[0, 0, 0, 0, 1, 2], [1, 0, 1, 0, 1, 2]]}}}
+    put("checkpoint", "own_pieces", NEXT_FILE.join([json.dumps(manifest).encode(), *ranks]))
     manifest = flat
     manifest["tensors"]["w"] = {"shape": [0.5], "states": ["parameters"], "pieces": []}  # divided by zero
     put("checkpoint", "half_a_row", json.dumps(manifest))

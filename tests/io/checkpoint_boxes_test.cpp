@@ -164,6 +164,35 @@ TEST_F(CheckpointBoxes, OnlyWhatIsInsideCanBeAskedFor) {
   EXPECT_THROW(checkpoint.read(kParameters, "w", Box{0, 0, 1, 3}, dst), InternalError);
 }
 
+// What ranks keep back is cut as shares cut the tensor, whatever stage has cut its parameters.
+TEST_F(CheckpointBoxes, OfAStateThatIsCutByItself) {
+  split({{0, {0, 0, 2, 7}}, {1, {2, 0, 3, 7}}});
+  std::vector<float> left, right;  // of columns, the first three and the rest
+  for (int64_t e = 0; e < kRows * kCols; ++e)
+    (e % kCols < 3 ? left : right).push_back(static_cast<float>(-e));
+  for (const auto& [file, values] : {std::pair(0, left), std::pair(1, right)}) {
+    const auto bytes = std::as_bytes(std::span(values));
+    entries_[file]["residual.0/w"] = {"F32", {bytes.begin(), bytes.end()}};
+  }
+  tensor().add_own("residual.0", 0, {{0, 0, kRows, 3}});
+  tensor().add_own("residual.0", 1, {{0, 3, kRows, kCols - 3}});
+  write();
+  expect_every_range_and_box();
+  std::vector<float> dst(static_cast<size_t>(kRows * kCols));
+  Checkpoint(folder()).read("residual.0", "w", 0, dst);
+  for (size_t e = 0; e < dst.size(); ++e) EXPECT_EQ(dst[e], -static_cast<float>(e));
+  Json json = manifest_.to_json();
+  EXPECT_EQ(Manifest::from_json(json, "m.json").to_json(), json);
+  const auto error_with = [&](int state, const Json& pieces) {
+    Json changed = json;
+    changed["tensors"]["w"]["states"][static_cast<size_t>(state)]["pieces"] = pieces;
+    changed["xxh3"] = manifest_checksum(changed);
+    return error_text([&] { Manifest::from_json(changed, "m.json"); });
+  };
+  expect_in(error_with(1, {{0, 0, 0, 0, 5, 3}}), {"states[1].pieces", "do not cover all of 5 x 7"});
+  expect_in(error_with(0, {{0, 0, 0, 0, 5, 7}}), {"parameters with pieces of their own"});
+}
+
 // 8-bit moments, and one scale for each 16 elements: in files of their own cut.
 class BlockStates : public CheckpointBoxes {
  protected:

@@ -132,6 +132,23 @@ TEST_F(LeastBytesTest, AreBelowStepsOfOtherMeshes) {
   expect_all_below(small_model("mixtral-tiny"), one, 4);
 }
 
+// They are divided after the last micro-batch alone, and are most of what a pipeline's stage takes.
+TEST_F(LeastBytesTest, CountGradientsThatGrowOverMicroBatchesWhole) {
+  const ModelSpec spec = small_model("llama-tiny");
+  int64_t elems = 0;
+  for (const auto& unit : Model(spec).units)
+    for (const ParamSpec& param : unit->params()) elems += param.elems();
+  EngineOptions one = options();
+  one.zero.stage = 3;
+  one.micros = 2;
+  EXPECT_GT(LeastBytes(spec, 8).of(one), 4 * elems);
+  one.order = Order::unit_first;
+  EXPECT_LT(LeastBytes(spec, 8).of_state(one), 4 * elems);
+  one.order = Order::micro_first;
+  one.pipeline.ranks = 2;
+  EXPECT_GT(LeastBytes(spec, 8).of(one), 2 * elems);
+}
+
 // What lies below the lowest unit that is trained keeps nothing.
 TEST_F(LeastBytesTest, AreBelowStepsThatTrainAPart) {
   const ModelSpec dense = small_model("llama-tiny");

@@ -278,6 +278,14 @@ TEST(MeshSearch, StopsAfterItsWorkAndSaysSo) {
                                             "it has looked at {} of {} meshes; give an axis to "
                                             "search it whole",
                                             some.looked_at, some.meshes));
+  const Json json = search_json(some, context.ranks), all = search_json(whole, context.ranks);
+  EXPECT_EQ(json["stopped"], true);
+  EXPECT_EQ(json["meshes"], some.meshes);
+  EXPECT_EQ(json["meshes_looked_at"], some.looked_at);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["layouts"].size(), some.best.size());
+  EXPECT_EQ(all["stopped"], false);
+  EXPECT_EQ(all["meshes_looked_at"], all["meshes"]);
   ASSERT_FALSE(some.best.empty());
   EXPECT_EQ(some.best[0].seconds, again.best.at(0).seconds);
   EXPECT_EQ(some.best[0].seconds, planned_step(spec, some.best[0].options, context).seconds);
@@ -359,6 +367,31 @@ TEST(MeshSearch, KnownStepsTellHowSequencesAreDivided) {
     for (const auto& [key, estimate] : known.estimates) found |= estimate.seconds == own.seconds;
     EXPECT_TRUE(found);
   }
+}
+
+// Those of compressed gradients that do not go with it are passed over; what computes alone to be
+// timed sends nothing.
+TEST(MeshSearch, OfCompressedGradientsIsOfMeshesThatGoWithThem) {
+  const FitContext context{.ranks = 8, .order_is_given = true, .hardware = slow_hosts()};
+  const auto expect_possible = [&](const ModelSpec& spec, const EngineOptions& options) {
+    const SearchResult found = search_layouts(spec, options, context, of_meshes(), {});
+    ASSERT_FALSE(found.best.empty());
+    EXPECT_GT(found.meshes, 3u);
+    for (const Layout& layout : found.best)
+      EXPECT_EQ(obstacle_to_compression(layout.options, context.ranks), "");
+  };
+  EngineOptions hosts = eight_sequences(8, 32);
+  hosts.compression.gradients = {.type = WireFormat::Type::int8};
+  hosts.compression.host_ranks = 4;
+  expect_possible(model_of_four_layers(), hosts);
+  EngineOptions momentum = eight_sequences(8, 32);
+  momentum.compression.gradients = {.type = WireFormat::Type::sign};
+  momentum.compression.whole_steps = 1;
+  momentum.compression.corrects_momentum = true;
+  momentum.compression.correction = {.momentum = 0.9f, .share = 0.1f, .masks = false};
+  ModelSpec mixture = model_of_four_layers("mixtral-tiny");
+  mixture.experts.count = 8;
+  expect_possible(mixture, momentum);
 }
 
 TEST(Remedies, NameAMeshWhereNothingElseWouldDo) {

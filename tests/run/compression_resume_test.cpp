@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <mutex>
 
 #include "data/scratch.h"
 #include "engine/compressions.h"
@@ -284,6 +285,145 @@ TEST(CompressionReshard, WithoutSavedStatesBeginsWithNothing) {
        kept_by_all(load_and_train(compressed_options(topk, 1), 2, folder, 0)))
     for (const double value : values) EXPECT_EQ(value, 0) << name;
 }
+
+// A mesh of two ranks that sum gradients, and of others that have the rest.
+struct SavedMesh {
+  const char* name;
+  int tensor = 1, context = 1, expert = 1, pipeline = 1, data = 2;
+  int ranks() const { return tensor * context * expert * pipeline * data; }
+};
+void PrintTo(const SavedMesh& one, std::ostream* out) { *out << one.name; }
+
+ModelSpec meshed_model(const SavedMesh& mesh) {
+  ModelSpec spec = test::small_model();
+  spec.num_heads = spec.num_kv_heads = 4;
+  spec.head_dim = 3;
+  spec.max_sequence_length = 12;
+  if (mesh.expert > 1) {
+    spec.experts = {.count = 4, .intermediate_size = 7, .shared_intermediate_size = 5};
+    spec.experts.per_token = 2;
+    spec.experts.dense_blocks = {0};
+  }
+  return spec;
+}
+
+EngineOptions meshed_options(const SavedMesh& mesh, const CompressionOptions& compression,
+                             int stage) {
+  EngineOptions options = compressed_options(compression, stage);
+  options.compression.correction.limit = 0;
+  options.sequence = 12;
+  options.tensor = mesh.tensor;
+  options.context = mesh.context;
+  options.expert = mesh.expert;
+  options.pipeline.ranks = mesh.pipeline;
+  options.micros = mesh.pipeline;
+  return options;
+}
+
+// All that an engine has of what is saved, whole.
+State meshed_run(const SavedMesh& mesh, const EngineOptions& options, int steps,
+                 const CheckpointFolder* from, const CheckpointFolder* to) {
+  State state;
+  std::mutex mutex;
+  on_ranks(mesh.ranks(), [&](int rank, std::shared_ptr<Communicator> communicator) {
+    const ModelSpec spec = meshed_model(mesh);
+    Engine engine(spec, options, std::move(communicator));
+    if (from != nullptr) resume(engine, from->list());
+    for (int i = 0; i < steps; ++i) test::train_step(engine);
+    if (to != nullptr) {
+      CheckpointWriter writer(engine, *to);
+      writer.begin();
+      writer.wait();
+      EXPECT_EQ(writer.finish({{"position", engine.steps_done()}, {"model", spec.to_json()}}),
+                std::vector<std::string>());
+    }
+    const test::Weights weights = test::weights_of(engine);
+    const std::lock_guard lock(mutex);
+    if (rank == 0) state.insert(weights.begin(), weights.end());
+  });
+  return state;
+}
+
+// Of every state that a checkpoint has.
+State saved_state(const CheckpointFolder& folder) {
+  const Checkpoint checkpoint(folder.list().front().path);
+  State state;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+    for (const CheckpointState& one : tensor.states) {
+      std::vector<float>& values = state[piece_name(one.name, name)];
+      values.resize(static_cast<size_t>(tensor.elems()));
+      checkpoint.read(one.name, name, 0, values);
+    }
+  return state;
+}
+
+class MeshedCompressionResume : public testing::TestWithParam<SavedMesh> {};
+
+TEST_P(MeshedCompressionResume, HasTheBitsOfARunThatWasNotStopped) {
+  const SavedMesh& mesh = GetParam();
+  for (const NamedCompression& named : all_compressions()) {
+    const std::string name = named.name;
+    if (name != "int8" && name != "topk" && name != "adaptive" && name != "dgc" &&
+        name != "one_bit")
+      continue;
+    SCOPED_TRACE(name);
+    for (const int stage : {0, 3}) {
+      const ScratchFolder scratch;
+      const CheckpointFolder half(scratch.path("half")), end(scratch.path("end")),
+          resumed(scratch.path("resumed"));
+      const EngineOptions options = meshed_options(mesh, named.options, stage);
+      meshed_run(mesh, options, 3, nullptr, &half);
+      const State whole = meshed_run(mesh, options, 6, nullptr, &end);
+      EngineOptions other = options;
+      other.zero.stage = 3 - stage;
+      expect_same_state(meshed_run(mesh, other, 3, &half, &resumed), whole);
+      expect_same_state(saved_state(resumed), saved_state(end));
+    }
+  }
+}
+
+// One file has what is kept of a share of each rank that sums it, and together they have it whole:
+// on any other mesh the sum of what ranks keep is what it was.
+TEST_P(MeshedCompressionResume, KeepsTheSumOfWhatRanksKeepBackOnOtherMeshes) {
+  const SavedMesh& mesh = GetParam();
+  const CompressionOptions topk = [] {
+    CompressionOptions compression;
+    compression.gradients = {.type = WireFormat::Type::topk, .density = 0.05};
+    return compression;
+  }();
+  const ScratchFolder scratch;
+  const CheckpointFolder first(scratch.path("first"));
+  meshed_run(mesh, meshed_options(mesh, topk, 1), 3, nullptr, &first);
+  const auto saved = kept_by_all(saved_state(first));
+  ASSERT_FALSE(saved.empty());
+  double size = 0;
+  for (const auto& [name, values] : saved)
+    for (const double value : values) size += std::abs(value);
+  EXPECT_GT(size, 0);
+  std::vector<SavedMesh> others = {{.name = "data", .data = 3}, {.name = "ranks", .tensor = 2}};
+  if (mesh.expert > 1) others.push_back({.name = "experts", .expert = 2});
+  for (SavedMesh other : others) {
+    SCOPED_TRACE(other.name);
+    other.expert = std::max(other.expert, mesh.expert > 1 ? 2 : 1);  // of the same model
+    const CheckpointFolder again(scratch.path(other.name));
+    meshed_run(other, meshed_options(other, topk, 2), 0, &first, &again);
+    const auto loaded = kept_by_all(saved_state(again));
+    ASSERT_EQ(loaded.size(), saved.size());
+    for (const auto& [name, values] : saved)
+      for (size_t i = 0; i < values.size(); ++i)
+        ASSERT_NEAR(loaded.at(name)[i], values[i], 1e-6) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Axes, MeshedCompressionResume,
+    testing::Values(SavedMesh{.name = "Tensor", .tensor = 2},
+                    SavedMesh{.name = "Context", .context = 2},
+                    SavedMesh{.name = "Expert", .expert = 2},
+                    SavedMesh{.name = "ExpertTensor", .tensor = 2, .expert = 2},
+                    SavedMesh{.name = "Pipeline", .pipeline = 2},
+                    SavedMesh{.name = "PipelineTensor", .tensor = 2, .pipeline = 2}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace onefold

@@ -15,7 +15,7 @@ namespace {
 
 struct Settings {
   int ranks = 0, steps = 20;
-  bool quick = false, optimizers = false, compressions = false;
+  bool quick = false, optimizers = false, compressions = false, meshes = false;
   double timeout_seconds = 120;
   std::vector<std::string> fault;  // kind, rank, step, action
   test::FaultCase fault_case;
@@ -31,6 +31,7 @@ Settings settings_from(int argc, char** argv) {
   app.add_flag("--quick", s.quick, "a part of the matrix");
   app.add_flag("--optimizers", s.optimizers, "the matrix of optimizers");
   app.add_flag("--compressions", s.compressions, "the matrix of compressions");
+  app.add_flag("--compressed-meshes", s.meshes, "the same beside other axes");
   app.add_option("--timeout", s.timeout_seconds);
   app.add_option("--fault", s.fault, "kind,rank,step,action")->delimiter(',')->expected(4);
   app.add_option("--model", s.fault_case.model, "of the run with a fault");
@@ -83,9 +84,10 @@ void run(const Settings& s) {
   if (ranks.count() < 2) user_error("several ranks are needed: --ranks 2, or mpirun -n 2");
   ranks.run([&](std::shared_ptr<Communicator> communicator) {
     if (s.fault.empty())
-      return test::walk(s.compressions ? test::compression_matrix()
-                        : s.optimizers ? test::optimizer_matrix()
-                                       : test::matrix(s.quick),
+      return test::walk(s.meshes         ? test::compression_mesh_matrix()
+                        : s.compressions ? test::compression_matrix()
+                        : s.optimizers   ? test::optimizer_matrix()
+                                         : test::matrix(s.quick),
                         s.steps, communicator);
     const test::FaultCase fault = fault_case(s, ranks.count());
     test::train_with_fault(fault, communicator, [&] { inject(fault.plan.fault); });

@@ -68,15 +68,18 @@ std::vector<Result> train(const Configuration& configuration, int steps,
   return results;
 }
 
-void expect_planned(const Configuration& configuration, Engine& plan,
+// `plans`: of each share of a model.
+void expect_planned(const Configuration& configuration,
+                    const std::vector<std::unique_ptr<Engine>>& plans,
                     const std::vector<Result>& results) {
-  const Result planned(0, plan.ledger());
-  for (size_t rank = 0; rank < results.size(); ++rank)
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const Result planned(0, plans[rank % plans.size()]->ledger());
     for (size_t i = 0; i < planned.peaks.size(); ++i)
       if (results[rank].peaks[i] != planned.peaks[i])
         user_error("{}: rank {} has a peak of {} bytes ({}), and {} were planned",
                    configuration.name(), rank, results[rank].peaks[i], peak_name(i),
                    planned.peaks[i]);
+  }
 }
 
 // The first configuration of each batch decides what the others must end with.
@@ -110,7 +113,15 @@ void print(const Configuration& configuration, const std::vector<Result>& result
 // A compression of local steps.
 constexpr const char* kMoves = "moves";
 
-ModelSpec Configuration::spec() const { return spec_from_preset(model, "test"); }
+ModelSpec Configuration::spec() const {
+  ModelSpec spec = spec_from_preset(model, "test");
+  if (axes.expert > 1) spec.experts.count = 4;  // of five
+  if (axes.tensor == 1 && axes.context == 1) return spec;
+  spec.num_heads = spec.num_kv_heads = 4;  // the presets' three cannot be divided
+  spec.head_dim = 6;
+  spec.hidden_size = 24;
+  return spec;
+}
 
 EngineOptions Configuration::options() const {
   EngineOptions options{.threads = 1,
@@ -119,6 +130,10 @@ EngineOptions Configuration::options() const {
                         .micros = micros,
                         .order = order,
                         .clipping = 1.0};
+  options.tensor = axes.tensor;
+  options.context = axes.context;
+  options.expert = axes.expert;
+  if (options.context > 1) options.sequence = 12;
   options.zero.stage = stage;
   options.zero.persistence_elems = 0;
   options.zero.prefetch_elems = prefetch_elems;
@@ -138,7 +153,11 @@ EngineOptions Configuration::options() const {
 std::string Configuration::batch() const {
   return fmt::format("{}, {} micro-batches{}", model, micros,
                      (optimizer == "adamw" ? "" : ", " + optimizer) +
-                         (compression.empty() ? "" : ", " + compression));
+                         (compression.empty() ? "" : ", " + compression) +
+                         (axes.tensor > 1    ? ", tensor"
+                          : axes.context > 1 ? ", context"
+                          : axes.expert > 1  ? ", expert"
+                                             : ""));
 }
 
 std::string Configuration::name() const {
@@ -202,17 +221,35 @@ std::vector<Configuration> compression_matrix() {
   return all;
 }
 
+std::vector<Configuration> compression_mesh_matrix() {
+  std::vector<Configuration> all;
+  for (const MeshAxes& axes :
+       {MeshAxes{.tensor = 2}, MeshAxes{.context = 2}, MeshAxes{.expert = 2}})
+    for (const char* compression : {"int8", "topk", "randomk", "one_bit"})
+      for (const int stage : {0, 3})
+        all.push_back({.model = axes.expert > 1 ? "mixtral-tiny" : "gpt2-tiny",
+                       .stage = stage,
+                       .prefetch_elems = ZeroOptions::kAuto,
+                       .bucket_elems = stage == 0 ? kAll : 40000,
+                       .compression = compression,
+                       .axes = axes});
+  return all;
+}
+
 void walk(const std::vector<Configuration>& configurations, int steps,
           const std::shared_ptr<Communicator>& communicator) {
   Hashes hashes;
   for (const Configuration& configuration : configurations) {
     const std::vector<Result> results = train(configuration, steps, communicator);
     if (communicator->rank() != 0) continue;
-    const auto plan = Engine::plan(configuration.spec(), configuration.options(),
-                                   communicator->ranks(), communicator->scratch_bytes());
-    print(configuration, results, plan->ledger().peak_bytes());
+    std::vector<std::unique_ptr<Engine>> plans;
+    for (int share = 0; share < configuration.axes.tensor; ++share)
+      plans.push_back(Engine::plan(configuration.spec(), configuration.options(),
+                                   communicator->ranks(), communicator->scratch_bytes(), Hardware{},
+                                   share));
+    print(configuration, results, plans[0]->ledger().peak_bytes());
     hashes.expect_same(configuration, results);
-    expect_planned(configuration, *plan, results);
+    expect_planned(configuration, plans, results);
   }
 }
 

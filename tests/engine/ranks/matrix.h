@@ -19,6 +19,7 @@ struct Configuration {
   Order order = Order::micro_first;
   std::string optimizer = "adamw";  // engine/optimizers.h
   std::string compression = "";     // engine/compressions.h
+  MeshAxes axes = {};               // beside data
 
   ModelSpec spec() const;
   EngineOptions options() const;
@@ -33,8 +34,9 @@ std::vector<Configuration> matrix(bool quick);
 // The same of optimizers: each at every stage.
 std::vector<Configuration> optimizer_matrix();
 
-// The same of compressions.
+// The same of compressions; and of some of them beside the other axes of a mesh of four ranks.
 std::vector<Configuration> compression_matrix();
+std::vector<Configuration> compression_mesh_matrix();
 
 // Trains each for so many steps; rank 0 prints a line for each:
 //   name | hash of all losses and weights | planned peak bytes | each rank's measured peak bytes
