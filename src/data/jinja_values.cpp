@@ -1,6 +1,7 @@
 #include "data/jinja_values.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "data/byte_level.h"
@@ -9,7 +10,10 @@
 namespace onefold::jinja {
 namespace {
 
+bool is_big(const Json& json) { return json.is_binary(); }
+
 std::string number_text(const Json& number) {
+  if (is_big(number)) return big_integer_digits(number);
   if (!number.is_number_float()) return number.dump();
   const double value = number.get<double>();
   if (std::isnan(value)) return "nan";
@@ -19,52 +23,93 @@ std::string number_text(const Json& number) {
   return text;
 }
 
-void append_quoted(std::string_view text, std::string& out) {
+// \u00e9, or two of them for what is beyond 16 bits.
+void append_escaped(uint32_t point, std::string& out) {
+  if (point < 0x10000)
+    out += fmt::format("\\u{:04x}", point);
+  else
+    out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((point - 0x10000) >> 10),
+                       0xDC00 + ((point - 0x10000) & 0x3FF));
+}
+
+void append_quoted(std::string_view text, bool ascii, std::string& out) {
   out += '"';
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
-    if (const size_t found = kFrom.find(c); found != kFrom.npos)
+    if (const size_t found = kFrom.find(c); found != kFrom.npos) {
       out += '\\', out += kTo[found];
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\u{:04x}", c);
-    else
+    } else if (static_cast<unsigned char>(c) < 0x20 || (ascii && c == 0x7F)) {
+      append_escaped(static_cast<uint32_t>(c), out);
+    } else if (ascii && static_cast<unsigned char>(c) >= 0x80) {
+      const size_t length = std::max<size_t>(1, utf8_sequence(text.substr(i)));
+      append_escaped(code_point_of(text.substr(i, length)), out);
+      i += length - 1;
+    } else {
       out += c;
+    }
   }
   out += '"';
 }
 
-void append_dump(const Json& json, int indent, int level, bool sorted, std::string& out) {
-  const auto line = [&](int depth) {
-    if (indent >= 0) out += '\n' + std::string(static_cast<size_t>(indent * depth), ' ');
-  };
-  const char* const comma = indent >= 0 ? "," : ", ";
-  if (json.is_array() || json.is_object()) {
-    const bool object = json.is_object();
-    out += object ? '{' : '[';
-    std::vector<std::string> keys;
-    if (object)
-      for (const auto& item : json.items()) keys.push_back(item.key());
-    if (sorted) std::sort(keys.begin(), keys.end());
-    for (size_t i = 0; i < json.size(); ++i) {
-      if (i > 0) out += comma;
-      line(level + 1);
-      if (object) {
-        append_quoted(keys[i], out);
-        out += ": ";
+class Dumper {
+ public:
+  Dumper(const DumpStyle& style, const Place& at) : style_(style), at_(at) {}
+
+  void append(const Json& json, int level) {
+    at_.require_room(out.size());  // an indent makes much of little
+    if (json.is_array()) {
+      out += '[';
+      for (size_t i = 0; i < json.size(); ++i) {
+        if (i > 0) out += style_.comma;
+        line(level + 1);
+        append(json[i], level + 1);
       }
-      append_dump(object ? json.at(keys[i]) : json[i], indent, level + 1, sorted, out);
+      close(json, level, ']');
+    } else if (json.is_object()) {
+      out += '{';
+      std::vector<const Json::object_t::value_type*> items;
+      for (const auto& item : json.get_ref<const Json::object_t&>()) items.push_back(&item);
+      if (style_.sorted)
+        std::ranges::sort(items, {},
+                          [](const auto* item) { return std::string_view(item->first); });
+      for (size_t i = 0; i < items.size(); ++i) {
+        if (i > 0) out += style_.comma;
+        line(level + 1);
+        append_quoted(items[i]->first, style_.ascii, out);
+        out += style_.colon;
+        append(items[i]->second, level + 1);
+      }
+      close(json, level, '}');
+    } else if (json.is_string()) {
+      append_quoted(json.get_ref<const std::string&>(), style_.ascii, out);
+    } else if (json.is_number() || is_big(json)) {
+      const std::string text = number_text(json);
+      out += text == "nan"    ? "NaN"
+             : text == "inf"  ? "Infinity"
+             : text == "-inf" ? "-Infinity"
+                              : text;
+    } else {
+      out += json.dump();
     }
-    if (!json.empty()) line(level);
-    out += object ? '}' : ']';
-  } else if (json.is_string()) {
-    append_quoted(json.get_ref<const std::string&>(), out);
-  } else if (json.is_number()) {
-    const std::string text = number_text(json);
-    out += text == "nan" ? "NaN" : text == "inf" ? "Infinity" : text == "-inf" ? "-Infinity" : text;
-  } else {
-    out += json.dump();
   }
-}
+
+  std::string out;
+
+ private:
+  void line(int depth) {
+    if (style_.indent < 0) return;
+    out += '\n';
+    out.append(static_cast<size_t>(style_.indent * depth), ' ');
+  }
+  void close(const Json& json, int level, char end) {
+    if (!json.empty()) line(level);
+    out += end;
+  }
+
+  const DumpStyle& style_;
+  const Place& at_;
+};
 
 // As Python's repr() has a string: what cannot be printed by its number.
 void append_represented(std::string_view text, std::string& out) {
@@ -203,10 +248,10 @@ std::string represented(const Json& json) {
   return text;
 }
 
-std::string dumped(const Json& json, int indent, bool sorted) {
-  std::string text;
-  append_dump(json, indent, 0, sorted, text);
-  return text;
+std::string dumped(const Json& json, const DumpStyle& style, const Place& at) {
+  Dumper dumper(style, at);
+  dumper.append(json, 0);
+  return std::move(dumper.out);
 }
 
 std::string printed(const Value& value, const Place& at) {
@@ -217,6 +262,10 @@ std::string printed(const Value& value, const Place& at) {
 
 bool equal(const Json& a, const Json& b) {
   if (is_number(a) && is_number(b)) {
+    const auto huge = [](const Json& json) {  // beyond what is signed
+      return json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX};
+    };
+    if (huge(a) != huge(b)) return false;
     const bool whole = !a.is_number_float() && !b.is_number_float();
     return whole ? whole_number(a) == whole_number(b) : number(a) == number(b);
   }
@@ -379,6 +428,25 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
   return text ? Value::of(std::move(characters)) : Value::of(std::move(list));
 }
 
+namespace {
+
+// What Python's dictionaries have: value.items is the method, even if there is an entry "items".
+bool is_method_of_dictionaries(std::string_view name) {
+  static constexpr std::array<std::string_view, 11> kMethods = {
+      "clear", "copy",    "fromkeys",   "get",    "items", "keys",
+      "pop",   "popitem", "setdefault", "update", "values"};
+  return std::ranges::find(kMethods, name) != kMethods.end();
+}
+
+Value method(const std::string& name) {
+  Value value;
+  value.kind = Value::Kind::function;
+  value.name = "dict." + name;
+  return value;
+}
+
+}  // namespace
+
 Value member(const Value& value, const std::string& name, const Place& at) {
   if (value.is_undefined())
     at.fail(fmt::format("\"{}\" is undefined, and its \"{}\" is asked for", value.name, name));
@@ -387,6 +455,7 @@ Value member(const Value& value, const std::string& name, const Place& at) {
     return found == value.space->end() ? Value::undefined(name) : found->second;
   }
   if (value.is_data() && value.data->is_object()) {
+    if (is_method_of_dictionaries(name)) return method(name);
     const auto found = value.data->find(name);
     if (found != value.data->end()) return Value::part(value, *found);
   }
@@ -409,6 +478,9 @@ Value member(const Value& value, const std::string& name, const Place& at) {
 }
 
 Value entry(const Value& value, const Value& key, const Place& at) {
+  if (key.is_string() && value.is_data() && value.data->is_object())
+    if (const auto found = value.data->find(key.text()); found != value.data->end())
+      return Value::part(value, *found);
   if (key.is_string() && !(value.is_data() && !value.data->is_object()))
     return member(value, key.text(), at);
   if (value.is_undefined()) at.fail(fmt::format("\"{}\" is undefined", value.name));
