@@ -280,8 +280,7 @@ Value filtered(const std::string& name, const Value& value, const Arguments& arg
   if (name == "length" || name == "count") {
     if (value.is_undefined()) return Value::of(int64_t{0});
     const Json& json = data_of(value, at);
-    if (json.is_string())
-      return Value::of(static_cast<int64_t>(characters_of(value.text()).size()) - 1);
+    if (json.is_string()) return Value::of(static_cast<int64_t>(Characters(value.text()).size()));
     if (!json.is_array() && !json.is_object())
       at.fail(fmt::format("{} has no length", kind_of(value)));
     return Value::of(static_cast<int64_t>(json.size()));

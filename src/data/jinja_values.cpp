@@ -111,6 +111,11 @@ class Dumper {
   const Place& at_;
 };
 
+// Of the character there; a byte that belongs to none is one.
+size_t character_bytes(std::string_view text, size_t at) {
+  return std::max<size_t>(1, utf8_sequence(text.substr(at)));
+}
+
 // As Python's repr() has a string: what cannot be printed by its number.
 void append_represented(std::string_view text, std::string& out) {
   const bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
@@ -361,9 +366,11 @@ Json entries_of(const Value& value, const Place& at) {
     for (const auto& item : json.items()) entries.push_back(item.key());
   } else if (json.is_string()) {
     if (value.text().size() > kMostListed) at.fail("a text is too long for a list of characters");
-    const std::vector<size_t> places = characters_of(value.text());
-    for (size_t i = 0; i + 1 < places.size(); ++i)
-      entries.push_back(value.text().substr(places[i], places[i + 1] - places[i]));
+    const std::string_view text = value.text();
+    for (size_t at = 0, length = 0; at < text.size(); at += length) {
+      length = character_bytes(text, at);
+      entries.push_back(std::string(text.substr(at, length)));
+    }
   } else {
     at.fail(fmt::format("{} has no entries to go through", kind_of(value)));
   }
@@ -377,12 +384,34 @@ int64_t integer_of(const Value& value, const Place& at) {
   return whole_number(json);
 }
 
-std::vector<size_t> characters_of(std::string_view text) {
-  std::vector<size_t> places;
-  for (size_t at = 0; at < text.size(); at += std::max<size_t>(1, utf8_sequence(text.substr(at))))
-    places.push_back(at);
-  places.push_back(text.size());
-  return places;
+namespace {
+
+constexpr size_t kMarkedCharacters = 64;
+
+}  // namespace
+
+Characters::Characters(std::string_view text) : text_(text) {
+  const bool ascii =
+      std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (ascii) {
+    size_ = text.size();
+    return;
+  }
+  for (size_t at = 0; at < text.size(); at += character_bytes(text, at))
+    if (size_++ % kMarkedCharacters == 0) marks_.push_back(at);
+}
+
+size_t Characters::place(size_t i) const {
+  if (i >= size_) return text_.size();
+  if (marks_.empty()) return i;
+  size_t at = marks_[i / kMarkedCharacters];
+  for (size_t left = i % kMarkedCharacters; left > 0; --left) at += character_bytes(text_, at);
+  return at;
+}
+
+std::string_view Characters::operator[](size_t i) const {
+  const size_t at = place(i);
+  return text_.substr(at, character_bytes(text_, at));
 }
 
 // As Python counts: from the end if below 0, and cut to what there is.
@@ -392,8 +421,8 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
   const Json& json = data_of(value, at);
   const bool text = json.is_string();
   if (!text && !json.is_array()) at.fail(fmt::format("{} has no parts", kind_of(value)));
-  const std::vector<size_t> places = text ? characters_of(value.text()) : std::vector<size_t>();
-  const auto length = static_cast<int64_t>(text ? places.size() - 1 : json.size());
+  const Characters all(text ? std::string_view(value.text()) : std::string_view());
+  const auto length = static_cast<int64_t>(text ? all.size() : json.size());
   const auto given = [](const Value* bound) {
     return bound && !(bound->is_data() && bound->data->is_null());
   };
@@ -410,6 +439,11 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
   };
   const int64_t from = bound(first, stride > 0 ? low : high);
   const int64_t to = bound(last, stride > 0 ? high : low);
+  if (text && stride == 1) {
+    const size_t begin = all.place(static_cast<size_t>(from));
+    const size_t end = all.place(static_cast<size_t>(std::max(from, to)));
+    return Value::of(value.text().substr(begin, end - begin));
+  }
   std::string characters;
   Json list = Json::array();
   // The distance is computed first: a step may be any number.
@@ -420,7 +454,7 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
     const auto offset = static_cast<int64_t>(done);
     const auto i = static_cast<size_t>(stride > 0 ? from + offset : from - offset);
     if (text)
-      characters.append(value.text(), places[i], places[i + 1] - places[i]);
+      characters += all[i];
     else
       list.push_back(json[i]);
     if (by >= static_cast<uint64_t>(span)) break;
@@ -488,15 +522,14 @@ Value entry(const Value& value, const Value& key, const Place& at) {
   const bool place = key.is_data() && (key.data->is_number_integer() || key.data->is_boolean());
   if (!place || !(json.is_array() || json.is_string()))
     return Value::undefined(key.is_string() ? key.text() : "entry");
-  const std::vector<size_t> places =
-      json.is_string() ? characters_of(value.text()) : std::vector<size_t>();
-  const auto length = static_cast<int64_t>(json.is_string() ? places.size() - 1 : json.size());
+  const Characters all(json.is_string() ? std::string_view(value.text()) : std::string_view());
+  const auto length = static_cast<int64_t>(json.is_string() ? all.size() : json.size());
   int64_t at_index = integer_of(key, at);
   if (at_index < 0 && at_index >= -length) at_index += length;
   if (at_index < 0 || at_index >= length) return Value::undefined(fmt::format("[{}]", at_index));
   const auto i = static_cast<size_t>(at_index);
   if (json.is_array()) return Value::part(value, json[i]);
-  return Value::of(value.text().substr(places[i], places[i + 1] - places[i]));
+  return Value::of(std::string(all[i]));
 }
 
 }  // namespace onefold::jinja

@@ -117,8 +117,20 @@ const Json& data_of(const Value& value, const Place& at);
 // What {% for %} goes through, as a list: entries, keys, characters.
 Json entries_of(const Value& value, const Place& at);
 int64_t integer_of(const Value& value, const Place& at);
-// Places of a text's characters, with its end.
-std::vector<size_t> characters_of(std::string_view text);
+// The characters of a text, which must outlive it. It remembers where every 64th is: a place for
+// each would take eight times the text's memory.
+class Characters {
+ public:
+  explicit Characters(std::string_view text);
+  size_t size() const { return size_; }
+  size_t place(size_t i) const;  // of size(): the text's end
+  std::string_view operator[](size_t i) const;
+
+ private:
+  const std::string_view text_;
+  size_t size_ = 0;
+  std::vector<size_t> marks_;  // none if every character is one byte
+};
 Value sliced(const Value& value, const Value* first, const Value* last, const Value* step,
              const Place& at);
 

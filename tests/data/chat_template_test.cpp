@@ -105,6 +105,27 @@ TEST(Jinja, LinesAndDoublesAreThoseOfPython) {
   EXPECT_EQ(jinja_text("{{ ['a', 'B'] | min }}{{ ['a', 'B'] | max }}"), "aB");
 }
 
+// Beyond the characters whose places are remembered, of one byte and of more, and bytes of none.
+TEST(Jinja, CharactersOfLongTextsAreCounted) {
+  const auto text = [](const std::string& source, const std::string& s) {
+    return jinja_text(source, {{"s", s}});
+  };
+  for (const std::string unit : {"abc", "\u00e9\u4e2d\U0001f600", "a\u4e2d\xff"}) {
+    std::string all;
+    for (int i = 0; i < 1000; ++i) all += unit;
+    EXPECT_EQ(text("{{ s | length }}", all), "3000");
+    EXPECT_EQ(text("{{ s[3:-3] | length }}{{ (s[2994:] + '!').endswith(s[:6] + '!') }}", all),
+              "2994True");
+    for (const int i : {0, 63, 64, 65, 127, 128, 1920, 2999}) {
+      const std::string at = std::to_string(i), third = std::to_string(i % 3);
+      EXPECT_EQ(text("{{ s[" + at + "] == s[" + third + "] }}", all), "True") << unit << i;
+    }
+    EXPECT_EQ(text("{{ s[::3] == s[0] * 1000 }}{{ s[::-1][2999] == s[0] }}", all), "TrueTrue");
+    EXPECT_EQ(text("{{ s[10:5] }}|{{ s[5000:] }}|{{ s[3000] }}", all), "||");
+    EXPECT_EQ(text("{{ (' \n' ~ s ~ ' ') | trim == s }}{{ s.find(s[2]) }}", all), "True2");
+  }
+}
+
 // By Python's repr().
 TEST(Jinja, WhatCannotBePrintedIsANumberInAListsText) {
   EXPECT_EQ(jinja_text("{{ [s] }}", {{"s", "\u00e9\u200b\u2028\u0085\u00a0 \U000e0067\x7f\u00ad"}}),
