@@ -23,6 +23,17 @@ std::string number_text(const Json& number) {
   return text;
 }
 
+// Of the character there; a byte that belongs to none is one.
+size_t character_bytes(std::string_view text, size_t at) {
+  return std::max<size_t>(1, utf8_sequence(text.substr(at)));
+}
+
+// The character there and its bytes; of a byte that belongs to none, its own number.
+uint32_t character_at(std::string_view text, size_t at, size_t& length) {
+  length = character_bytes(text, at);
+  return length > 1 ? code_point_of(text.substr(at, length)) : static_cast<unsigned char>(text[at]);
+}
+
 // \u00e9, or two of them for what is beyond 16 bits.
 void append_escaped(uint32_t point, std::string& out) {
   if (point < 0x10000)
@@ -42,8 +53,8 @@ void append_quoted(std::string_view text, bool ascii, std::string& out) {
     } else if (static_cast<unsigned char>(c) < 0x20 || (ascii && c == 0x7F)) {
       append_escaped(static_cast<uint32_t>(c), out);
     } else if (ascii && static_cast<unsigned char>(c) >= 0x80) {
-      const size_t length = std::max<size_t>(1, utf8_sequence(text.substr(i)));
-      append_escaped(code_point_of(text.substr(i, length)), out);
+      size_t length = 0;
+      append_escaped(character_at(text, i, length), out);
       i += length - 1;
     } else {
       out += c;
@@ -111,18 +122,14 @@ class Dumper {
   const Place& at_;
 };
 
-// Of the character there; a byte that belongs to none is one.
-size_t character_bytes(std::string_view text, size_t at) {
-  return std::max<size_t>(1, utf8_sequence(text.substr(at)));
-}
-
 // As Python's repr() has a string: what cannot be printed by its number.
 void append_represented(std::string_view text, std::string& out) {
   const bool double_quotes = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char quote = double_quotes ? '"' : '\'';
   out += quote;
   for (size_t at = 0; at < text.size();) {
-    const size_t length = std::max<size_t>(1, utf8_sequence(text.substr(at)));
+    size_t length = 0;
+    const uint32_t point = character_at(text, at, length);
     const std::string_view one = text.substr(at, length);
     const char c = one[0];
     at += length;
@@ -130,7 +137,7 @@ void append_represented(std::string_view text, std::string& out) {
       out += '\\', out += c;
     else if (c == '\n' || c == '\r' || c == '\t')
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    else if (const uint32_t point = code_point_of(one); is_printable_character(point))
+    else if (is_printable_character(point) && (point < 0x80 || length > 1))
       out += one;
     else if (point < 0x100)
       out += fmt::format("\\x{:02x}", point);
