@@ -282,7 +282,7 @@ void JsonReport::raise() const {
   for (const auto& [group, title] : kTitles) {
     std::string list;
     for (const Problem& problem : problems_)
-      if (problem.group == group) list += "\n    " + problem.text;
+      if (problem.group == group) list += "\n    " + quoted_lines(problem.text);
     if (!list.empty()) text += fmt::format("\n  {}:{}", title, list);
   }
   user_error("{}", text);
