@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -22,12 +23,13 @@ std::string position(std::string_view text, size_t byte) {
 }
 
 // Builds the document, event by event. The library's own builder looks through an ordered object
-// for each key that it adds: seconds for the names of a large model's tensors. Here the set that
+// for each key that it adds: seconds for the names of a large model's tensors. Here the map that
 // finds repeated keys, of which the library would silently keep one, has already shown that a key
 // is new.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, const std::string& source) : text_(text), source_(source) {}
+  Builder(std::string_view text, const std::string& source) : text_(text), source_(&source) {}
+  explicit Builder(std::string_view line) : text_(line) {}
 
   Json take() { return std::move(root_); }
 
@@ -35,7 +37,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const std::string&) override { return add(value); }
+  bool number_float(number_float_t value, const std::string& written) override {
+    const bool whole = !source_ && written.find_first_of(".eE") == std::string::npos;
+    return add(whole ? big_integer(written) : Json(value));
+  }
   bool string(std::string& value) override { return add(std::move(value)); }
   bool binary(Json::binary_t& value) override { return add(std::move(value)); }
   bool start_array(size_t) override { return open(Json::array()); }
@@ -44,31 +49,39 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
 
   bool key(std::string& key) override {
-    if (!open_.back().keys.insert(key).second)
-      user_error("{}: the key \"{}\" appears twice in one object; keep one", source_, key);
-    auto& object = open_.back().value->get_ref<Json::object_t&>();
-    object.emplace_back(std::move(key), Json());
+    Open& inner = open_.back();
+    auto& object = inner.value->get_ref<Json::object_t&>();
+    const auto [found, is_new] = inner.keys.try_emplace(key, object.size());
+    if (!is_new && source_)
+      user_error("{}: the key \"{}\" appears twice in one object; keep one", *source_, key);
+    inner.current = found->second;
+    if (is_new) object.emplace_back(std::move(key), Json());
     return true;
   }
 
   bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    if (!source_) user_error("{}", json_reason(error.what()));
     const auto* syntax = dynamic_cast<const Json::parse_error*>(&error);
     const std::string where =  // nowhere: a number that no double can hold
-        syntax ? fmt::format("{}:{}", source_, position(text_, syntax->byte)) : source_;
+        syntax ? fmt::format("{}:{}", *source_, position(text_, syntax->byte)) : *source_;
     user_error("{}: not valid JSON: {}", where, json_reason(error.what()));
   }
 
  private:
   struct Open {
     Json* value;
-    std::set<std::string> keys;
+    std::map<std::string, size_t> keys;  // and where they are
+    size_t current = 0;                  // the last key's place
   };
 
   // Where the next value belongs: the last key's, the list's end, or the document.
   Json& place() {
     if (open_.empty()) return root_;
     Json& parent = *open_.back().value;
-    if (parent.is_object()) return parent.get_ref<Json::object_t&>().back().second;
+    if (parent.is_object())
+      return (parent.get_ref<Json::object_t&>().begin() +
+              static_cast<ptrdiff_t>(open_.back().current))
+          ->second;
     return parent.emplace_back();
   }
   bool add(Json value) {
@@ -78,11 +91,11 @@ class Builder final : public nlohmann::json_sax<Json> {
   // Only the innermost grows, so that the pointers to the others hold.
   bool open(Json empty) {
     if (open_.size() == kDeepestJson)
-      user_error("{}: lists and objects are nested more than {} levels deep", source_,
-                 kDeepestJson);
+      user_error("{}lists and objects are nested more than {} levels deep",
+                 source_ ? *source_ + ": " : "", kDeepestJson);
     Json& value = place();
     value = std::move(empty);
-    open_.push_back({&value, {}});
+    open_.push_back({.value = &value});
     return true;
   }
   bool close() {
@@ -91,7 +104,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   const std::string_view text_;
-  const std::string& source_;
+  const std::string* const source_ = nullptr;  // none: a line of data
   Json root_;
   std::vector<Open> open_;
 };
@@ -201,6 +214,18 @@ Json parse_json(std::string_view text, const std::string& source) {
   return builder.take();
 }
 
+Json parse_json_line(std::string_view text) {
+  Builder builder(text);
+  Json::sax_parse(text, &builder);
+  return builder.take();
+}
+
+Json big_integer(std::string_view digits) { return Json::binary({digits.begin(), digits.end()}); }
+std::string big_integer_digits(const Json& value) {
+  const Json::binary_t& digits = value.get_binary();
+  return {digits.begin(), digits.end()};
+}
+
 Json read_json(const std::string& path) { return parse_json(read_file(path), path); }
 Json read_plain_json(const std::string& path) { return parse_json(read_plain_file(path), path); }
 
@@ -219,7 +244,7 @@ std::string_view json_kind(const Json& value) {
   if (value.is_array()) return "a list";
   if (value.is_string()) return "a string";
   if (value.is_boolean()) return "a boolean";
-  if (value.is_number()) return "a number";
+  if (value.is_number() || value.is_binary()) return "a number";
   return "null";
 }
 
@@ -257,7 +282,7 @@ void JsonReport::raise() const {
   for (const auto& [group, title] : kTitles) {
     std::string list;
     for (const Problem& problem : problems_)
-      if (problem.group == group) list += "\n    " + problem.text;
+      if (problem.group == group) list += "\n    " + quoted_lines(problem.text);
     if (!list.empty()) text += fmt::format("\n  {}:{}", title, list);
   }
   user_error("{}", text);

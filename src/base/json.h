@@ -27,6 +27,16 @@ Json parse_json(std::string_view text, const std::string& source);
 Json read_json(const std::string& path);
 Json read_plain_json(const std::string& path);  // of what must be a file: read_plain_file
 
+// A line of a data file, by the rules of Python's json module: of a key that appears twice the last
+// value counts, at the place of the first, and there are no comments. A whole number that 64 bits
+// do not hold becomes big_integer(); the error for what is no JSON, or too deep, is the reason
+// alone.
+Json parse_json_line(std::string_view text);
+
+// A whole number of any size: a value of kind binary, which holds its digits.
+Json big_integer(std::string_view digits);
+std::string big_integer_digits(const Json& value);
+
 // The parser does not recurse, but copying, comparing and printing a value do, once for each level:
 // a deeper document would end the process. No file that Onefold reads has ten levels.
 inline constexpr int kDeepestJson = 256;

@@ -41,13 +41,14 @@ int export_adapter(const ExportArguments& arguments, const AdapterWeights& adapt
                  arguments.checkpoint);
   const ExportOptions options = options_of(arguments);
   const std::string dtype = options.dtype.empty() ? "F32" : options.dtype;
-  const PeftResult result = export_peft(adapter, arguments.folder, {dtype, options.overwrite});
+  const PeftResult result = export_peft(adapter, arguments.folder,
+                                        {dtype, options.overwrite, family_of_base(adapter.base)});
   const double seconds = now_seconds() - begin;
   if (arguments.json)
     print_json({{"output", arguments.folder},
                 {"peft_type", "LORA"},
                 {"base", adapter.base},
-                {"rank", adapter.lora.rank},
+                {"rank", result.rank},
                 {"target_modules", result.target_modules},
                 {"dtype", dtype},
                 {"parameters", result.parameters},
@@ -56,7 +57,7 @@ int export_adapter(const ExportArguments& arguments, const AdapterWeights& adapt
                 {"seconds", seconds}});
   else
     fmt::print("{}: adapters of rank {} for {}, {} parameters, {} of {}, {} files in {}\n",
-               arguments.folder, adapter.lora.rank, adapter.base, format_count(result.parameters),
+               arguments.folder, result.rank, adapter.base, format_count(result.parameters),
                format_bytes(result.bytes), dtype, result.files.size(), format_duration(seconds));
   return kOk;
 }

@@ -199,7 +199,7 @@ class ChatSession {
         markers_(markers_for(arguments, model.require_tokenizer())),
         format_(model.require_tokenizer(), markers_),
         stops_(arguments.stops) {
-    if (!arguments.system.empty()) messages_.push_back({kChatSystem, arguments.system});
+    if (!arguments.system.empty()) messages().push_back({kChatSystem, arguments.system});
     if (!markers_) {
       if (const int32_t token = format_.end_of_answer(); token >= 0)
         options_.end_tokens.push_back(token);
@@ -229,8 +229,10 @@ class ChatSession {
   }
 
  private:
+  std::vector<ChatMessage>& messages() { return conversation_.messages; }
+
   void reply_to(const std::string& line) {
-    messages_.push_back({kChatUser, line});
+    messages().push_back({kChatUser, line});
     const std::vector<int32_t> prompt = fitting_prompt();
     const GenerateTokens tokens = [&](std::span<const int32_t> text, const GenerateOptions& options,
                                       const std::function<bool(int32_t)>& emit) {
@@ -240,7 +242,7 @@ class ChatSession {
         answer(tokens, model_, options_, stops_, prompt, [&](std::string_view text) {
           if (!arguments_.json) put(text);
         });
-    messages_.push_back({kChatAssistant, trimmed(made.text)});
+    messages().push_back({kChatAssistant, trimmed(made.text)});
     if (arguments_.json) return put_line(answer_json({line, ""}, prompt.size(), made, model_));
     put("\n");
     note_full(model_, made);
@@ -248,7 +250,7 @@ class ChatSession {
 
   std::vector<int32_t> encoded() const {
     std::vector<int32_t> tokens = model_.text_begin;
-    const std::vector<int32_t> chat = format_.prompt(messages_);
+    const std::vector<int32_t> chat = format_.prompt(conversation_);
     if (format_.has_template()) return chat;
     // A template of the tokenizer may begin with the same token as the marks.
     const bool twice = !tokens.empty() && chat.size() >= tokens.size() &&
@@ -266,9 +268,9 @@ class ChatSession {
     std::vector<int32_t> tokens = encoded();
     bool cut = false;
     while (static_cast<int64_t>(tokens.size()) + reply > positions &&
-           messages_.size() > first + 1) {
-      const auto oldest = messages_.begin() + static_cast<ptrdiff_t>(first);
-      messages_.erase(oldest, oldest + 2);  // with the reply to it
+           messages().size() > first + 1) {
+      const auto oldest = messages().begin() + static_cast<ptrdiff_t>(first);
+      messages().erase(oldest, oldest + 2);  // with the reply to it
       tokens = encoded();
       cut = true;
     }
@@ -286,7 +288,7 @@ class ChatSession {
   const std::optional<ChatMarkers> markers_;
   const ChatFormat format_;
   std::vector<std::string> stops_;
-  std::vector<ChatMessage> messages_;
+  Conversation conversation_;
 };
 
 int run_generate(GenerateArguments& arguments) {

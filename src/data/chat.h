@@ -5,15 +5,17 @@
 // transformers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "data/tokenizer.h"
 
 namespace onefold {
@@ -21,18 +23,34 @@ namespace onefold {
 struct ChatMessage {
   std::string role, content;
   bool counted = true;  // false: not trained on, even if it is an answer
+  // What a template gets instead of role and content: the message with all of its keys.
+  Json fields = nullptr;
 };
-using Conversation = std::vector<ChatMessage>;
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  // Lists of objects that a template gets beside the messages, or null.
+  Json tools = nullptr, documents = nullptr;
+};
 
 inline constexpr const char* kChatSystem = "system";
 inline constexpr const char* kChatUser = "user";
 inline constexpr const char* kChatAssistant = "assistant";
+inline constexpr const char* kChatTool = "tool";  // what a tool that the assistant called returns
 
-// {"messages": [{"role": "user", "content": "..."}, ...]}, where content may be a list of
-// {"type": "text", "text": "..."}, and "weight": 0 takes an answer out of the loss; or ShareGPT's
-// {"conversations": [{"from": "human", "value": "..."}, ...]}, with human and gpt for user and
-// assistant. UserError, which begins with `where`, if it is neither.
-Conversation parse_conversation(const nlohmann::json& object, const std::string& where);
+// {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}, where content may be a
+// list of {"type": "text", "text": "..."}, and "weight": 0 takes an answer out of the loss; or
+// ShareGPT's {"conversations": [{"from": "human", "value": "..."}, ...]}, with human and gpt for
+// user and assistant. A message may have "tool_calls"; then its content may be missing or null.
+// UserError, which begins with `where`, if it is neither.
+Conversation parse_conversation(const Json& object, const std::string& where);
+
+// The names of what was thought before an answer. A template gets the first that a message has by
+// each of the first two.
+inline constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinking",
+                                                          "reasoning"};
+// What a message says beside its content: "tool_calls", "reasoning_content", ...
+std::vector<std::string_view> beside_content(const ChatMessage& message);
 
 // What is put around messages.
 struct ChatMarkers {
@@ -45,6 +63,10 @@ struct ChatMarkers {
   // <|im_start|>user\n ... <|im_end|>, with a newline between messages, for system, user and
   // assistant.
   static ChatMarkers chatml();
+
+  // UserError, which begins with `where`, for what markers cannot show: another role, calls of
+  // tools, what is thought beside the content.
+  void require_shown(const Conversation& conversation, const std::string& where) const;
 };
 
 struct ChatTokens {
@@ -61,11 +83,11 @@ class ChatFormat {
   ChatFormat(const Tokenizer& tokenizer, const std::optional<ChatMarkers>& markers);
   ~ChatFormat();
 
-  // Trained on: the content of each answer, and the marker after it. UserError that begins with
-  // `where` for a role without markers.
-  ChatTokens render(std::span<const ChatMessage> messages, const std::string& where) const;
-  // The messages, and the marker that begins an answer: what generation continues.
-  std::vector<int32_t> prompt(std::span<const ChatMessage> messages) const;
+  // Trained on: the content of each answer, its calls of tools, and the marker after it. UserError
+  // that begins with `where` for what markers, or the template, do not show.
+  ChatTokens render(const Conversation& conversation, const std::string& where) const;
+  // The conversation, and the marker that begins an answer: what generation continues.
+  std::vector<int32_t> prompt(const Conversation& conversation) const;
   // Whether a template renders conversations, with all that begins and ends a text.
   bool has_template() const { return template_ != nullptr; }
   // Whether no marker ends an answer.
@@ -77,11 +99,12 @@ class ChatFormat {
   struct Encoded {
     std::vector<int32_t> before, after;
   };
-  ChatTokens render_template(std::span<const ChatMessage> messages, const std::string& where) const;
+  ChatTokens render_template(const Conversation& conversation, const std::string& where) const;
+  ChatTokens render_markers(const Conversation& conversation) const;
   int32_t end_of_short_answer() const;
-  const Encoded& markers_of(const std::string& role, const std::string& where) const;
 
   const Tokenizer& tokenizer_;
+  ChatMarkers markers_;
   std::map<std::string, Encoded> roles_;
   std::vector<int32_t> between_;
   std::unique_ptr<const ChatTemplate> template_;

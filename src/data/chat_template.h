@@ -1,7 +1,7 @@
 // Conversations as the template of a model's folder renders them, the way transformers does.
 #pragma once
 
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,10 +16,11 @@ class ChatTemplate {
  public:
   explicit ChatTemplate(const ChatTemplateText& text);
 
-  // The messages; with `prompt` also what begins an answer.
-  std::string render(std::span<const ChatMessage> messages, bool prompt) const;
+  // The conversation; with `prompt` also what begins an answer. UserError if the template does not
+  // look at something that the conversation says: tools, calls of them, a role.
+  std::string render(const Conversation& conversation, bool prompt) const;
 
-  // The messages, and where the answers are in them that are trained on, each with the special
+  // The conversation, and where the answers are in it that are trained on, each with the special
   // token that ends it: what {% generation %} marks; else what follows the text that would have
   // been the answer's prompt. UserError, which begins with `where`, if the template renders that
   // prompt in another way once the answer is there.
@@ -27,13 +28,27 @@ class ChatTemplate {
     std::string text;
     std::vector<JinjaTemplate::Span> spans;
   };
-  Answers render_answers(std::span<const ChatMessage> messages, const Tokenizer& tokenizer,
+  Answers render_answers(const Conversation& conversation, const Tokenizer& tokenizer,
                          const std::string& where) const;
 
  private:
-  JinjaTemplate::Rendered rendered(std::span<const ChatMessage> messages, bool prompt) const;
+  // Of a conversation its first messages, perhaps without its tools.
+  struct Part {
+    const Conversation& conversation;
+    size_t messages;
+    bool prompt = false, tools = true;
+  };
+  const JinjaTemplate& template_for(const Conversation& conversation) const;
+  JinjaTemplate::Rendered rendered(const Part& part) const;
+  JinjaTemplate::Rendered whole(const Conversation& conversation, bool prompt) const;
+  size_t begin_by_change(const Conversation& conversation, size_t message, std::string_view text,
+                         const Tokenizer& tokenizer) const;
+  JinjaTemplate::Span find_answer(const Conversation& conversation, size_t message,
+                                  std::string_view text, const Tokenizer& tokenizer) const;
 
   const JinjaTemplate template_;
+  std::optional<const JinjaTemplate> tools_template_;
+  std::string tools_problem_;  // why there is none for tools
   const Json variables_;
 };
 

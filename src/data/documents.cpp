@@ -109,16 +109,22 @@ std::string keys_of(const nlohmann::json& object) {
   return keys.empty() ? "none" : join(keys, ", ");
 }
 
+[[noreturn]] void not_json(const std::string& where, std::string_view reason) {
+  user_error("{}: this line is not JSON ({}); a JSONL file has one JSON object on each line", where,
+             reason);
+}
+[[noreturn]] void not_object(const std::string& where, std::string_view kind) {
+  user_error("{}: this line holds {} where a JSON object is needed", where, kind);
+}
+
 nlohmann::json parse_line(std::string_view line, const std::string& where) {
   nlohmann::json object;
   try {
     object = nlohmann::json::parse(line);
   } catch (const nlohmann::json::exception& error) {
-    user_error("{}: this line is not JSON ({}); a JSONL file has one JSON object on each line",
-               where, json_reason(error.what()));
+    not_json(where, json_reason(error.what()));
   }
-  if (!object.is_object())
-    user_error("{}: this line holds {} where a JSON object is needed", where, object.type_name());
+  if (!object.is_object()) not_object(where, object.type_name());
   return object;
 }
 
@@ -140,16 +146,33 @@ std::string text_of_line(std::string_view line, const std::string& where,
 }
 
 Conversation conversation_of_line(std::string_view line, const std::string& where,
-                                  const ChatMarkers& markers) {
-  Conversation conversation = parse_conversation(parse_line(line, where), where);
-  for (const ChatMessage& message : conversation) {
-    if (markers.roles.contains(message.role)) continue;
-    std::vector<std::string> names;
-    for (const auto& [role, around] : markers.roles) names.push_back(role);
-    user_error("{}: the role \"{}\" has no markers; those that have are {}", where, message.role,
-               join(names, ", "));
-  }
+                                  const std::optional<ChatMarkers>& markers) {
+  const auto parsed = [&] {
+    try {
+      return parse_json_line(line);
+    } catch (const UserError& error) {
+      not_json(where, error.what());
+    }
+  };
+  const Json object = parsed();
+  if (!object.is_object()) not_object(where, json_kind(object));
+  Conversation conversation = parse_conversation(object, where);
+  if (markers) markers->require_shown(conversation, where);
   return conversation;
+}
+
+// All that is said in it, in no form.
+std::string text_of(const Conversation& conversation) {
+  std::string text;
+  const auto add = [&](const Json& value) { text += value.dump() + "\n"; };
+  if (conversation.tools.is_array()) add(conversation.tools);
+  for (const ChatMessage& message : conversation.messages) {
+    text += message.content + "\n";
+    if (!message.fields.is_object()) continue;
+    for (const auto& [key, value] : message.fields.get_ref<const Json::object_t&>())
+      if (value.is_structured()) add(value);
+  }
+  return text;
 }
 
 // Calls visit(line, where, position) for each line that is not blank. With skip_bad, a line that
@@ -325,15 +348,13 @@ class FileVisitor {
   }
 
   void visit_chat() {
-    const ChatMarkers markers = source_.chat ? *source_.chat : ChatMarkers::chatml();
     visit_json_lines(
         input_, source_.skip_bad, report_,
         [&](std::string_view line, const std::string& where) {
-          return conversation_of_line(line, where, markers);
+          return conversation_of_line(line, where, source_.chat);
         },
         [&](const Conversation& conversation, const std::string& where, int64_t position) {
-          std::string text;
-          for (const ChatMessage& message : conversation) text += message.content + "\n";
+          const std::string text = text_of(conversation);
           Document document = at(text, position);
           document.conversation = &conversation;
           document.where = where;

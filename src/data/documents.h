@@ -39,7 +39,7 @@ struct DataSource {
   DataFormat format = DataFormat::kText;
   TextDocuments text_documents = TextDocuments::kFile;  // text: what one document is
   std::string field = "text";                           // jsonl: the key that holds the document
-  std::optional<ChatMarkers> chat = std::nullopt;       // chat: none are ChatML's
+  std::optional<ChatMarkers> chat = std::nullopt;       // chat; none: whatever renders it
   bool special_tokens = false;  // text that spells a special token becomes its id
   bool skip_bad = false;        // jsonl, chat: lines that cannot be read are left out and counted
   int64_t vocab_size = 0;       // of token files that do not say, without a tokenizer
@@ -55,7 +55,7 @@ int64_t input_bytes(const DataSource& source);
 
 // One document while it is visited, or a piece of it: long texts come in several.
 struct Document {
-  std::string_view text;  // valid during the visit only. Of a conversation: its messages' contents
+  std::string_view text;            // valid during the visit only. Of a conversation: all it says
   bool begins = true, ends = true;  // whether the document does so with this piece
   size_t file = 0;                  // of the expanded paths
   int64_t position = 0;    // bytes of the (decompressed) file before its text, or before its line

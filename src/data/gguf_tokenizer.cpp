@@ -27,6 +27,7 @@ constexpr const char* kAddSpace = "tokenizer.ggml.add_space_prefix";
 constexpr const char* kBegin = "tokenizer.ggml.bos_token_id";
 constexpr const char* kEnd = "tokenizer.ggml.eos_token_id";
 constexpr const char* kTemplateValue = "tokenizer.chat_template";
+constexpr const char* kToolsTemplateValue = "tokenizer.chat_template.tool_use";
 
 // Mistral's, of Nemo and later.
 constexpr std::string_view kTekkenPattern =
@@ -222,6 +223,7 @@ void add_chat_template(const GgufFile& file, Tokenizer& tokenizer) {
   if (!file.has(kTemplateValue)) return;
   ChatTemplateText text{file.text(kTemplateValue), file.path() + " (template)", Json::object()};
   if (utf8_prefix(text.text) != text.text.size()) return;  // which no template is
+  if (file.has(kToolsTemplateValue)) text.tools_text = file.text(kToolsTemplateValue);
   for (const auto& [id, name] : {std::pair(kBegin, "bos_token"), std::pair(kEnd, "eos_token")}) {
     const int64_t token = file.has(id) ? file.integer(id) : -1;
     if (token >= 0 && token < tokenizer.vocab_size())

@@ -32,6 +32,7 @@ constexpr const char* kTekken = "tekken.json";
 constexpr const char* kTiktoken = ".tiktoken";
 constexpr const char* kChatTemplate = "chat_template.jinja";
 constexpr const char* kChatTemplateJson = "chat_template.json";
+constexpr const char* kToolsTemplate = "additional_chat_templates/tool_use.jinja";
 constexpr const char* kMakeJson =
     "load it with AutoTokenizer of transformers and save_pretrained(), which writes tokenizer.json";
 
@@ -345,8 +346,11 @@ std::map<std::string, std::string> gguf_companions(const GgufFile& file) {
     config["bos_token"] = tokenizer.token_text(tokenizer.template_before()[0]);
   if (tokenizer.end_of_text() >= 0)
     config["eos_token"] = tokenizer.token_text(tokenizer.end_of_text());
-  if (file.has("tokenizer.chat_template"))
-    config["chat_template"] = file.text("tokenizer.chat_template");
+  if (const ChatTemplateText* chat = tokenizer.chat_template(); chat && chat->tools_text.empty())
+    config["chat_template"] = chat->text;
+  else if (chat)
+    config["chat_template"] = {{{"name", kPlainChat}, {"template", chat->text}},
+                               {{"name", kToolsChat}, {"template", chat->tools_text}}};
   files[kTokenizerJson] = tokenizer_json_of_gguf(file);
   files[kTokenizerConfig] = config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   return files;
@@ -354,20 +358,21 @@ std::map<std::string, std::string> gguf_companions(const GgufFile& file) {
 
 }  // namespace
 
-std::string chat_template_of(const std::map<std::string, std::string>& files) {
+std::string chat_template_of(const std::map<std::string, std::string>& files,
+                             std::string_view kind) {
   const auto text = [&](const char* name) {
     const auto found = files.find(name);
     return found == files.end() ? std::string() : found->second;
   };
-  if (files.contains(kChatTemplate)) return text(kChatTemplate);
+  const bool plain = kind == kPlainChat;
+  if (files.contains(kChatTemplate)) return plain ? text(kChatTemplate) : "";
   for (const char* name : {kChatTemplateJson, kTokenizerConfig}) {
     if (!files.contains(name)) continue;
     const Json json = parse_json(text(name), name);
     const Json found = json.is_object() ? json.value("chat_template", Json()) : Json();
-    if (found.is_string()) return found.get<std::string>();
-    // A list of named ones: the one for plain conversations.
+    if (found.is_string()) return plain ? found.get<std::string>() : "";
     for (const Json& one : found.is_array() ? found : Json::array())
-      if (one.is_object() && one.value("name", Json()) == "default" &&
+      if (one.is_object() && one.value("name", Json()) == Json(kind) &&
           one.value("template", Json()).is_string())
         return one["template"].get<std::string>();
   }
@@ -430,7 +435,13 @@ void take_chat_template(const std::string& folder, Tokenizer& tokenizer) {
     if (path_exists(in(folder, name))) files[name] = read_plain_file(in(folder, name));
   ChatTemplateText text{chat_template_of(files), in(folder, kTokenizerConfig), Json::object()};
   if (text.text.empty()) return;
+  text.tools_text = chat_template_of(files, kToolsChat);
   if (files.contains(kChatTemplate)) text.source = in(folder, kChatTemplate);
+  if (const std::string other = in(folder, kToolsTemplate); path_exists(other))
+    text.tools_problem = fmt::format(
+        "{} is for conversations with tools, and is not read; write it as \"{}\" of the list "
+        "\"chat_template\" of {}, without {}",
+        other, kToolsChat, kTokenizerConfig, kChatTemplate);
   for (const char* name : {kSpecialTokens, kTokenizerConfig}) {
     const Json object = object_in(folder, name);
     for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",

@@ -39,7 +39,9 @@ std::map<std::string, std::string> tokenizer_companions(const std::string& path)
 // The template that conversations are rendered with (chat_template.h), of the files beside a
 // tokenizer, given by name and content: chat_template.jinja, else "chat_template" of
 // chat_template.json or tokenizer_config.json; "" if they have none.
-std::string chat_template_of(const std::map<std::string, std::string>& files);
+inline constexpr std::string_view kPlainChat = "default", kToolsChat = "tool_use";
+std::string chat_template_of(const std::map<std::string, std::string>& files,
+                             std::string_view kind = kPlainChat);
 
 // Gives a tokenizer the template of the files in a folder, if there is one.
 void take_chat_template(const std::string& folder, Tokenizer& tokenizer);

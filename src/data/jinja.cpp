@@ -50,8 +50,8 @@ std::string current_time(const std::string& format, const Place& at) {
 
 class Renderer {
  public:
-  Renderer(const std::string& source, const Json& variables) : source_(source) {
-    const Value all = Value::of(variables);
+  Renderer(const std::string& source, Json variables) : source_(source) {
+    const Value all = Value::of(std::move(variables));
     for (const auto& item : all.data->items())
       root_.names[item.key()] = Value::part(all, item.value());
     for (const char* name : {"range", "namespace", "dict", "raise_exception", "strftime_now"}) {
@@ -453,7 +453,7 @@ class Renderer {
     const Place place = at(line);
     if (callee.kind == Value::Kind::macro)
       return Value::of(call_macro(*callee.macro, arguments, nullptr, line));
-    if (callee.kind != Value::Kind::function)
+    if (callee.kind != Value::Kind::function || callee.name.starts_with("dict."))
       place.fail(fmt::format("{} cannot be called", kind_of(callee)));
     if (callee.name == "range") return range(arguments, place);
     if (callee.name == "raise_exception") {
@@ -508,15 +508,34 @@ class Renderer {
   int depth_ = 0;
 };
 
+using Names = std::set<std::string, std::less<>>;
+
+void collect_read(const Expression& expression, Names& names) {
+  names.insert(expression.text);
+  if (expression.value.is_string()) names.insert(expression.value.get<std::string>());
+  for (const ExpressionPtr& part : expression.parts)
+    if (part) collect_read(*part, names);
+  for (const auto& [name, value] : expression.named) collect_read(*value, names);
+}
+
+void collect_read(const Node& node, Names& names) {
+  for (const ExpressionPtr* expression : {&node.expression, &node.filter})
+    if (*expression) collect_read(**expression, names);
+  for (const ExpressionPtr& expression : node.defaults) collect_read(*expression, names);
+  for (const auto& child : node.children) collect_read(*child, names);
+}
+
 }  // namespace
 }  // namespace jinja
 
 JinjaTemplate::JinjaTemplate(std::string_view text, std::string source)
-    : source_(std::move(source)), root_(jinja::parse_jinja(text, source_, marks_generation_)) {}
+    : source_(std::move(source)), root_(jinja::parse_jinja(text, source_, marks_generation_)) {
+  jinja::collect_read(*root_, read_);
+}
 JinjaTemplate::~JinjaTemplate() = default;
 
-JinjaTemplate::Rendered JinjaTemplate::render(const Json& variables) const {
-  return jinja::Renderer(source_, variables).render(*root_);
+JinjaTemplate::Rendered JinjaTemplate::render(Json variables) const {
+  return jinja::Renderer(source_, std::move(variables)).render(*root_);
 }
 
 }  // namespace onefold

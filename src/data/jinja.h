@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,12 +37,17 @@ class JinjaTemplate {
     std::vector<Span> generated;
   };
   // `variables` is an object. Any number of threads may render at a time.
-  Rendered render(const Json& variables) const;
+  Rendered render(Json variables) const;
   // Whether the template marks what the model generates.
   bool marks_generation() const { return marks_generation_; }
+  // Whether an expression has it, as a name, an attribute or a string: if not, no variable or entry
+  // of that name is looked at, and no value compared with it.
+  bool reads(std::string_view name) const { return read_.contains(name); }
+  const std::string& source() const { return source_; }
 
  private:
   std::string source_;
+  std::set<std::string, std::less<>> read_;
   bool marks_generation_ = false;  // set while root_ is made
   std::unique_ptr<const jinja::Node> root_;
 };

@@ -234,6 +234,30 @@ Value list_filtered(const std::string& name, const Value& value, const Arguments
   return {};
 }
 
+// The arguments of transformers' own tojson, in its order.
+DumpStyle dump_style(const Arguments& arguments, const Place& at) {
+  const auto given = [&](size_t position, const char* name) {
+    const Value* const found = arguments.find(position, name);
+    return found && found->is_data() && found->data->is_null() ? nullptr : found;
+  };
+  DumpStyle style;
+  style.ascii = truth_argument(arguments, 0, "ensure_ascii");
+  if (given(1, "indent")) {
+    const int64_t indent = integer_argument(arguments, 1, "indent", 0, at);
+    style.indent = static_cast<int>(std::clamp<int64_t>(indent, 0, 100));
+    style.comma = ",";
+  }
+  if (const Value* const separators = given(2, "separators")) {
+    const Json& pair = data_of(*separators, at);
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+      at.fail("the separators of tojson must be two strings");
+    style.comma = pair[0].get<std::string>();
+    style.colon = pair[1].get<std::string>();
+  }
+  style.sorted = truth_argument(arguments, 3, "sort_keys");
+  return style;
+}
+
 }  // namespace
 
 Value filtered(const std::string& name, const Value& value, const Arguments& arguments,
@@ -246,26 +270,17 @@ Value filtered(const std::string& name, const Value& value, const Arguments& arg
   }
   if (name == "safe" || name == "string") return Value::of(printed(value, at));
   if (name == "tojson") {
-    // transformers' own, with its order of arguments.
-    if (truth_argument(arguments, 0, "ensure_ascii"))
-      at.fail("tojson with ensure_ascii is not interpreted");
-    const Value* const given = arguments.find(1, "indent");
-    const bool none = given && given->is_data() && given->data->is_null();
-    const int64_t indent = none ? -1 : integer_argument(arguments, 1, "indent", -1, at);
-    if (arguments.named.contains("separators"))
-      at.fail("tojson with separators is not interpreted");
     if (value.is_data() && value.data->is_array() &&
         std::ranges::any_of(*value.data, [](const Json& one) { return one.is_discarded(); }))
       at.fail("an entry of the list is undefined, which has no JSON");
-    return Value::of(dumped(value.is_undefined() ? Json() : data_of(value, at),
-                            static_cast<int>(std::clamp<int64_t>(indent, -1, 100)),
-                            truth_argument(arguments, 3, "sort_keys")));
+    if (value.is_undefined())
+      at.fail(fmt::format("\"{}\" is undefined, which has no JSON", value.name));
+    return Value::of(dumped(data_of(value, at), dump_style(arguments, at), at));
   }
   if (name == "length" || name == "count") {
     if (value.is_undefined()) return Value::of(int64_t{0});
     const Json& json = data_of(value, at);
-    if (json.is_string())
-      return Value::of(static_cast<int64_t>(characters_of(value.text()).size()) - 1);
+    if (json.is_string()) return Value::of(static_cast<int64_t>(Characters(value.text()).size()));
     if (!json.is_array() && !json.is_object())
       at.fail(fmt::format("{} has no length", kind_of(value)));
     return Value::of(static_cast<int64_t>(json.size()));
@@ -316,8 +331,9 @@ bool tested(const std::string& name, const Value& value, const Arguments& argume
   const Json* const json = value.is_data() ? value.data.get() : nullptr;
   if (name == "none") return json && json->is_null();
   if (name == "string") return json && json->is_string();
-  if (name == "number") return json && (json->is_number() || json->is_boolean());
-  if (name == "integer") return json && json->is_number_integer();
+  if (name == "number")
+    return json && (json->is_number() || json->is_boolean() || json->is_binary());
+  if (name == "integer") return json && (json->is_number_integer() || json->is_binary());
   if (name == "float") return json && json->is_number_float();
   if (name == "boolean") return json && json->is_boolean();
   if (name == "true") return json && json->is_boolean() && json->get<bool>();

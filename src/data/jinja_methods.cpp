@@ -96,8 +96,7 @@ bool text_called(const std::string& method, const std::string& text, const Argum
     result = Value::of(
         found == std::string::npos
             ? int64_t{-1}
-            : static_cast<int64_t>(characters_of(std::string_view(text).substr(0, found)).size()) -
-                  1);
+            : static_cast<int64_t>(Characters(std::string_view(text).substr(0, found)).size()));
   } else if (method == "count") {
     const std::string& part = needed_text(arguments, 0, "sub", at);
     if (part.empty()) at.fail("count() of an empty string is not interpreted");

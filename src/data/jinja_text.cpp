@@ -26,8 +26,8 @@ bool is_space_at(std::string_view text, size_t at, size_t& length) {
 
 std::string stripped(std::string_view text, const Value* characters, bool left, bool right,
                      const Place& at) {
-  const std::vector<size_t> places = characters_of(text);
-  size_t first = 0, last = places.size() - 1;
+  const Characters all(text);
+  size_t first = 0, last = all.size();
   std::vector<std::string> set;
   const bool given = characters && !(characters->is_data() && characters->data->is_null());
   if (given) {
@@ -36,12 +36,13 @@ std::string stripped(std::string_view text, const Value* characters, bool left, 
   }
   const auto matches = [&](size_t i) {
     size_t length = 0;
-    if (!given) return is_space_at(text, places[i], length);
-    return std::ranges::find(set, text.substr(places[i], places[i + 1] - places[i])) != set.end();
+    if (!given) return is_space_at(text, all.place(i), length);
+    return std::ranges::find(set, all[i]) != set.end();
   };
   while (left && first < last && matches(first)) ++first;
   while (right && first < last && matches(last - 1)) --last;
-  return std::string(text.substr(places[first], places[last] - places[first]));
+  const size_t begin = all.place(first);
+  return std::string(text.substr(begin, all.place(last) - begin));
 }
 
 // ASCII letters one to one, others by Unicode's simple rules for lower case alone.

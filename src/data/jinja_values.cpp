@@ -1,6 +1,7 @@
 #include "data/jinja_values.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "data/byte_level.h"
@@ -9,7 +10,10 @@
 namespace onefold::jinja {
 namespace {
 
+bool is_big(const Json& json) { return json.is_binary(); }
+
 std::string number_text(const Json& number) {
+  if (is_big(number)) return big_integer_digits(number);
   if (!number.is_number_float()) return number.dump();
   const double value = number.get<double>();
   if (std::isnan(value)) return "nan";
@@ -19,52 +23,104 @@ std::string number_text(const Json& number) {
   return text;
 }
 
-void append_quoted(std::string_view text, std::string& out) {
+// Of the character there; a byte that belongs to none is one.
+size_t character_bytes(std::string_view text, size_t at) {
+  return std::max<size_t>(1, utf8_sequence(text.substr(at)));
+}
+
+// The character there and its bytes; of a byte that belongs to none, its own number.
+uint32_t character_at(std::string_view text, size_t at, size_t& length) {
+  length = character_bytes(text, at);
+  return length > 1 ? code_point_of(text.substr(at, length)) : static_cast<unsigned char>(text[at]);
+}
+
+// \u00e9, or two of them for what is beyond 16 bits.
+void append_escaped(uint32_t point, std::string& out) {
+  if (point < 0x10000)
+    out += fmt::format("\\u{:04x}", point);
+  else
+    out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((point - 0x10000) >> 10),
+                       0xDC00 + ((point - 0x10000) & 0x3FF));
+}
+
+void append_quoted(std::string_view text, bool ascii, std::string& out) {
   out += '"';
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     static constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
-    if (const size_t found = kFrom.find(c); found != kFrom.npos)
+    if (const size_t found = kFrom.find(c); found != kFrom.npos) {
       out += '\\', out += kTo[found];
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\u{:04x}", c);
-    else
+    } else if (static_cast<unsigned char>(c) < 0x20 || (ascii && c == 0x7F)) {
+      append_escaped(static_cast<uint32_t>(c), out);
+    } else if (ascii && static_cast<unsigned char>(c) >= 0x80) {
+      size_t length = 0;
+      append_escaped(character_at(text, i, length), out);
+      i += length - 1;
+    } else {
       out += c;
+    }
   }
   out += '"';
 }
 
-void append_dump(const Json& json, int indent, int level, bool sorted, std::string& out) {
-  const auto line = [&](int depth) {
-    if (indent >= 0) out += '\n' + std::string(static_cast<size_t>(indent * depth), ' ');
-  };
-  const char* const comma = indent >= 0 ? "," : ", ";
-  if (json.is_array() || json.is_object()) {
-    const bool object = json.is_object();
-    out += object ? '{' : '[';
-    std::vector<std::string> keys;
-    if (object)
-      for (const auto& item : json.items()) keys.push_back(item.key());
-    if (sorted) std::sort(keys.begin(), keys.end());
-    for (size_t i = 0; i < json.size(); ++i) {
-      if (i > 0) out += comma;
-      line(level + 1);
-      if (object) {
-        append_quoted(keys[i], out);
-        out += ": ";
+class Dumper {
+ public:
+  Dumper(const DumpStyle& style, const Place& at) : style_(style), at_(at) {}
+
+  void append(const Json& json, int level) {
+    at_.require_room(out.size());  // an indent makes much of little
+    if (json.is_array()) {
+      out += '[';
+      for (size_t i = 0; i < json.size(); ++i) {
+        if (i > 0) out += style_.comma;
+        line(level + 1);
+        append(json[i], level + 1);
       }
-      append_dump(object ? json.at(keys[i]) : json[i], indent, level + 1, sorted, out);
+      close(json, level, ']');
+    } else if (json.is_object()) {
+      out += '{';
+      std::vector<const Json::object_t::value_type*> items;
+      for (const auto& item : json.get_ref<const Json::object_t&>()) items.push_back(&item);
+      if (style_.sorted)
+        std::ranges::sort(items, {},
+                          [](const auto* item) { return std::string_view(item->first); });
+      for (size_t i = 0; i < items.size(); ++i) {
+        if (i > 0) out += style_.comma;
+        line(level + 1);
+        append_quoted(items[i]->first, style_.ascii, out);
+        out += style_.colon;
+        append(items[i]->second, level + 1);
+      }
+      close(json, level, '}');
+    } else if (json.is_string()) {
+      append_quoted(json.get_ref<const std::string&>(), style_.ascii, out);
+    } else if (json.is_number() || is_big(json)) {
+      const std::string text = number_text(json);
+      out += text == "nan"    ? "NaN"
+             : text == "inf"  ? "Infinity"
+             : text == "-inf" ? "-Infinity"
+                              : text;
+    } else {
+      out += json.dump();
     }
-    if (!json.empty()) line(level);
-    out += object ? '}' : ']';
-  } else if (json.is_string()) {
-    append_quoted(json.get_ref<const std::string&>(), out);
-  } else if (json.is_number()) {
-    const std::string text = number_text(json);
-    out += text == "nan" ? "NaN" : text == "inf" ? "Infinity" : text == "-inf" ? "-Infinity" : text;
-  } else {
-    out += json.dump();
   }
-}
+
+  std::string out;
+
+ private:
+  void line(int depth) {
+    if (style_.indent < 0) return;
+    out += '\n';
+    out.append(static_cast<size_t>(style_.indent * depth), ' ');
+  }
+  void close(const Json& json, int level, char end) {
+    if (!json.empty()) line(level);
+    out += end;
+  }
+
+  const DumpStyle& style_;
+  const Place& at_;
+};
 
 // As Python's repr() has a string: what cannot be printed by its number.
 void append_represented(std::string_view text, std::string& out) {
@@ -72,7 +128,8 @@ void append_represented(std::string_view text, std::string& out) {
   const char quote = double_quotes ? '"' : '\'';
   out += quote;
   for (size_t at = 0; at < text.size();) {
-    const size_t length = std::max<size_t>(1, utf8_sequence(text.substr(at)));
+    size_t length = 0;
+    const uint32_t point = character_at(text, at, length);
     const std::string_view one = text.substr(at, length);
     const char c = one[0];
     at += length;
@@ -80,7 +137,7 @@ void append_represented(std::string_view text, std::string& out) {
       out += '\\', out += c;
     else if (c == '\n' || c == '\r' || c == '\t')
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    else if (const uint32_t point = code_point_of(one); is_printable_character(point))
+    else if (is_printable_character(point) && (point < 0x80 || length > 1))
       out += one;
     else if (point < 0x100)
       out += fmt::format("\\x{:02x}", point);
@@ -203,10 +260,10 @@ std::string represented(const Json& json) {
   return text;
 }
 
-std::string dumped(const Json& json, int indent, bool sorted) {
-  std::string text;
-  append_dump(json, indent, 0, sorted, text);
-  return text;
+std::string dumped(const Json& json, const DumpStyle& style, const Place& at) {
+  Dumper dumper(style, at);
+  dumper.append(json, 0);
+  return std::move(dumper.out);
 }
 
 std::string printed(const Value& value, const Place& at) {
@@ -217,6 +274,10 @@ std::string printed(const Value& value, const Place& at) {
 
 bool equal(const Json& a, const Json& b) {
   if (is_number(a) && is_number(b)) {
+    const auto huge = [](const Json& json) {  // beyond what is signed
+      return json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX};
+    };
+    if (huge(a) != huge(b)) return false;
     const bool whole = !a.is_number_float() && !b.is_number_float();
     return whole ? whole_number(a) == whole_number(b) : number(a) == number(b);
   }
@@ -312,9 +373,11 @@ Json entries_of(const Value& value, const Place& at) {
     for (const auto& item : json.items()) entries.push_back(item.key());
   } else if (json.is_string()) {
     if (value.text().size() > kMostListed) at.fail("a text is too long for a list of characters");
-    const std::vector<size_t> places = characters_of(value.text());
-    for (size_t i = 0; i + 1 < places.size(); ++i)
-      entries.push_back(value.text().substr(places[i], places[i + 1] - places[i]));
+    const std::string_view text = value.text();
+    for (size_t at = 0, length = 0; at < text.size(); at += length) {
+      length = character_bytes(text, at);
+      entries.push_back(std::string(text.substr(at, length)));
+    }
   } else {
     at.fail(fmt::format("{} has no entries to go through", kind_of(value)));
   }
@@ -328,12 +391,34 @@ int64_t integer_of(const Value& value, const Place& at) {
   return whole_number(json);
 }
 
-std::vector<size_t> characters_of(std::string_view text) {
-  std::vector<size_t> places;
-  for (size_t at = 0; at < text.size(); at += std::max<size_t>(1, utf8_sequence(text.substr(at))))
-    places.push_back(at);
-  places.push_back(text.size());
-  return places;
+namespace {
+
+constexpr size_t kMarkedCharacters = 64;
+
+}  // namespace
+
+Characters::Characters(std::string_view text) : text_(text) {
+  const bool ascii =
+      std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (ascii) {
+    size_ = text.size();
+    return;
+  }
+  for (size_t at = 0; at < text.size(); at += character_bytes(text, at))
+    if (size_++ % kMarkedCharacters == 0) marks_.push_back(at);
+}
+
+size_t Characters::place(size_t i) const {
+  if (i >= size_) return text_.size();
+  if (marks_.empty()) return i;
+  size_t at = marks_[i / kMarkedCharacters];
+  for (size_t left = i % kMarkedCharacters; left > 0; --left) at += character_bytes(text_, at);
+  return at;
+}
+
+std::string_view Characters::operator[](size_t i) const {
+  const size_t at = place(i);
+  return text_.substr(at, character_bytes(text_, at));
 }
 
 // As Python counts: from the end if below 0, and cut to what there is.
@@ -343,8 +428,8 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
   const Json& json = data_of(value, at);
   const bool text = json.is_string();
   if (!text && !json.is_array()) at.fail(fmt::format("{} has no parts", kind_of(value)));
-  const std::vector<size_t> places = text ? characters_of(value.text()) : std::vector<size_t>();
-  const auto length = static_cast<int64_t>(text ? places.size() - 1 : json.size());
+  const Characters all(text ? std::string_view(value.text()) : std::string_view());
+  const auto length = static_cast<int64_t>(text ? all.size() : json.size());
   const auto given = [](const Value* bound) {
     return bound && !(bound->is_data() && bound->data->is_null());
   };
@@ -361,6 +446,11 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
   };
   const int64_t from = bound(first, stride > 0 ? low : high);
   const int64_t to = bound(last, stride > 0 ? high : low);
+  if (text && stride == 1) {
+    const size_t begin = all.place(static_cast<size_t>(from));
+    const size_t end = all.place(static_cast<size_t>(std::max(from, to)));
+    return Value::of(value.text().substr(begin, end - begin));
+  }
   std::string characters;
   Json list = Json::array();
   // The distance is computed first: a step may be any number.
@@ -371,13 +461,32 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
     const auto offset = static_cast<int64_t>(done);
     const auto i = static_cast<size_t>(stride > 0 ? from + offset : from - offset);
     if (text)
-      characters.append(value.text(), places[i], places[i + 1] - places[i]);
+      characters += all[i];
     else
       list.push_back(json[i]);
     if (by >= static_cast<uint64_t>(span)) break;
   }
   return text ? Value::of(std::move(characters)) : Value::of(std::move(list));
 }
+
+namespace {
+
+// What Python's dictionaries have: value.items is the method, even if there is an entry "items".
+bool is_method_of_dictionaries(std::string_view name) {
+  static constexpr std::array<std::string_view, 11> kMethods = {
+      "clear", "copy",    "fromkeys",   "get",    "items", "keys",
+      "pop",   "popitem", "setdefault", "update", "values"};
+  return std::ranges::find(kMethods, name) != kMethods.end();
+}
+
+Value method(const std::string& name) {
+  Value value;
+  value.kind = Value::Kind::function;
+  value.name = "dict." + name;
+  return value;
+}
+
+}  // namespace
 
 Value member(const Value& value, const std::string& name, const Place& at) {
   if (value.is_undefined())
@@ -387,6 +496,7 @@ Value member(const Value& value, const std::string& name, const Place& at) {
     return found == value.space->end() ? Value::undefined(name) : found->second;
   }
   if (value.is_data() && value.data->is_object()) {
+    if (is_method_of_dictionaries(name)) return method(name);
     const auto found = value.data->find(name);
     if (found != value.data->end()) return Value::part(value, *found);
   }
@@ -409,6 +519,9 @@ Value member(const Value& value, const std::string& name, const Place& at) {
 }
 
 Value entry(const Value& value, const Value& key, const Place& at) {
+  if (key.is_string() && value.is_data() && value.data->is_object())
+    if (const auto found = value.data->find(key.text()); found != value.data->end())
+      return Value::part(value, *found);
   if (key.is_string() && !(value.is_data() && !value.data->is_object()))
     return member(value, key.text(), at);
   if (value.is_undefined()) at.fail(fmt::format("\"{}\" is undefined", value.name));
@@ -416,15 +529,14 @@ Value entry(const Value& value, const Value& key, const Place& at) {
   const bool place = key.is_data() && (key.data->is_number_integer() || key.data->is_boolean());
   if (!place || !(json.is_array() || json.is_string()))
     return Value::undefined(key.is_string() ? key.text() : "entry");
-  const std::vector<size_t> places =
-      json.is_string() ? characters_of(value.text()) : std::vector<size_t>();
-  const auto length = static_cast<int64_t>(json.is_string() ? places.size() - 1 : json.size());
+  const Characters all(json.is_string() ? std::string_view(value.text()) : std::string_view());
+  const auto length = static_cast<int64_t>(json.is_string() ? all.size() : json.size());
   int64_t at_index = integer_of(key, at);
   if (at_index < 0 && at_index >= -length) at_index += length;
   if (at_index < 0 || at_index >= length) return Value::undefined(fmt::format("[{}]", at_index));
   const auto i = static_cast<size_t>(at_index);
   if (json.is_array()) return Value::part(value, json[i]);
-  return Value::of(value.text().substr(places[i], places[i + 1] - places[i]));
+  return Value::of(std::string(all[i]));
 }
 
 }  // namespace onefold::jinja

@@ -97,8 +97,14 @@ bool is_true(const Value& value);
 // What {{ value }} writes, and what repr() gives.
 std::string printed(const Value& value, const Place& at);
 std::string represented(const Json& json);
-// As json.dumps does, without escapes for characters beyond ASCII; an indent below 0: one line.
-std::string dumped(const Json& json, int indent, bool sorted);
+// As json.dumps does.
+struct DumpStyle {
+  bool ascii = false;  // escapes for all other characters
+  int indent = -1;     // below 0: one line
+  std::string comma = ", ", colon = ": ";
+  bool sorted = false;
+};
+std::string dumped(const Json& json, const DumpStyle& style, const Place& at);
 bool equal(const Json& a, const Json& b);
 // Below 0, 0 or above 0; values of kinds that have no order are an error.
 int ordered(const Json& a, const Json& b, const Place& at);
@@ -111,8 +117,20 @@ const Json& data_of(const Value& value, const Place& at);
 // What {% for %} goes through, as a list: entries, keys, characters.
 Json entries_of(const Value& value, const Place& at);
 int64_t integer_of(const Value& value, const Place& at);
-// Places of a text's characters, with its end.
-std::vector<size_t> characters_of(std::string_view text);
+// The characters of a text, which must outlive it. It remembers where every 64th is: a place for
+// each would take eight times the text's memory.
+class Characters {
+ public:
+  explicit Characters(std::string_view text);
+  size_t size() const { return size_; }
+  size_t place(size_t i) const;  // of size(): the text's end
+  std::string_view operator[](size_t i) const;
+
+ private:
+  const std::string_view text_;
+  size_t size_ = 0;
+  std::vector<size_t> marks_;  // none if every character is one byte
+};
 Value sliced(const Value& value, const Value* first, const Value* last, const Value* step,
              const Place& at);
 
@@ -126,7 +144,7 @@ bool tested(const std::string& name, const Value& value, const Arguments& argume
 // A method of a text, list or dictionary; false if it has none of that name.
 bool called(const std::string& method, const Value& object, const Arguments& arguments,
             const Place& at, Value& result);
-// value.name, where methods are not asked for.
+// value.name. Of a dictionary first its methods, then its entries, as Python has them.
 Value member(const Value& value, const std::string& name, const Place& at);
 Value entry(const Value& value, const Value& key, const Place& at);
 

@@ -133,8 +133,9 @@ class Batcher {
     if (!chunk.ends_document) return;
     sink_.tokens(after_, !chat_);
     // An answer that no marker ends is ended by end-of-text, which is then trained on.
-    sink_.end_document(!chat_ || (chat_->ends_bare() && chunk.conversation.back().counted &&
-                                  chunk.conversation.back().role == kChatAssistant));
+    sink_.end_document(!chat_ ||
+                       (chat_->ends_bare() && chunk.conversation.messages.back().counted &&
+                        chunk.conversation.messages.back().role == kChatAssistant));
   }
 
   const Tokenizer& tokenizer_;
@@ -158,9 +159,11 @@ bool tokenize(const DataSource& source, const Tokenizer& tokenizer, ThreadPool& 
               const TokenSink& sink, const TokenizeOptions& options) {
   const int64_t total = options.progress ? input_bytes(source) : 0;
   Batcher batcher(source, tokenizer, pool, sink, options, total);
+  DataSource marked = source;  // what its markers do not show is a bad line
+  if (!marked.chat && !tokenizer.chat_template()) marked.chat = ChatMarkers::chatml();
   try {
     const DocumentReport report =
-        for_each_document(source, [&](const Document& document) { batcher.add(document); });
+        for_each_document(marked, [&](const Document& document) { batcher.add(document); });
     if (options.report) *options.report = report;
     batcher.run(total);
   } catch (const Stopped&) {

@@ -69,10 +69,12 @@ struct TokenizerParts {
 };
 
 // The template that conversations with a model are rendered with, and the names that it may use
-// beside the messages (bos_token, ...). `source` names it in errors.
+// beside the messages (bos_token, ...). `source` names it in errors. `tools_text`, if it is not
+// empty, renders those that have tools, which `tools_problem` refuses.
 struct ChatTemplateText {
   std::string text, source;
   Json variables;
+  std::string tools_text = {}, tools_problem = {};
 };
 
 // Recently encoded words. One for each thread; a Tokenizer without one given uses the calling

@@ -77,11 +77,18 @@ std::shared_ptr<const ParameterSource> adapted_model(const LoraRecord& record,
 struct PeftExport {
   std::string dtype = "F32";  // F32, F16 or BF16
   bool overwrite = false;
+  // Of the base's own folder, whose modules PEFT adapts; none: that by which our modules are named.
+  // A module that is several of ours (a Phi-3's queries, keys and values) gets an adapter with the
+  // ranks of theirs together, unless they have the same A.
+  std::optional<HfFamily> family = std::nullopt;
 };
 struct PeftResult {
   int64_t parameters = 0, bytes = 0;
+  int64_t rank = 0;  // of every adapter
   std::vector<std::string> files, target_modules;
 };
+// Of a folder with a Hugging Face model; none if that cannot be told.
+std::optional<HfFamily> family_of_base(const std::string& base);
 // Writes adapter_model.safetensors and adapter_config.json, which PEFT loads.
 PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
                        const PeftExport& options);

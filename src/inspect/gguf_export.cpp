@@ -123,6 +123,11 @@ void add_tokenizer(const ModelSpec& spec, const ModelExtras& extras, GgufHeader&
   if (!json.empty()) obstacle = add_gguf_tokenizer(json, spec.vocab_size, extras.token_ids, header);
   const std::string chat = chat_template_of(extras.files);
   if (!chat.empty()) header.add("tokenizer.chat_template", chat);
+  if (const std::string tools = chat_template_of(extras.files, kToolsChat); !tools.empty()) {
+    const std::vector<std::string> names = {std::string(kToolsChat)};
+    header.add("tokenizer.chat_templates", names);
+    header.add("tokenizer.chat_template.tool_use", tools);
+  }
   if (obstacle.empty()) return;
   header.add("tokenizer.ggml.model", "no_vocab");
   result.remarks.push_back(fmt::format(

@@ -2,12 +2,15 @@
 // base_model.model.<module>.lora_A.weight [rank, inputs] and lora_B.weight [outputs, rank].
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "inspect/adapter.h"
+#include "inspect/hf_source.h"
 #include "io/half.h"
 #include "io/output_folder.h"
 
@@ -149,19 +152,114 @@ std::vector<std::string> target_modules(const AdapterWeights& adapter) {
   return everywhere ? leaves : whole;
 }
 
-Json peft_config(const AdapterWeights& adapter, const std::vector<std::string>& targets) {
+// One module's adapter as PEFT has it.
+struct Exported {
+  LoraModule module;
+  int block;
+  int64_t rank;
+  std::vector<float> a, b;
+};
+
+// The adapter of a module that is these of ours: B beside B, A below A, so that each part's outputs
+// come of its own; one A if all have the same.
+Exported joined(const LoraModule& module, int block, const std::vector<LoraModule>& parts,
+                const AdapterWeights& adapter) {
+  const int64_t rank = adapter.lora.rank;
+  std::vector<const LoraModule*> adapted;
+  for (const LoraModule& part : parts)
+    if (adapter.values.contains(lora_names(block, part).a)) adapted.push_back(&part);
+  const auto a_of = [&](const LoraModule* part) -> const std::vector<float>& {
+    return adapter.values.at(lora_names(block, *part).a);
+  };
+  const bool same = std::ranges::all_of(
+      adapted, [&](const LoraModule* part) { return a_of(part) == a_of(adapted[0]); });
+  Exported result{module, block, same ? rank : rank * static_cast<int64_t>(adapted.size()), {}, {}};
+  result.b.resize(static_cast<size_t>(module.rows * result.rank));
+  int64_t column = 0;
+  for (const LoraModule* part : adapted) {
+    const std::vector<float>& b = adapter.values.at(lora_names(block, *part).b);
+    const int64_t first = part->first_row - module.first_row;
+    for (int64_t row = 0; row < part->rows; ++row)
+      std::copy_n(b.begin() + row * rank, rank,
+                  result.b.begin() + (first + row) * result.rank + column);
+    if (part == adapted[0] || !same)
+      result.a.insert(result.a.end(), a_of(part).begin(), a_of(part).end());
+    if (!same) column += rank;
+  }
+  result.b = in_their_order(result.b, module, result.rank);
+  return result;
+}
+
+// With zeros, which add nothing: PEFT's files have one rank.
+void widen(Exported& adapter, int64_t rank) {
+  adapter.a.resize(static_cast<size_t>(rank * adapter.module.cols));
+  std::vector<float> b(static_cast<size_t>(adapter.module.rows * rank));
+  for (int64_t row = 0; row < adapter.module.rows; ++row)
+    std::copy_n(adapter.b.begin() + row * adapter.rank, adapter.rank, b.begin() + row * rank);
+  adapter.b = std::move(b);
+  adapter.rank = rank;
+}
+
+// By a family's modules; none if one of ours is not whole in one of them.
+std::vector<Exported> exported(const AdapterWeights& adapter, HfFamily family) {
+  const std::vector<LoraModule> ours = lora_modules(adapter.model);
+  std::vector<Exported> all;
+  size_t used = 0;
+  for (int block = 0; block < adapter.model.num_layers; ++block)
+    for (const LoraModule& module : lora_modules(adapter.model, family)) {
+      std::vector<LoraModule> parts;
+      for (const LoraModule& part : ours)
+        if (part.parameter == module.parameter && part.first_row >= module.first_row &&
+            part.first_row + part.rows <= module.first_row + module.rows &&
+            adapter.values.contains(lora_names(block, part).a))
+          parts.push_back(part);
+      used += 2 * parts.size();  // A and B
+      if (!parts.empty()) all.push_back(joined(module, block, parts, adapter));
+    }
+  if (used != adapter.values.size()) return {};
+  int64_t rank = 0;
+  for (const Exported& one : all) rank = std::max(rank, one.rank);
+  for (Exported& one : all)
+    if (one.rank < rank) widen(one, rank);
+  return all;
+}
+
+// The ends of names where every block has the adapter, else whole names.
+std::vector<std::string> target_modules(const std::vector<Exported>& all, HfFamily family,
+                                        int64_t blocks) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (const Exported& one : all)
+    names[one.module.leaf()].push_back(lora_module_name(family, one.block, one.module));
+  std::vector<std::string> targets;
+  for (const auto& [leaf, whole] : names)
+    if (static_cast<int64_t>(whole.size()) == blocks)
+      targets.push_back(leaf);
+    else
+      targets.insert(targets.end(), whole.begin(), whole.end());
+  return targets;
+}
+
+bool have_other_names(const ModelSpec& spec, HfFamily family) {
+  const std::vector<LoraModule> ours = lora_modules(spec), theirs = lora_modules(spec, family);
+  return !std::ranges::equal(ours, theirs, {}, &LoraModule::name, &LoraModule::name);
+}
+
+Json peft_config(const AdapterWeights& adapter, const PeftResult& result, HfFamily family) {
   const LoraSpec& lora = adapter.lora;
-  const auto whole = static_cast<int64_t>(lora.alpha);
-  const bool is_whole = static_cast<double>(whole) == lora.alpha;
+  // What is computed is alpha / rank times the product.
+  const double alpha =
+      lora.alpha * static_cast<double>(result.rank) / static_cast<double>(lora.rank);
+  const auto whole = static_cast<int64_t>(alpha);
+  const bool is_whole = static_cast<double>(whole) == alpha;
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
           {"base_model_name_or_path", adapter.base.empty() ? Json() : Json(adapter.base)},
-          {"r", lora.rank},
-          {"lora_alpha", is_whole ? Json(whole) : Json(lora.alpha)},
+          {"r", result.rank},
+          {"lora_alpha", is_whole ? Json(whole) : Json(alpha)},
           {"lora_dropout", shortest(lora.dropout)},
-          {"target_modules", targets},
+          {"target_modules", result.target_modules},
           // GPT-2's linear layers are Conv1D, which keep [in, out].
-          {"fan_in_fan_out", hf_family_for(adapter.model) == HfFamily::gpt2},
+          {"fan_in_fan_out", family == HfFamily::gpt2},
           {"bias", "none"},
           {"modules_to_save", nullptr},
           {"init_lora_weights", true},
@@ -203,14 +301,32 @@ AdapterWeights read_peft(const std::string& folder, const ModelSpec& base) {
   return adapter;
 }
 
+std::optional<HfFamily> family_of_base(const std::string& base) {
+  if (!is_folder(base) || !path_exists(base + "/config.json")) return std::nullopt;
+  try {
+    return HfSource(base).family();
+  } catch (const UserError&) {  // it may have been moved, or cut down to what trains
+    return std::nullopt;
+  }
+}
+
 PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
                        const PeftExport& options) {
   const ModelSpec& base = adapter.model;
+  HfFamily family = options.family.value_or(hf_family_for(base));
+  std::vector<Exported> all;
+  const bool other = hf_obstacle(base, family).empty() && have_other_names(base, family);
+  if (other) all = exported(adapter, family);
+  const bool renamed = !all.empty();
+  if (!renamed) {
+    family = hf_family_for(base);
+    all = exported(adapter, family);
+  }
+  std::vector<SafetensorsEntry> entries;
   struct Matrix {
     std::string theirs;
     std::vector<float> values;
   };
-  std::vector<SafetensorsEntry> entries;
   std::vector<Matrix> matrices;
   PeftResult result;
   const auto add = [&](const std::string& theirs, std::vector<float> values, int64_t rows,
@@ -219,17 +335,14 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
     matrices.push_back({theirs, std::move(values)});
     result.parameters += rows * cols;
   };
-  for (int block = 0; block < base.num_layers; ++block)
-    for (const LoraModule& module : lora_modules(base)) {
-      const LoraNames ours = lora_names(block, module);
-      if (!adapter.values.contains(ours.a)) continue;
-      const std::string name = lora_module_name(base, block, module);
-      const int64_t rank = adapter.lora.rank;
-      add(peft_name(name, 'A'), adapter.values.at(ours.a), rank, module.cols);
-      add(peft_name(name, 'B'), in_their_order(adapter.values.at(ours.b), module, rank),
-          module.rows, rank);
-    }
-  result.target_modules = target_modules(adapter);
+  result.rank = all.empty() ? adapter.lora.rank : all[0].rank;
+  result.target_modules =
+      renamed ? target_modules(all, family, base.num_layers) : target_modules(adapter);
+  for (Exported& one : all) {
+    const std::string name = lora_module_name(family, one.block, one.module);
+    add(peft_name(name, 'A'), std::move(one.a), one.rank, one.module.cols);
+    add(peft_name(name, 'B'), std::move(one.b), one.module.rows, one.rank);
+  }
   result.bytes = result.parameters * safetensors_dtype_bytes(options.dtype);
 
   OutputFolder output(folder, options.overwrite, is_peft_file);
@@ -244,7 +357,7 @@ PeftResult export_peft(const AdapterWeights& adapter, const std::string& folder,
     writer.write(matrix.theirs, bytes);
   }
   writer.commit();
-  write_file(output.file(kPeftConfig), peft_config(adapter, result.target_modules).dump(2) + "\n");
+  write_file(output.file(kPeftConfig), peft_config(adapter, result, family).dump(2) + "\n");
   output.commit();
   result.files = {kPeftWeights, kPeftConfig};
   return result;

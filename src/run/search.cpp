@@ -92,7 +92,7 @@ class Refusals {
     if (!common_.empty()) {
       std::string text = fmt::format("{}: {} problems", path_, common_.size()), title;
       for (const auto& [group, problem] : common_) {
-        if (group != title) text += "\n" + group;
+        if (group != title) text += "\n  " + group;
         title = group;
         text += "\n    " + problem;
       }

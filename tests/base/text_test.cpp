@@ -78,5 +78,24 @@ TEST(Text, NamesThatLeadOutOfAFolderAreNotPlain) {
   EXPECT_FALSE(is_plain_file_name(std::string_view("a\0b", 3)));
 }
 
+// A file's name, a key or a text of a file may have line breaks; no line of a message is theirs.
+TEST(Errors, WhatTheyQuoteBeginsNoLine) {
+  const auto message = [](const auto& name) {
+    try {
+      user_error("cannot read {} ({} bytes of {:>3})", name, 5, std::string("x"));
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string name = "a\nonefold: error: b", shown = "a\\nonefold: error: b";
+  EXPECT_EQ(message(name), "cannot read " + shown + " (5 bytes of   x)");
+  EXPECT_EQ(message(std::string_view(name)), message(name));
+  EXPECT_EQ(message(name.c_str()), message(name));
+  // Lists of our own, and a last line's end, stay; so does what an inner error has said.
+  EXPECT_EQ(quoted_lines("one\n  two\n    three\n"), "one\n  two\n    three\n");
+  EXPECT_EQ(quoted_lines(quoted_lines("a\n\nb")), "a\\n\\nb");
+}
+
 }  // namespace
 }  // namespace onefold

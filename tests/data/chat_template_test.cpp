@@ -94,8 +94,8 @@ TEST(Jinja, LinesAndDoublesAreThoseOfPython) {
   EXPECT_EQ(jinja_text("{{ ['b', 'a', 'B', 1, 1] | unique | list }}"), "['b', 'a', 1]");
   EXPECT_EQ(jinja_text("{{ {'a': [1]} | tojson(none, 1) }}"), "{\n \"a\": [\n  1\n ]\n}");
   const auto error = [](const std::string& text) { return error_text([&] { jinja_text(text); }); };
-  EXPECT_EQ(error("{{ [] | tojson(ensure_ascii=true) }}"),
-            "t.jinja:1: tojson with ensure_ascii is not interpreted");
+  EXPECT_EQ(error("{{ nothing | tojson }}"),
+            "t.jinja:1: \"nothing\" is undefined, which has no JSON");
   EXPECT_EQ(error("{{ '0x1f' | int(base=16) }}"), "t.jinja:1: int with a base is not interpreted");
   EXPECT_EQ(error("{{ [] | unique(attribute='a') | list }}"),
             "t.jinja:1: unique with arguments is not interpreted");
@@ -105,10 +105,37 @@ TEST(Jinja, LinesAndDoublesAreThoseOfPython) {
   EXPECT_EQ(jinja_text("{{ ['a', 'B'] | min }}{{ ['a', 'B'] | max }}"), "aB");
 }
 
+// Beyond the characters whose places are remembered, of one byte and of more, and bytes of none.
+TEST(Jinja, CharactersOfLongTextsAreCounted) {
+  const auto text = [](const std::string& source, const std::string& s) {
+    return jinja_text(source, {{"s", s}});
+  };
+  for (const std::string unit : {"abc", "\u00e9\u4e2d\U0001f600", "a\u4e2d\xff"}) {
+    std::string all;
+    for (int i = 0; i < 1000; ++i) all += unit;
+    EXPECT_EQ(text("{{ s | length }}", all), "3000");
+    EXPECT_EQ(text("{{ s[3:-3] | length }}{{ (s[2994:] + '!').endswith(s[:6] + '!') }}", all),
+              "2994True");
+    for (const int i : {0, 63, 64, 65, 127, 128, 1920, 2999}) {
+      const std::string at = std::to_string(i), third = std::to_string(i % 3);
+      EXPECT_EQ(text("{{ s[" + at + "] == s[" + third + "] }}", all), "True") << unit << i;
+    }
+    EXPECT_EQ(text("{{ s[::3] == s[0] * 1000 }}{{ s[::-1][2999] == s[0] }}", all), "TrueTrue");
+    EXPECT_EQ(text("{{ s[10:5] }}|{{ s[5000:] }}|{{ s[3000] }}", all), "||");
+    EXPECT_EQ(text("{{ (' \n' ~ s ~ ' ') | trim == s }}{{ s.find(s[2]) }}", all), "True2");
+  }
+}
+
 // By Python's repr().
 TEST(Jinja, WhatCannotBePrintedIsANumberInAListsText) {
   EXPECT_EQ(jinja_text("{{ [s] }}", {{"s", "\u00e9\u200b\u2028\u0085\u00a0 \U000e0067\x7f\u00ad"}}),
             "['\u00e9\\u200b\\u2028\\x85\\xa0 \\U000e0067\\x7f\\xad']");
+}
+
+// Templates may be damaged, or in another encoding.
+TEST(Jinja, BytesOfNoCharacterAreNumbersInAListsText) {
+  EXPECT_EQ(jinja_text("{{ ['a\xff\xf0\x9f', '\xe4'] }}"), "['a\\xff\\xf0\\x9f', '\\xe4']");
+  EXPECT_EQ(jinja_text("{{ 'a\xff\xf0' | tojson(ensure_ascii=true) }}"), "\"a\\u00ff\\u00f0\"");
 }
 
 TEST(Jinja, WhatIsNotInterpretedIsNamedWithItsLine) {
@@ -185,29 +212,6 @@ TEST(Jinja, IsBounded) {
             "ac");
 }
 
-// Left out, they would teach something else.
-TEST(Chat, WhatATemplateWouldShowBesideTheContentIsRefused) {
-  const auto parse = [](const std::string& line) {
-    return parse_conversation(nlohmann::json::parse(line), "f:1");
-  };
-  const auto line = [](const std::string& message, const std::string& more = "") {
-    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "")" +
-           message + "}]" + more + "}";
-  };
-  for (const std::string key : {"tool_calls", "function_call"})
-    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": [{\"id\": 1}]")); }),
-              {"f:1: message 2 has \"" + key + "\""});
-  for (const std::string key : {"reasoning_content", "thinking"})
-    expect_in(user_error_of([&] { parse(line(", \"" + key + "\": \"hm\"")); }),
-              {"f:1: message 2 has \"" + key + "\"", "not rendered here"});
-  expect_in(user_error_of([&] { parse(line("", R"(, "tools": [{"name": "f"}])")); }),
-            {"f:1 has \"tools\""});
-  const std::string plain =
-      line(R"(, "tool_calls": [], "thinking": "", "reasoning_content": null, "id": 7)",
-           R"(, "tools": [], "functions": null, "source": "x")");
-  EXPECT_EQ(parse(plain).size(), 2u);
-}
-
 // A tokenizer of bytes with the special tokens of all these templates.
 class ChatTemplateTokens : public testing::Test {
  protected:
@@ -242,7 +246,8 @@ class ChatTemplateTokens : public testing::Test {
     return answers;
   }
   const Conversation turns_ = {
-      {"user", "Hi"}, {"assistant", "Hello."}, {"user", "Why?"}, {"assistant", "Because."}};
+      .messages = {
+          {"user", "Hi"}, {"assistant", "Hello."}, {"user", "Why?"}, {"assistant", "Because."}}};
 };
 
 TEST_F(ChatTemplateTokens, AnswersAndTheirEndsAreTrainedOn) {
@@ -281,7 +286,10 @@ TEST_F(ChatTemplateTokens, ATemplateThatHidesAnswersStillConverses) {
   const Tokenizer tokenizer = with_template("deepseek");
   const ChatFormat format(tokenizer, std::nullopt);
   EXPECT_ERROR(format.render(turns_, "here"), "here: message 2", "{% generation %}");
-  EXPECT_TRUE(tokenizer.decode(format.prompt({turns_.begin(), 3})).ends_with("<think>\n"));
+  EXPECT_TRUE(tokenizer
+                  .decode(format.prompt(
+                      {.messages = {turns_.messages.begin(), turns_.messages.begin() + 3}}))
+                  .ends_with("<think>\n"));
   ASSERT_GE(format.end_of_answer(), 257);
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{format.end_of_answer()}),
             "<\uff5cend\u2581of\u2581sentence\uff5c>");
@@ -290,14 +298,14 @@ TEST_F(ChatTemplateTokens, ATemplateThatHidesAnswersStillConverses) {
 TEST_F(ChatTemplateTokens, AnAnswerMayBeLeftOut) {
   const Tokenizer tokenizer = with_template("chatml");
   Conversation turns = turns_;
-  turns[1].counted = false;
+  turns.messages[1].counted = false;
   const ChatTokens tokens = ChatFormat(tokenizer, std::nullopt).render(turns, "here");
   EXPECT_EQ(trained(tokenizer, tokens), (std::vector<std::string>{"Because.<|im_end|>"}));
 }
 
 TEST_F(ChatTemplateTokens, WhatCannotBeFoundOrIsRefusedIsSaid) {
   Tokenizer tokenizer = with_template("gemma");
-  const Conversation system = {{"system", "x"}, {"user", "y"}};
+  const Conversation system = {.messages = {{"system", "x"}, {"user", "y"}}};
   EXPECT_ERROR(ChatFormat(tokenizer, std::nullopt).render(system, "file:3"),
                "file:3: gemma:1:", "System role not supported");
   // The prompt has what the answer later has not.

@@ -322,11 +322,11 @@ std::string marked(const Tokenizer& tokenizer, const ChatTokens& chat) {
 TEST(Chat, AnswersAndTheirEndsAreTrainedOn) {
   const Tokenizer tokenizer = chat_tokenizer();
   const ChatFormat chat(tokenizer, std::nullopt);
-  const Conversation talk = {{"system", "Be kind."},
-                             {"user", "Hi <|im_end|>"},
-                             {"assistant", "Hello!"},
-                             {"user", "?"},
-                             {"assistant", "!", false}};
+  Conversation talk = {.messages = {{"system", "Be kind."},
+                                    {"user", "Hi <|im_end|>"},
+                                    {"assistant", "Hello!"},
+                                    {"user", "?"},
+                                    {"assistant", "!", false}}};
   const ChatTokens tokens = chat.render(talk, "here");
   EXPECT_EQ(marked(tokenizer, tokens),
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi <|im_end|><|im_end|>\n"
@@ -335,7 +335,8 @@ TEST(Chat, AnswersAndTheirEndsAreTrainedOn) {
   // The markers are special tokens, and a message that spells one is not.
   EXPECT_EQ(std::count(tokens.tokens.begin(), tokens.tokens.end(), 258), 5);
   EXPECT_EQ(chat.end_of_answer(), 258);
-  EXPECT_EQ(tokenizer.decode(chat.prompt(std::span(talk).first(2))),
+  talk.messages.resize(2);
+  EXPECT_EQ(tokenizer.decode(chat.prompt(talk)),
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi <|im_end|><|im_end|>\n"
             "<|im_start|>assistant\n");
 }
@@ -346,11 +347,11 @@ TEST(Chat, MarkersMayBeOthers) {
   ChatMarkers markers;
   markers.roles = {{"user", {"Q: ", "\n"}}, {"assistant", {"A: ", "<|endoftext|>"}}};
   const ChatFormat chat(bytes, markers);
-  const ChatTokens tokens = chat.render(Conversation{{"user", "1+1"}, {"assistant", "2"}}, "");
+  const ChatTokens tokens = chat.render({.messages = {{"user", "1+1"}, {"assistant", "2"}}}, "");
   EXPECT_EQ(marked(bytes, tokens), "Q: 1+1\nA: {2<|endoftext|>}");
   EXPECT_EQ(tokens.tokens.back(), 256);
   expect_in(user_error_of([&] {
-              chat.render(Conversation{{"tool", "x"}}, "f:3");
+              chat.render({.messages = {{"tool", "x"}}}, "f:3");
             }),
             {"f:3: the role \"tool\"", "assistant, user"});
 }
@@ -358,7 +359,7 @@ TEST(Chat, MarkersMayBeOthers) {
 TEST(Chat, BothSpellingsOfConversationsAreRead) {
   const auto parse = [](const char* json) {
     std::string text;
-    for (const ChatMessage& message : parse_conversation(nlohmann::json::parse(json), "f:1"))
+    for (const ChatMessage& message : parse_conversation(parse_json_line(json), "f:1").messages)
       text += message.role + (message.counted ? "=" : "-") + message.content + ";";
     return text;
   };
@@ -373,9 +374,10 @@ TEST(Chat, BothSpellingsOfConversationsAreRead) {
   const auto error = [&](const char* json) { return user_error_of([&] { parse(json); }); };
   expect_in(error(R"({"text": "x"})"), {"f:1", "neither \"messages\" nor \"conversations\""});
   expect_in(error(R"({"messages": []})"), {"at least one message"});
-  expect_in(error(R"({"messages": [1]})"), {"message 1 is number"});
+  expect_in(error(R"({"messages": [1]})"), {"message 1 is a number"});
   expect_in(error(R"({"messages": [{"role": "user"}]})"), {"message 1 has no \"content\""});
-  expect_in(error(R"({"messages": [{"role": "user", "content": null}]})"), {"is null"});
+  expect_in(error(R"({"messages": [{"role": "user", "content": null}]})"),
+            {"message 1 has no \"content\""});
   expect_in(error(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"),
             {"not text"});
   expect_in(error(R"({"messages": [{"role": "user", "content": "a", "weight": 0.5}]})"),

@@ -211,6 +211,12 @@ def seeds_of_tokenizers():
         put("vocabulary", name, NEXT_FILE.join(p.encode() for p in parts))
 
 
+# A conversation with a call of a tool, and what it returned.
+TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "messages": [
+    {"role": "assistant", "content": None, "reasoning": "r", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1.5}}}]},
+    {"role": "tool", "content": {"b": [12345678901234567890123]}}]}
+
+
 def seeds_of_data():
     put("token_file", "narrow", token_file([[5, 6, 7, 0], [8, 0], [9, 9, 0]], 10, 0, 2))
     put("token_file", "wide", token_file([[70000, 1]], 70001, -1, 4))
@@ -223,6 +229,7 @@ def seeds_of_data():
     chat = {"messages": [{"role": "user", "content": "a"},
                          {"role": "assistant", "content": [{"type": "text", "text": "b"}], "weight": 0}]}
     share_gpt = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    put("documents", "tools", "c" + json.dumps(TOOLS) + "\n")
     put("documents", "chat", "c" + json.dumps(chat) + "\n" + json.dumps(share_gpt) + "\n")
     put("documents", "gzip", b"l" + gzip.compress(b"one\ntwo\n", mtime=0))
     put("compressed", "gzip", gzip.compress(b"one\r\n\ntwo" * 50, mtime=0))
@@ -298,6 +305,8 @@ def seeds_of_templates():
         "{{ loop.last }}{% else %}none{% endfor %}{{ ns.n // 2 ** 3 - -1 }}{% generation %}x{% endgeneration %}" + names)
     put("chat_template", "filters", "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') | upper }}"
         "{{ messages | tojson(indent=2) }}{{ 'a b'.split(' ')[-1].startswith('b') }}{{ missing | default('d', true) }}{{ [3, 1] | sort }}" + names)
+    put("chat_template", "tools", "{% for t in tools %}{{ t | tojson(indent=1, separators=(';', '=')) }}{% endfor %}{% for m in messages %}{% for c in m.tool_calls %}"
+        "{% for k, v in c.function.arguments | items %}{{ k }}{{ v | tojson(true, sort_keys=true) }}{% endfor %}{% endfor %}{% endfor %}" + NEXT_FILE.decode() + json.dumps(TOOLS))
     put("chat_template", "macros", "{% macro m(a, b=2) %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{% call m(1) %}x{% endcall %}{% filter trim %} y {% endfilter %}"
         "{% set t %}c{% endset %}{{ t if t is defined and t is not none else 1.5e3 }}{# c #}{% raw %}{{ }}{% endraw %}" + names)
     put("chat_template", "refused", "{{ raise_exception('no') }}" + names)

@@ -61,5 +61,10 @@ TEST(OnceBroken, MergesThatAreNotUtf8) {
   EXPECT_ERROR(read("vocabulary", "merges_not_utf8"), "merges.txt:1: is not UTF-8");
 }
 
+// A byte that says it begins four was read with three that are not there.
+TEST(OnceBroken, AByteOfNoCharacterInAListsText) {
+  EXPECT_EQ(error_text([] { read("chat_template", "byte_of_no_character"); }), "");
+}
+
 }  // namespace
 }  // namespace onefold::fuzz

@@ -220,14 +220,14 @@ void read_token_file(std::string_view input) {
 }
 
 // Bytes that may be gzip's or zstd's: what they become, and the lines of it. Short lines, and no
-// more of them than small blocks hold: a few bytes become megabytes, which took nearly all the
-// time.
+// more of them than need a second of the reader's blocks (64 KiB): a few bytes become megabytes,
+// which took nearly all the time.
 void read_compressed(std::string_view input) {
   static const MemoryFile file;
   file.fill(input);
   ByteInput bytes(file.path());
   LineReader lines(bytes, size_t{1} << 15);
-  constexpr int64_t kMost = int64_t{1} << 17;
+  constexpr int64_t kMost = int64_t{5} << 14;
   int64_t position = 0;
   while (lines.next()) {
     require(lines.position() == position, "a line at byte {}, not {}", lines.position(), position);

@@ -333,6 +333,71 @@ TEST_F(PeftFolder, AFusedModuleIsSharedOutAmongItsParts) {
   }
 }
 
+// A run's adapter beside a Phi-3 is written for the modules that PEFT finds in that folder's model:
+// what it adds to the matrices is the same.
+TEST_F(PeftFolder, AnAdapterIsWrittenForTheModulesOfItsBase) {
+  const std::string folder = golden_folder("hf", "phi3");
+  ASSERT_EQ(family_of_base(folder), HfFamily::phi3);
+  EXPECT_EQ(family_of_base(scratch_.path("nowhere")), std::nullopt);
+  const auto phi3 = std::make_shared<HfSource>(folder);
+  const ModelSpec& spec = phi3->model();
+  AdapterWeights adapter{.model = spec, .base = folder};
+  adapter.lora.rank = 2;
+  adapter.lora.alpha = 5;
+  // Queries and values in every block, the gate in one.
+  adapter.lora.targets = {"q_proj", "v_proj", "o_proj", "model.layers.1.mlp.gate_proj"};
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  ModelSpec adapted = spec;
+  adapted.lora = adapter.lora;
+  for (const LoraModule& module : lora_modules(spec))
+    for (int block = 0; block < spec.num_layers; ++block) {
+      if (!is_adapted(adapted, block, module)) continue;
+      const LoraNames names = lora_names(block, module);
+      for (int64_t i = 0; i < 2 * module.cols; ++i)
+        adapter.values[names.a].push_back(normal(random));
+      for (int64_t i = 0; i < 2 * module.rows; ++i)
+        adapter.values[names.b].push_back(normal(random));
+    }
+  const auto merged = [&](const AdapterWeights& one) {
+    const MergedSource source(phi3, one);
+    std::map<std::string, std::vector<float>> values;
+    for (const ParamSpec& param : parameters_of(spec)) {
+      values[param.name].resize(static_cast<size_t>(param.elems()));
+      source.read(param, 0, values[param.name]);
+    }
+    return values;
+  };
+  const auto wanted = merged(adapter);
+  const auto expect_same = [&](const std::string& out) {
+    for (const auto& [name, values] : merged(read_peft(out, spec)))
+      for (size_t i = 0; i < values.size(); ++i)
+        ASSERT_NEAR(values[i], wanted.at(name)[i], 1e-5) << name << " " << i;
+  };
+  const std::string out = scratch_.path("out");
+  const PeftResult result = export_peft(adapter, out, {.family = HfFamily::phi3});
+  EXPECT_EQ(result.rank, 4) << "that of queries and that of values";
+  EXPECT_EQ(result.target_modules,
+            (std::vector<std::string>{"model.layers.1.mlp.gate_up_proj", "o_proj", "qkv_proj"}));
+  const Json config = read_json(out + "/adapter_config.json");
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["lora_alpha"], 10);
+  const SafetensorsFile tensors(out + "/adapter_model.safetensors");
+  EXPECT_EQ(tensors.entries().size(), size_t(2 * (2 * spec.num_layers + 1)));
+  const std::string qkv = "base_model.model.model.layers.0.self_attn.qkv_proj.lora_";
+  EXPECT_EQ(tensors.entry(qkv + "A.weight").shape, (std::vector<int64_t>{4, spec.hidden_size}));
+  EXPECT_EQ(tensors.entry(qkv + "B.weight").shape, (std::vector<int64_t>{spec.qkv_size(), 4}));
+  expect_same(out);
+
+  // One that came from the fused modules, and so has one A for all parts, keeps its rank.
+  const AdapterWeights again = read_peft(out, spec);
+  EXPECT_EQ(export_peft(again, scratch_.path("twice"), {.family = HfFamily::phi3}).rank, 4);
+  expect_same(scratch_.path("twice"));
+  // By our names, where no base says others.
+  EXPECT_EQ(export_peft(adapter, scratch_.path("ours"), {}).target_modules, adapter.lora.targets);
+  expect_same(scratch_.path("ours"));
+}
+
 TEST_F(PeftFolder, RankStabilisedScalesAreAlphasOverRoots) {
   const AdapterWeights plain = read_peft(with_key("use_rslora", false), base("llama"));
   const AdapterWeights stable = read_peft(with_key("use_rslora", true), base("llama"));
