@@ -34,6 +34,8 @@ const PackedMesh kPackedPipeline{.name = "Pipeline", .pipeline = 2};
 const PackedMesh kPackedExpertTensor{.name = "ExpertTensor", .tensor = 2, .expert = 2};
 
 std::vector<PackedMesh> packed_meshes() {
+  if (test::test_device_name() != "cpu")
+    return {{.name = "Context", .context = 2}, kPackedPipeline};
   return {kPackedTensor,
           {.name = "TensorOfFour", .tensor = 4},  // of two key heads
           {.name = "SequenceParallel", .tensor = 2, .sequence_parallel = true},
@@ -70,7 +72,8 @@ ModelSpec mesh_model(const PackedMesh& mesh) {
 
 EngineOptions mesh_options(const PackedMesh& mesh, const CompressionOptions& compression,
                            int stage) {
-  EngineOptions options{.tensor = mesh.tensor,
+  EngineOptions options{.device = test::test_device_name(),
+                        .tensor = mesh.tensor,
                         .sequence_parallel = mesh.sequence_parallel,
                         .context = mesh.context,
                         .expert = mesh.expert,
@@ -106,15 +109,18 @@ Held held_after(const PackedMesh& mesh, const ModelSpec& spec, const EngineOptio
     Engine engine(spec, options, std::move(communicator));
     for (int step = 0; step < steps; ++step) test::train_step(engine);
     const std::lock_guard lock(mutex);
-    const RankState& state = engine.state();
+    const RankState& state = std::as_const(engine).state();
     for (int u = 0; u < state.units(); ++u) {
       const UnitState& own = state.unit(u);
       for (size_t p = 0; p < own.layout().params().size(); ++p) {
         const ParamSpec &here = own.layout().params()[p], &whole = state.whole_params(u)[p];
-        const float* const values = own.param(static_cast<int>(p)).f32();
+        const Tensor parameter = own.param(static_cast<int>(p));
+        std::vector<float> values(static_cast<size_t>(parameter.elems()));
+        download(engine.device(), parameter.flat(), std::span(values));
         for_each_run(here, whole.cols, 0, here.elems(), [&](int64_t at, int64_t to, int64_t elems) {
           for (int64_t i = 0; i < elems; ++i)
-            held[{whole.name, to + i}].insert(std::bit_cast<uint32_t>(values[at + i]));
+            held[{whole.name, to + i}].insert(
+                std::bit_cast<uint32_t>(values[static_cast<size_t>(at + i)]));
         });
       }
     }
@@ -136,6 +142,7 @@ std::vector<NamedCompression> some_compressions(const PackedMesh& mesh) {
   std::vector<NamedCompression> some;
   for (NamedCompression one : test::all_compressions()) {
     const std::string name = one.name;
+    if (test::test_device_name() != "cpu" && name == "rows") continue;
     if (name == "dgc") one.options.correction.limit = 0;
     if (one.options.corrects_momentum && mesh.expert > 1 && mesh.data == 1) continue;
     if (name == "int8" || name == "int4_drawn_lost" || name == "rows" || name == "randomk" ||
@@ -162,7 +169,7 @@ TEST_P(CompressedMeshes, HaveTheSameBitsAtEveryStageAsPlannedAndCopiesStayAlike)
       EXPECT_EQ(run.losses, reference.losses);
       EXPECT_EQ(run.norms, reference.norms);
       test::expect_same_bits(run.weights, reference.weights);
-      test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::this_processor());
+      test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::test_hardware());
     }
   }
 }
@@ -206,7 +213,7 @@ TEST_P(CompressedMeshes, GatherWeightsThatStayAlike) {
   options.zero.overlap = false;
   const RankRun run = test::train_on_ranks(mesh_model(mesh), options, mesh.ranks(), 4);
   test::expect_same_bits(run.weights, first.weights);
-  test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::this_processor());
+  test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::test_hardware());
   const RankRun whole =
       test::train_on_ranks(mesh_model(mesh), mesh_options(mesh, {}, 3), mesh.ranks(), 4);
   EXPECT_NE(whole.losses, run.losses);
@@ -230,7 +237,7 @@ TEST_P(CompressedTensors, KeepCopiesAlikeAndBitsAtEveryStage) {
     const RankRun run = test::train_on_ranks(mesh_model(kPackedTensor), options, 4, 3);
     EXPECT_EQ(run.losses, reference.losses);
     test::expect_same_bits(run.weights, reference.weights);
-    test::expect_planned(mesh_model(kPackedTensor), options, 4, run, test::this_processor());
+    test::expect_planned(mesh_model(kPackedTensor), options, 4, run, test::test_hardware());
   }
 }
 
@@ -280,7 +287,7 @@ TEST(CompressedCopies, OfAdaptersAreAlike) {
       options.zero.stage = stage;
       const RankRun run = test::train_on_ranks(spec, options, 4, 3);
       test::expect_same_bits(run.weights, reference.weights);
-      test::expect_planned(spec, options, 4, run, test::this_processor());
+      test::expect_planned(spec, options, 4, run, test::test_hardware());
     }
   }
 }
@@ -299,7 +306,7 @@ TEST(CompressedCopies, DoNotDependOnHowAStepIsComputed) {
   for (const EngineOptions& options : others) {
     const RankRun run = test::train_on_ranks(spec, options, 4, 3);
     test::expect_same_bits(run.weights, reference.weights);
-    test::expect_planned(spec, options, 4, run, test::this_processor());
+    test::expect_planned(spec, options, 4, run, test::test_hardware());
   }
   const ModelSpec staged = mesh_model(kPackedPipeline);
   const RankRun turns =
@@ -406,7 +413,7 @@ TEST(CompressedHosts, BesideSharesHaveTheSameBitsAtEveryStageAsPlanned) {
         const RankRun run = test::train_on_ranks(mesh_model(mesh), options, mesh.ranks(), 3);
         EXPECT_EQ(run.losses, reference.losses);
         test::expect_same_bits(run.weights, reference.weights);
-        test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::this_processor());
+        test::expect_planned(mesh_model(mesh), options, mesh.ranks(), run, test::test_hardware());
       }
     }
   }
