@@ -13,9 +13,10 @@ namespace jinja {
 namespace {
 
 constexpr int64_t kMostSteps = 1'000'000;
-constexpr int kDeepestRun = 600;      // of expressions, statements and macros in each other
-constexpr int kDeepestValue = 64;     // of lists in lists
-constexpr int64_t kBytesInStep = 64;  // of values that are made: they count as steps
+constexpr int kDeepestRun = 600;           // of expressions, statements and macros in each other
+constexpr int kDeepestValue = 64;          // of lists in lists
+constexpr int64_t kBytesInStep = 64;       // of values that are made: they count as steps
+constexpr int64_t kBytesOfCharacter = 16;  // in a list
 
 // Names of one stretch of a template: the whole, an iteration, a macro's body.
 struct Scope {
@@ -296,9 +297,16 @@ class Renderer {
     return arguments;
   }
 
+  // A list of a text's characters counts as other values that are made.
+  void spend_on_characters(const Value& text, int line) {
+    if (text.is_string())
+      spend(static_cast<int64_t>(text.text().size()) * kBytesOfCharacter / kBytesInStep, line);
+  }
+
   Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments,
                      int line) {
     spend(1, line);
+    if (goes_through(name)) spend_on_characters(value, line);
     const Apply filter = [&](const std::string& other, const Value& one, const Arguments& more) {
       return apply_filter(other, one, more, line);
     };
@@ -435,6 +443,8 @@ class Renderer {
             fmt::format("\"{}\" is undefined, and its {}() is called", object.name, target.text));
       if (object.kind == Value::Kind::loop && target.text == "cycle" && !arguments.plain.empty())
         return arguments.plain[static_cast<size_t>(object.loop->index0) % arguments.plain.size()];
+      if (target.text == "join")
+        for (const Value& list : arguments.plain) spend_on_characters(list, expression.line);
       Value result;
       if (called(target.text, object, arguments, place, result)) return result;
       const Value callee = member(object, target.text, place);

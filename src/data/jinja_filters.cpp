@@ -188,10 +188,13 @@ Value list_filtered(const std::string& name, const Value& value, const Arguments
   }
   if (name == "join") {
     const Value* const separator = arguments.find(0, "d");
-    Json parts = list;
-    if (const Value* const attribute = arguments.find(1, "attribute"))
-      for (Json& one : parts) one = data_of(attribute_of(Value::of(one), *attribute, at), at);
-    return Value::of(joined(parts, separator ? printed(*separator, at) : "", at));
+    const std::string between = separator ? printed(*separator, at) : "";
+    const Value* const attribute = arguments.find(1, "attribute");
+    if (!attribute) return Value::of(joined(list, between, at));
+    Json parts = Json::array();
+    for (const Json& one : list)
+      parts.push_back(data_of(attribute_of(Value::of(one), *attribute, at), at));
+    return Value::of(joined(parts, between, at));
   }
   if (name == "map") return mapped(list, arguments, filter, at);
   if (name == "select" || name == "reject" || name == "selectattr" || name == "rejectattr")
@@ -260,6 +263,13 @@ DumpStyle dump_style(const Arguments& arguments, const Place& at) {
 
 }  // namespace
 
+bool goes_through(std::string_view filter) {
+  static constexpr std::array<std::string_view, 15> kOfLists = {
+      "list", "first",      "last",   "join", "map", "select", "reject", "selectattr",
+      "sort", "rejectattr", "unique", "sum",  "min", "max",    "reverse"};
+  return std::ranges::find(kOfLists, filter) != kOfLists.end();
+}
+
 Value filtered(const std::string& name, const Value& value, const Arguments& arguments,
                const Apply& filter, const Apply& test, const Place& at) {
   if (name == "default" || name == "d") {
@@ -315,11 +325,7 @@ Value filtered(const std::string& name, const Value& value, const Arguments& arg
       name, value.is_data() || value.is_undefined() ? printed(value, at) : std::string(), arguments,
       at, known);
   if (known) return result;
-  static constexpr std::array<std::string_view, 15> kOfLists = {
-      "list", "first",      "last",   "join", "map", "select", "reject", "selectattr",
-      "sort", "rejectattr", "unique", "sum",  "min", "max",    "reverse"};
-  if (std::ranges::find(kOfLists, name) == kOfLists.end())
-    at.fail(fmt::format("the filter \"{}\" is not interpreted", name));
+  if (!goes_through(name)) at.fail(fmt::format("the filter \"{}\" is not interpreted", name));
   result = list_filtered(name, value, arguments, filter, test, at, known);
   return result;
 }

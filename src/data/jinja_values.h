@@ -137,6 +137,8 @@ Value sliced(const Value& value, const Value* first, const Value* last, const Va
 // Applies a filter or a test by its name: what map(), select() and others are given.
 using Apply =
     std::function<Value(const std::string& name, const Value& value, const Arguments& arguments)>;
+// Whether a filter goes through a list; of a text, its characters.
+bool goes_through(std::string_view filter);
 Value filtered(const std::string& name, const Value& value, const Arguments& arguments,
                const Apply& filter, const Apply& test, const Place& at);
 bool tested(const std::string& name, const Value& value, const Arguments& arguments,

@@ -192,6 +192,11 @@ TEST(Jinja, IsBounded) {
                        "steps"));
   EXPECT_TRUE(contains(error("{{ 'x' * 999999999999 }}"), "too long"));
   EXPECT_TRUE(contains(error("{{ ('x' * 2000000) | join(', ') }}"), "too long for a list"));
+  EXPECT_TRUE(
+      contains(error("{% for i in range(99) %}{{ ('x' * 1000000) | last }}{% endfor %}"), "steps"));
+  EXPECT_TRUE(contains(error("{% set s = 'x' * 1000000 %}{% for i in range(99) %}"
+                             "{% set t = ''.join(s) %}{% endfor %}"),
+                       "steps"));
   EXPECT_TRUE(contains(error("{% set ns = namespace(l=[1]) %}{% for i in range(99) %}"
                              "{% set ns.l = [ns.l, ns.l] %}{% endfor %}"),
                        "steps"));
