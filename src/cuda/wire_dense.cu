@@ -15,9 +15,10 @@ __device__ float bf16_value(uint32_t code) { return __uint_as_float(code << 16);
 // Codes of a format: what a lane has seen of a block (see(), of 32 neighbours, all lanes together);
 // the scale that follows from all lanes'; and code(), which stores the code of number i of a block
 // whose codes begin at `codes`, and gives what it stands for, again all lanes together. A lane's
-// `in` says whether there is such a number.
+// `in` says whether there is such a number. kBlocksAtOnce: so many on a multiprocessor, which
+// bounds registers; as measured.
 struct Bf16 {
-  static constexpr int kBits = 16;
+  static constexpr int kBits = 16, kBlocksAtOnce = 6;
   using Scale = int;
   struct Seen {
     __device__ void see(float, bool) {}
@@ -49,7 +50,7 @@ __device__ int32_t clamped(int32_t level, int32_t most) { return max(-most, min(
 // As wire_int.h: the scale is the largest magnitude over the most levels, rounded up to bf16.
 template <int kLevels>
 struct Int {
-  static constexpr int kBits = kLevels == 127 ? 8 : 4;
+  static constexpr int kBits = kLevels == 127 ? 8 : 4, kBlocksAtOnce = 6;
   static constexpr uint32_t kNoScale = 0x7FC0u;
   struct Scale {
     uint32_t code;
@@ -127,7 +128,7 @@ struct Int {
 // As wire_sign.cpp: the mean magnitude, whose sum is in double, of every sixteenth number, added by
 // a tree.
 struct Sign {
-  static constexpr int kBits = 1;
+  static constexpr int kBits = 1, kBlocksAtOnce = 1;
   static constexpr uint32_t kNoMean = 0x7FC0u;
   struct Scale {
     uint32_t code;
@@ -201,9 +202,9 @@ __device__ int64_t scale_bytes(int64_t elems, int64_t block, int bytes) {
 }
 
 template <class T, class Format>
-__global__ void pack_kernel(__grid_constant__ const GivenShard given, int64_t block,
-                            bool stochastic, PhiloxKey draw, std::byte* packet,
-                            BlockSquares* partials) {
+__global__ void __launch_bounds__(kThreads, Format::kBlocksAtOnce)
+    pack_kernel(__grid_constant__ const GivenShard given, int64_t block, bool stochastic,
+                PhiloxKey draw, std::byte* packet, BlockSquares* partials) {
   const Numbers<T> numbers(given);
   std::byte* const all_codes = packet + scale_bytes(given.elems, block, Format::kScaleBytes);
   double squares = 0, lost = 0;

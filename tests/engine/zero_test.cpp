@@ -161,6 +161,7 @@ int64_t most_padding(const ModelSpec& spec, int ranks) {
 }
 
 TEST(ZeroMemory, StatesFollowTheFormulasOfThePaperWithinPadding) {
+  if (test::test_device_name() != "cpu") GTEST_SKIP() << "a card books larger blocks";
   for (const std::string preset : {"gpt2-tiny", "llama-tiny"}) {
     const ModelSpec spec = tiny(preset);
     for (const int ranks : {2, 3, 4, 8}) {
