@@ -27,9 +27,9 @@ constexpr std::array<Nanoseconds, 12> kNanoseconds = {
 struct CardBytes {
   double pack = 0, unpack = 0;
 };
-constexpr std::array<CardBytes, 12> kCardBytes = {CardBytes{}, {38, 9}, {41, 7}, {43, 9},
-                                                  {43, 7},     {72, 7}, {51, 7}, {49, 5},
-                                                  {43, 7},     {40, 4}, {0, 0},  {0, 0}};
+constexpr std::array<CardBytes, 12> kCardBytes = {CardBytes{}, {21, 9}, {22, 7}, {23, 9},
+                                                  {25, 7},     {72, 7}, {51, 7}, {49, 5},
+                                                  {44, 7},     {40, 4}, {0, 0},  {0, 0}};
 
 // Elements that a stretch has about: 16 KiB.
 constexpr int64_t kStretch = 4096;

@@ -64,21 +64,29 @@ struct Numbers {
     share *= given.flags->factor;
   }
 
-  __device__ float take(const WireScales& scales, int64_t i) const {
-    float number = widen(values[i]);
-    if (!folds) return number;
+  // What is packed of number i, and what its velocity becomes.
+  __device__ float folded(float number, float before, float& speed, const WireScales& scales,
+                          int64_t i) const {
     if (scales.count > 0) {
       const float scale = scale_at(scales, i);
-      if (scale == 0) return kept[i];
+      if (scale == 0) return before;
       number *= share * scale;
     } else {
       number *= share;
     }
     if (velocity != nullptr) {
-      number = number + momentum * velocity[i];
-      velocity[i] = is_finite(number) ? number : 0.0f;
+      number = number + momentum * speed;
+      speed = is_finite(number) ? number : 0.0f;
     }
-    return kept[i] + number;
+    return before + number;
+  }
+  __device__ float take(const WireScales& scales, int64_t i) const {
+    const float number = widen(values[i]);
+    if (!folds) return number;
+    float speed = velocity != nullptr ? velocity[i] : 0.0f;
+    const float value = folded(number, kept[i], speed, scales, i);
+    if (velocity != nullptr) velocity[i] = speed;
+    return value;
   }
 };
 

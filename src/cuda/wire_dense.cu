@@ -8,6 +8,9 @@ namespace {
 
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kHeld = 8;  // numbers of a block that a lane holds in registers
+// Blocks of threads that a multiprocessor has while packing. With 5 or 6 numbers do not fit into
+// registers, and packing with feedback takes up to half as long again.
+constexpr int kBlocksAtOnce = 4;
 constexpr int64_t kWholeBlock = kHeld * kWarp;
 
 __device__ float bf16_value(uint32_t code) { return __uint_as_float(code << 16); }
@@ -15,10 +18,9 @@ __device__ float bf16_value(uint32_t code) { return __uint_as_float(code << 16);
 // Codes of a format: what a lane has seen of a block (see(), of 32 neighbours, all lanes together);
 // the scale that follows from all lanes'; and code(), which stores the code of number i of a block
 // whose codes begin at `codes`, and gives what it stands for, again all lanes together. A lane's
-// `in` says whether there is such a number. kBlocksAtOnce: so many on a multiprocessor, which
-// bounds registers; as measured.
+// `in` says whether there is such a number.
 struct Bf16 {
-  static constexpr int kBits = 16, kBlocksAtOnce = 6;
+  static constexpr int kBits = 16;
   using Scale = int;
   struct Seen {
     __device__ void see(float, bool) {}
@@ -50,7 +52,7 @@ __device__ int32_t clamped(int32_t level, int32_t most) { return max(-most, min(
 // As wire_int.h: the scale is the largest magnitude over the most levels, rounded up to bf16.
 template <int kLevels>
 struct Int {
-  static constexpr int kBits = kLevels == 127 ? 8 : 4, kBlocksAtOnce = 6;
+  static constexpr int kBits = kLevels == 127 ? 8 : 4;
   static constexpr uint32_t kNoScale = 0x7FC0u;
   struct Scale {
     uint32_t code;
@@ -128,7 +130,7 @@ struct Int {
 // As wire_sign.cpp: the mean magnitude, whose sum is in double, of every sixteenth number, added by
 // a tree.
 struct Sign {
-  static constexpr int kBits = 1, kBlocksAtOnce = 1;
+  static constexpr int kBits = 1;
   static constexpr uint32_t kNoMean = 0x7FC0u;
   struct Scale {
     uint32_t code;
@@ -201,8 +203,33 @@ __device__ int64_t scale_bytes(int64_t elems, int64_t block, int bytes) {
   return ceil_div(elems, block) * bytes;
 }
 
+// take() of what a lane holds of a block. All that is read is under way before anything is stored,
+// which for the compiler may be what is read next.
+template <class T>
+__device__ void take_held(const Numbers<T>& numbers, const WireScales& scales, const Block& block,
+                          float (&held)[kHeld]) {
+  const auto each = [&](const auto& visit) {
+#pragma unroll
+    for (int step = 0; step < kHeld; ++step)
+      if (Block::place(step) < block.elems) visit(step, block.first + Block::place(step));
+  };
+#pragma unroll
+  for (int step = 0; step < kHeld; ++step) held[step] = 0.0f;
+  each([&](int step, int64_t i) { held[step] = widen(numbers.values[i]); });
+  if (!numbers.folds) return;
+  float before[kHeld], speed[kHeld] = {};
+  each([&](int step, int64_t i) { before[step] = numbers.kept[i]; });
+  if (numbers.velocity != nullptr)
+    each([&](int step, int64_t i) { speed[step] = numbers.velocity[i]; });
+  each([&](int step, int64_t i) {
+    held[step] = numbers.folded(held[step], before[step], speed[step], scales, i);
+  });
+  if (numbers.velocity != nullptr)
+    each([&](int step, int64_t i) { numbers.velocity[i] = speed[step]; });
+}
+
 template <class T, class Format>
-__global__ void __launch_bounds__(kThreads, Format::kBlocksAtOnce)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     pack_kernel(__grid_constant__ const GivenShard given, int64_t block, bool stochastic,
                 PhiloxKey draw, std::byte* packet, BlockSquares* partials) {
   const Numbers<T> numbers(given);
@@ -218,8 +245,10 @@ __global__ void __launch_bounds__(kThreads, Format::kBlocksAtOnce)
       seen.see(value, i < here.elems);
       return value;
     };
+    take_held(numbers, given.scales, here, held);
 #pragma unroll
-    for (int step = 0; step < kHeld; ++step) held[step] = here.has(step) ? take(step) : 0.0f;
+    for (int step = 0; step < kHeld; ++step)
+      if (here.has(step)) seen.see(held[step], Block::place(step) < here.elems);
     for (int step = kHeld; here.has(step); ++step) {
       const float value = take(step);
       if (numbers.folds && Block::place(step) < here.elems)
