@@ -71,8 +71,12 @@ void set_colours(Colours colours) { chosen = colours; }
 bool colours_on(Stream stream) {
   if (chosen != Colours::automatic) return chosen == Colours::always;
   const char* no_colour = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
   if (no_colour && *no_colour) return false;
+  return redraws(stream);
+}
+
+bool redraws(Stream stream) {
+  const char* terminal = std::getenv("TERM");
   if (terminal && std::string_view(terminal) == "dumb") return false;
   return ::isatty(stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO) != 0;
 }

@@ -19,6 +19,9 @@ enum class Colours : uint8_t { automatic, always, never };
 void set_colours(Colours colours);
 bool colours_on(Stream stream);
 
+// Whether a line can be drawn over itself: on terminals, but for those that TERM calls "dumb".
+bool redraws(Stream stream);
+
 // The text with the first word of each line bold, where that names what the line is about
 // ("memory   1.20 GiB planned: ..."); as it is without colours.
 std::string with_headings(std::string_view text, Stream stream);

@@ -132,8 +132,22 @@ double flops_per_token(const ModelSpec& spec, int64_t sequence, double dropped) 
 // On one rank of several, or alone; the first one prints.
 void measure_step(const StepBench& b, int64_t baseline, std::shared_ptr<Communicator> communicator);
 
+// Of flags that mean something beside others alone.
+void refuse_without_effect(const StepBench& b, int ranks) {
+  const auto refuse_if = [](bool idle, const char* flag, const char* needs) {
+    if (idle) user_error("{} has no effect without {}; leave it out", flag, needs);
+  };
+  const bool on_disk = b.optimizer_on == "nvme" || b.parameters_on == "nvme";
+  refuse_if(b.stage != 0 && ranks == 1, "--stage", "several --ranks");
+  refuse_if(b.capacity != 0 && b.experts == 0, "--capacity", "--experts");
+  refuse_if(b.ratio != 1 && b.optimizer_on == "none", "--ratio", "--offload-optimizer");
+  refuse_if(b.host_step != 1 && b.optimizer_on == "none", "--host-step", "--offload-optimizer");
+  refuse_if(b.nvme_path != "." && !on_disk, "--nvme-path", "something on nvme");
+}
+
 int run_step(StepBench b) {
   Ranks ranks(b.ranks, {});
+  refuse_without_effect(b, ranks.count());
   if (b.threads == 0) b.threads = ranks.cores();
   // The process with its libraries at work, before any training state: the matrix library generates
   // code and takes packing buffers at its first products, whatever is trained.

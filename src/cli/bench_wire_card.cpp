@@ -101,6 +101,9 @@ WireRow measure(CardLot& lot, const WireFormat& format, int64_t elems, int repea
 }  // namespace
 
 int run_wire_on_card(const WireBench& b, int64_t elems) {
+  if (b.threads != 1)
+    user_error("--threads has no effect with --device {}, whose card packs; leave it out",
+               b.device);
   CardLot lot(b, elems);
   Json result = {{"bytes", 4 * elems}, {"device", b.device}, {"results", Json::array()}};
   if (!b.json) {

@@ -1,6 +1,5 @@
 // onefold data: checks of the data before a run.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <memory>
 
@@ -157,7 +156,7 @@ int run_check(const CheckArguments& arguments) {
   const Config config = config_of(root, arguments.config, mesh_ranks(root));
   if (config.data.train.paths.empty())
     user_error("{}: data.train is missing: name the file or files to check", arguments.config);
-  const bool show = !arguments.json && isatty(STDERR_FILENO);
+  const bool show = !arguments.json && redraws(Stream::err);
   const CheckedData data = open_parts(config);
   const TokenSubset* validation = data.validation ? &*data.validation : nullptr;
   DuplicateReport duplicates;

@@ -1,6 +1,5 @@
 // onefold eval: a model's loss on data, or how often it is right.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +50,7 @@ struct Evaluation {
 class EvalProgress {
  public:
   EvalProgress(bool show, const char* what)
-      : show_(show), terminal_(isatty(STDERR_FILENO)), what_(what), begin_(now_seconds()) {}
+      : show_(show), terminal_(redraws(Stream::err)), what_(what), begin_(now_seconds()) {}
   ~EvalProgress() {
     if (terminal_ && drawn_) say("\r\x1b[K");
   }

@@ -1,6 +1,5 @@
 // onefold tokenize: learn a vocabulary, encode text into a token file, look at tokens.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -87,7 +86,7 @@ int run_train(const TokenizeArguments& a) {
         trainer.add(document.text);
         bytes += static_cast<int64_t>(document.text.size());
       });
-  const bool show = !a.json && isatty(STDERR_FILENO);
+  const bool show = !a.json && redraws(Stream::err);
   BpeOptions options{.vocab_size = a.vocab_size, .min_frequency = a.min_frequency};
   options.progress = [&](int64_t tokens, int64_t target) {
     if (show && tokens % 64 == 0) say("\r\x1b[Klearning: {}/{} tokens", tokens, target);
@@ -119,7 +118,7 @@ int run_encode(const TokenizeArguments& a) {
   if (a.add_template && tokenizer.template_before().empty() && tokenizer.template_after().empty())
     user_error("--add-special-tokens has no effect: {} has no template that adds any", a.tokenizer);
   const StopSignals signals;  // an end by exception or return, which leaves no file behind
-  ProgressBar bar(!a.json && isatty(STDERR_FILENO));
+  ProgressBar bar(!a.json && redraws(Stream::err));
   DocumentReport report;
   const TokenizeOptions options = {.add_template = a.add_template,
                                    .progress =

@@ -1,7 +1,6 @@
 #include "run/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 
@@ -28,7 +27,7 @@ std::string line_of(const ProgressState& s, double seconds_left) {
 }  // namespace
 
 Progress::Progress(int64_t steps_per_print, bool quiet)
-    : steps_per_print_(steps_per_print), quiet_(quiet), terminal_(isatty(STDERR_FILENO) != 0) {}
+    : steps_per_print_(steps_per_print), quiet_(quiet), terminal_(redraws(Stream::err)) {}
 
 void Progress::clear_live_line() {
   if (live_) say("\r\x1b[K");

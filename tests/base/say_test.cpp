@@ -70,6 +70,16 @@ TEST_F(Say, WhoeverSetsNoColorGetsNone) {
   EXPECT_EQ(on_a_terminal(complain), "onefold: error: model is missing\r\n");
 }
 
+TEST_F(Say, LinesAreDrawnOverThemselvesOnTerminalsThatCan) {
+  const auto shown = [] { say("{}", redraws(Stream::err) ? "drawn" : "plain"); };
+  EXPECT_EQ(on_a_terminal(shown), "drawn");
+  EXPECT_EQ(in_a_file(shown), "plain");
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_EQ(on_a_terminal(shown), "drawn");
+  ::setenv("TERM", "dumb", 1);
+  EXPECT_EQ(on_a_terminal(shown), "plain");
+}
+
 TEST_F(Say, AChoiceComesBeforeTheEnvironment) {
   ::setenv("NO_COLOR", "1", 1);
   set_colours(Colours::always);

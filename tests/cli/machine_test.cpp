@@ -92,6 +92,13 @@ TEST_F(Cli, BenchMeasuresAStepAgainstTheCeilings) {
   EXPECT_EQ(bench["step_seconds"].size(), 1u);
   EXPECT_GT(bench["product_seconds"], 0.0);
   expect_error(onefold({"bench", "step", "--model", "gtp2"}), 1, {"--model", "\"gtp2\"", "gpt2"});
+  for (const auto& [flag, value, needs] : {std::tuple{"--stage", "2", "--ranks"},
+                                           {"--capacity", "1.5", "--experts"},
+                                           {"--ratio", "0.5", "--offload-optimizer"},
+                                           {"--host-step", "0.5", "--offload-optimizer"},
+                                           {"--nvme-path", "there", "nvme"}})
+    expect_error(onefold({"bench", "step", "--model", "gpt2-tiny", flag, value}), 1,
+                 {flag, "has no effect without", needs});
 }
 
 TEST_F(Cli, BenchCanShareTheEmbeddingsTableWithTheHead) {
@@ -198,6 +205,8 @@ TEST_F(Cli, BenchMeasuresWireFormatsAgainstPlainReadsAndWrites) {
     }
   }
   EXPECT_EQ(bench["results"][0]["packet_bytes"], 50000);  // bf16
+  expect_error(onefold({"bench", "wire", "--device", "cuda", "--threads", "2"}), 1,
+               {"--threads has no effect with --device cuda"});
   expect_error(onefold({"bench", "wire", "--size", "0"}), 1, {"--size"});
   expect_error(onefold({"bench", "wire", "--density", "2"}), 1, {"--density", "share"});
 }
